@@ -1,0 +1,62 @@
+"""Every error that phalanx raises on purpose: what failed, what to do next, and the exit code.
+
+PhalanxError            1   the request was right and failed
+├── SpecError           2   a mistake in phalanx.yaml or in the command line
+├── CloudError          3   the cloud refused or did not answer
+│   └── StackFailed     4   the stack did not come up (rolled back)
+├── LocalCloudError     5   this machine can't run the local cloud
+├── ClusterError        6   no such cluster, or it can't be reached
+└── JobError            7   the job can't be started or followed
+"""
+
+from __future__ import annotations
+
+
+class PhalanxError(Exception):
+    """Base of all: `message` says what failed, `hint` what to do next (may be empty)."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class SpecError(PhalanxError):
+    """One or more mistakes in what the user wrote; `message` lists all of them, one a line."""
+
+    exit_code = 2
+
+
+class CloudError(PhalanxError):
+    """The cloud's API refused the request, or did not answer in time."""
+
+    exit_code = 3
+
+
+class StackFailed(CloudError):
+    """The stack did not become ready; what it had made has been rolled back."""
+
+    exit_code = 4
+
+
+class LocalCloudError(PhalanxError):
+    """This machine lacks something that the local cloud needs; `hint` holds the command that mends it."""
+
+    exit_code = 5
+
+
+class ClusterError(PhalanxError):
+    """No such cluster is known, or its head can't be reached."""
+
+    exit_code = 6
+
+
+class JobError(PhalanxError):
+    """A job can't be started, found or followed. (A job that ran and failed ends with its own exit code.)"""
+
+    exit_code = 7
