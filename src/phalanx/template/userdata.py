@@ -1,4 +1,4 @@
-"""User data of a node: the agent, packed once into the template's mapping, and the script that unpacks and starts it."""
+"""User data of a node: the agent (carried once, by the mapping) and the script that unpacks and starts it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def render(config: Mapping[str, str]) -> bytes:
 
 @functools.cache
 def agent_payload() -> str:
-    """The agent as a zip of stripped sources, compressed with xz, in base85; deterministic for one version of Python."""
+    """The agent as a zip of stripped sources, compressed with xz, in base85; the same for one version of Python."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
     packed = lzma.compress(_archive(), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
     return base64.b85encode(packed).decode()
@@ -118,13 +118,13 @@ def strip(source: str) -> str:
 class _Stripper(ast.NodeTransformer):
     """Removes what a reader needs and an interpreter does not."""
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:  # noqa: N802
+    def visit_Module(self, node: ast.Module) -> ast.AST:
         return self._without_texts(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         return self._without_texts(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             argument.annotation = None

@@ -1,0 +1,94 @@
+"""The membership of a cluster: which nodes answered, which are missing and why. Pure data, as JSON everywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Optional
+
+VERSION = 1
+MASTER = "deeplearning-master"
+_WORKER = "deeplearning-worker"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine that answered. `slots` is how many processes it takes; keys are OpenSSH public key lines."""
+
+    name: str
+    instance_id: str
+    address: str
+    hostname: str
+    zone: str
+    type: str
+    gpus: int
+    slots: int
+    head: bool
+    host_key: str
+    user_key: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A node that was requested and is not there, with the reason in the cloud's own words."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Roster:
+    """One generation of the membership. `nodes` begins with the head; `revoked` are public keys of who left."""
+
+    cluster: str
+    generation: int
+    requested: int
+    minimum: int
+    nodes: tuple[Node, ...]
+    missing: tuple[Missing, ...] = ()
+    revoked: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> Node:
+        return next(node for node in self.nodes if node.head)
+
+    def find(self, key: str) -> Optional[Node]:
+        """The node with this name, instance id, address or host name; None when there is none."""
+        if key == MASTER:
+            return self.head
+        return next((n for n in self.nodes if key in (n.name, n.instance_id, n.address, n.hostname)), None)
+
+    def to_json(self) -> str:
+        """Compact JSON, the same text for the same roster."""
+        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Roster:
+        """The roster that `to_json` wrote; keys of later versions are passed over.
+
+        Raises ValueError when the text is no roster.
+        """
+        try:
+            data = json.loads(text)
+            parts = {
+                "nodes": tuple(_build(Node, item) for item in data["nodes"]),
+                "missing": tuple(_build(Missing, item) for item in data["missing"]),
+                "revoked": tuple(data["revoked"]),
+            }
+            return _build(Roster, {**data, **parts})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a roster: {error!r}") from error
+
+
+def worker_name(number: int) -> str:
+    """Name of the worker with this number, from 1; number 1 is the head."""
+    return f"{_WORKER}{number}"
+
+
+def worker_number(name: str) -> int:
+    """The number in a worker's name, to sort by."""
+    return int(name[len(_WORKER) :])
+
+
+def _build(kind: Any, item: dict[str, Any]) -> Any:
+    return kind(**{field.name: item[field.name] for field in fields(kind) if field.name in item})

@@ -1,0 +1,77 @@
+"""The roster as JSON and as look-up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from phalanx.node.roster import Missing, Node, Roster, worker_name, worker_number
+
+
+def a_node(number: int, **changes) -> Node:
+    node = Node(
+        name=worker_name(number),
+        instance_id=f"i-{number:08x}",
+        address=f"10.0.1.{10 + number}",
+        hostname=f"ip-10-0-1-{10 + number}",
+        zone="us-east-1a",
+        type="c5.large",
+        gpus=0,
+        slots=2,
+        head=number == 1,
+        host_key=f"ssh-ed25519 HOST{number}",
+        user_key=f"ssh-ed25519 USER{number}",
+    )
+    return replace(node, **changes)
+
+
+ROSTER = Roster(
+    cluster="demo",
+    generation=3,
+    requested=3,
+    minimum=1,
+    nodes=(a_node(1), a_node(2)),
+    missing=(Missing("deeplearning-worker3", "no capacity"),),
+    revoked=("ssh-ed25519 OLD",),
+)
+
+
+def test_json_there_and_back():
+    assert Roster.from_json(ROSTER.to_json()) == ROSTER
+
+
+def test_the_json_has_the_documented_shape():
+    data = json.loads(ROSTER.to_json())
+    assert data["version"] == 1
+    assert data["nodes"][0]["head"] is True
+    assert data["missing"] == [{"name": "deeplearning-worker3", "reason": "no capacity"}]
+
+
+def test_keys_of_a_later_version_are_passed_over():
+    data = json.loads(ROSTER.to_json())
+    data["nodes"][0]["colour"] = "blue"
+    data["lease"] = 12
+    assert Roster.from_json(json.dumps(data)) == ROSTER
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"nodes":[{}],"missing":[],"revoked":[]}', "not json"])
+def test_what_is_no_roster_is_refused(text):
+    with pytest.raises(ValueError):
+        Roster.from_json(text)
+
+
+@pytest.mark.parametrize("key", ["deeplearning-worker2", "i-00000002", "10.0.1.12", "ip-10-0-1-12"])
+def test_a_node_is_found_by_every_name_it_has(key):
+    assert ROSTER.find(key) == a_node(2)
+
+
+def test_the_head_is_worker_one_and_master():
+    assert ROSTER.head == ROSTER.find("deeplearning-master") == ROSTER.find("deeplearning-worker1")
+    assert ROSTER.find("deeplearning-worker9") is None
+
+
+def test_numbers_sort_as_numbers():
+    names = [worker_name(number) for number in (10, 9, 2)]
+    assert sorted(names, key=worker_number) == [worker_name(2), worker_name(9), worker_name(10)]
