@@ -15,15 +15,15 @@ from data import DEFAULT_DIRECTORY, load_training
 from model import Network
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, Subset
 
-COLUMNS = "epoch main/loss validation/main/loss main/accuracy validation/main/accuracy elapsed_time".split()
+COLUMNS = ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
 
 
 class Shard(Sampler[int]):
     """Every world_size-th index, without the padding of DistributedSampler: each image is counted exactly once."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Subset) -> None:
         self.indices = range(dist.get_rank(), len(dataset), dist.get_world_size())
 
     def __iter__(self) -> Iterator[int]:
@@ -33,7 +33,7 @@ class Shard(Sampler[int]):
         return len(self.indices)
 
 
-def batches(dataset: Dataset, sampler: Sampler[int], batch_size: int) -> DataLoader:
+def batches(dataset: Subset, sampler: Sampler[int], batch_size: int) -> DataLoader:
     """Whole batches are taken from the dataset at once: the data lie in memory, and item by item is slow."""
     return DataLoader(dataset, sampler=BatchSampler(sampler, batch_size, drop_last=False), batch_size=None)
 
@@ -63,14 +63,14 @@ def save(path: Path, state: dict) -> None:
     """Write beside, then rename: whoever reads sees the old checkpoint or the new one, never half of one."""
     beside = path.with_suffix(".partial")
     torch.save(state, beside)
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 def write_metrics(path: Path, history: list[list[float]]) -> None:
     beside = path.with_suffix(".partial")
     with beside.open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *history])
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 def print_row(row: list[float]) -> None:
