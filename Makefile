@@ -1,0 +1,25 @@
+.PHONY: help setup demo test check format bench
+
+help: ## What can be made
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+setup: ## The environment in .venv and the system packages (quick when they are there)
+	@scripts/setup
+
+demo: setup ## Four nodes on this machine train a model before your eyes
+	@scripts/demo
+
+test: setup ## Every test, those on a real local cluster included (unit tests alone: .venv/bin/pytest tests/unit)
+	@.venv/bin/pytest
+
+check: setup ## Style, types and formatting
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/pyright
+
+format: setup ## Format the code and mend what ruff can mend
+	@.venv/bin/ruff check --fix --quiet
+	@.venv/bin/ruff format
+
+bench: setup ## Measure; one table, and benchmarks/results/<date>.json
+	@.venv/bin/python -m benchmarks
