@@ -1,0 +1,36 @@
+"""The examples, shortened, as jobs on a real cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_hello_mpi_runs_on_every_node(cluster):
+    job = cluster.phalanx(
+        *("run", "--directory", str(EXAMPLES / "hello_mpi"), "--launcher", "mpi", "-n", "8", "-N", "2"),
+        *("--", "python", "hello.py"),
+    )
+    assert job.stdout.count("hello from rank") == 8
+    assert "the sum of 1…8 over all ranks is 36" in job.stdout
+
+
+@pytest.mark.skipif(not Path("/usr/share/datasets/fashion-mnist").exists(), reason="needs dataset-fashion-mnist")
+def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
+    code = ("run", "--directory", str(EXAMPLES / "fashion_mnist"))
+    training = cluster.phalanx(
+        *(*code, "--launcher", "torchrun", "-N", "1"),
+        *("--", "train.py", "--epochs", "1", "--out", "/efs/fashion_mnist"),
+        timeout_s=300,
+    )
+    assert "validation/main/accuracy" in training.stdout
+    evaluation = cluster.phalanx(
+        *(*code, "--launcher", "exec", "-n", "1"),
+        *("--", "python", "evaluate.py", "/efs/fashion_mnist/checkpoint.pt", "--at-least", "0.8"),
+    )
+    assert "test accuracy 0.8" in evaluation.stdout

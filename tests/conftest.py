@@ -1,0 +1,113 @@
+"""A real four-node cluster for the tests marked `cluster`: brought up once, through the CLI, and taken down."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PHALANX = Path(sys.executable).parent / "phalanx"
+SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\n"
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A user's shell in a directory with a phalanx.yaml, whose clusters are kept in a state directory of its own."""
+
+    directory: Path
+    state: Path
+
+    def phalanx(self, *arguments: str, timeout_s: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Type `phalanx …`; with `check`, a failure fails the test and shows what was printed."""
+        done = subprocess.run(
+            [str(PHALANX), *arguments],
+            cwd=self.directory,
+            env={**os.environ, "PHALANX_STATE_DIR": str(self.state)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        if check:
+            shown = f"phalanx {' '.join(arguments)} → {done.returncode}\n{done.stdout}\n{done.stderr}"
+            assert done.returncode == 0, shown
+        return done
+
+    def on(self, node: str, command: str, timeout_s: float = 60, check: bool = True) -> str:
+        """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
+        return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
+
+    def local_cloud_pids(self) -> set[int]:
+        """The local cloud's process and its descendants, nodes' processes included; empty when it is not running."""
+        endpoint = self.state / "local" / "endpoint.json"
+        return descendants(json.loads(endpoint.read_text())["pid"]) if endpoint.exists() else set()
+
+
+def parents() -> dict[int, int]:
+    """Each process of this machine with its parent."""
+    found = {int(process.name): parent_of(process) for process in Path("/proc").glob("[0-9]*")}
+    return {pid: parent for pid, parent in found.items() if parent is not None}
+
+
+def parent_of(process: Path) -> int | None:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it ended while we looked
+        return None
+
+
+def descendants(root: int) -> set[int]:
+    parent = parents()
+    found = {root} & parent.keys()
+    while grown := {pid for pid in parent if parent[pid] in found} - found:
+        found |= grown
+    return found
+
+
+def wait_until_gone(pids: set[int], timeout_s: float) -> set[int]:
+    """Those of `pids` that are still there after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while (left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def assert_nothing_is_left(terminal: Terminal, pids: set[int]) -> None:
+    assert not wait_until_gone(pids, timeout_s=10), "processes of the local cloud outlive `phalanx down`"
+    assert not list(terminal.state.rglob("endpoint.json"))
+    assert not [path for path in terminal.state.rglob("*") if path.is_socket()]
+    assert str(terminal.state) not in Path("/proc/self/mounts").read_text()
+
+
+def make_terminal(spec: str) -> Terminal:
+    """In a short path: unix sockets have names of at most 107 bytes."""
+    root = Path(tempfile.mkdtemp(prefix="phx-"))
+    directory = root / "project"
+    directory.mkdir()
+    (directory / "phalanx.yaml").write_text(spec)
+    return Terminal(directory, root / "state")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Terminal]:
+    """Four nodes on this machine, for all tests that only look or run jobs; at the end nothing of them may be left."""
+    terminal = make_terminal(SPEC)
+    try:
+        terminal.phalanx("up", "--yes")
+        pids = terminal.local_cloud_pids()
+        yield terminal
+        pids |= terminal.local_cloud_pids()
+        terminal.phalanx("down", "--yes")
+        assert_nothing_is_left(terminal, pids)
+    finally:
+        terminal.phalanx("local", "stop", "--force", check=False)
+        shutil.rmtree(terminal.state.parent, ignore_errors=True)
