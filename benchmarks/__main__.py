@@ -1,0 +1,52 @@
+"""Measure every figure: one table, and benchmarks/results/<date>.json. Names choose: `python -m benchmarks up down`."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+
+from benchmarks.measure import ROOT, Figure, header, show
+
+MODULES = ("help", "up", "run", "down", "memory", "tests")
+
+
+def machine() -> dict[str, object]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "commit": commit.strip(),
+    }
+
+
+def write(figures: list[Figure]) -> None:
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    path = results / f"{datetime.date.today().isoformat()}.json"
+    rows = [{**asdict(figure), "median": figure.median, "verdict": figure.verdict} for figure in figures]
+    path.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=1, ensure_ascii=False) + "\n")
+    print(f"\nwritten to {path.relative_to(ROOT)}")
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or MODULES
+    figures: list[Figure] = []
+    print(header())
+    for name in chosen:
+        for figure in importlib.import_module(f"benchmarks.{name}").figures():
+            figures.append(figure)
+            show([figure])
+    if tuple(chosen) == MODULES:
+        write(figures)
+    raise SystemExit(any(figure.verdict == "MISSED" for figure in figures))
+
+
+if __name__ == "__main__":
+    main()

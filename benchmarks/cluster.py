@@ -1,0 +1,60 @@
+"""A four-node local cluster of a benchmark's own, in a state directory of its own: no local cloud runs before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.measure import PHALANX, descendants, environment, seconds
+
+SPEC = "name: bench\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\n"
+
+
+class BenchCluster:
+    """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root
+        self.state = root / "state"
+        (root / "phalanx.yaml").write_text(SPEC)
+
+    def phalanx(self, *arguments: str) -> float:
+        return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
+
+    def environment(self) -> dict[str, str]:
+        return environment(PHALANX_STATE_DIR=str(self.state))
+
+    def up(self) -> float:
+        return self.phalanx("up", "--yes")
+
+    def down(self) -> float:
+        return self.phalanx("down", "--yes")
+
+    def on_head(self, command: str) -> str:
+        argv = [PHALANX, "ssh", "head", "--", command]
+        done = subprocess.run(
+            argv, cwd=self.directory, env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+        )
+        done.check_returncode()
+        return done.stdout.decode()
+
+    def local_cloud_pids(self) -> set[int]:
+        endpoint = json.loads((self.state / "local" / "endpoint.json").read_text())
+        return descendants(endpoint["pid"])
+
+
+@contextmanager
+def bench_cluster() -> Iterator[BenchCluster]:
+    root = Path(tempfile.mkdtemp(prefix="phx-"))
+    cluster = BenchCluster(root)
+    try:
+        yield cluster
+    finally:
+        argv = [PHALANX, "local", "stop", "--force"]
+        subprocess.run(argv, cwd=root, env=cluster.environment(), capture_output=True, timeout=60, check=False)
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,91 @@
+"""The common part of all benchmarks: repeat, take the median, say it in one line beside what is to be reached."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPEATS = 5
+BIN = Path(sys.executable).parent
+PHALANX = str(BIN / "phalanx")
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity; `reach` is the value it must not pass, None where it only stands beside another."""
+
+    what: str
+    values: tuple[float, ...]
+    unit: str = "s"
+    reach: float | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.reach is None else "reached" if self.median <= self.reach else "MISSED"
+
+    def line(self) -> str:
+        reach = "" if self.reach is None else f"{self.reach:g} {self.unit}"
+        spread = f"{min(self.values):.3g}–{max(self.values):.3g}" if len(self.values) > 1 else ""
+        return f"{self.what:<66}{self.median:>9.3f} {self.unit:<4}{spread:>14}  {reach:>8}  {self.verdict}".rstrip()
+
+
+def header() -> str:
+    return f"{'what':<66}{'median':>9} {'':<4}{'from–to':>14}  {'reach':>8}"
+
+
+def seconds(
+    argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout_s: float = 600
+) -> float:
+    """Wall time of a command, which must succeed."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+    )
+    elapsed = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return elapsed
+
+
+def repeat(once: Callable[[], float], times: int = REPEATS) -> tuple[float, ...]:
+    return tuple(once() for _ in range(times))
+
+
+def pss_mib(pids: set[int]) -> float:
+    """Proportional set size of some processes: what they share with each other and others is counted by shares."""
+    return sum(_pss_kib(pid) for pid in pids) / 1024
+
+
+def _pss_kib(pid: int) -> int:
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
+def descendants(root: int) -> set[int]:
+    """A process and everything below it."""
+    pairs = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.split()
+    parent = dict(zip(map(int, pairs[::2]), map(int, pairs[1::2]), strict=True))
+    found = {root}
+    while grown := {pid for pid in parent if parent[pid] in found} - found:
+        found |= grown
+    return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, **more}
+
+
+def show(figures: Sequence[Figure]) -> None:
+    for figure in figures:
+        print(figure.line(), flush=True)
