@@ -30,7 +30,7 @@ class BenchCluster:
         return environment(PHALANX_STATE_DIR=str(self.state))
 
     def up(self) -> float:
-        return self.phalanx("up", "--yes")
+        return self.phalanx("up")
 
     def down(self) -> float:
         return self.phalanx("down", "--yes")

@@ -102,7 +102,7 @@ def cluster() -> Iterator[Terminal]:
     """Four nodes on this machine, for all tests that only look or run jobs; at the end nothing of them may be left."""
     terminal = make_terminal(SPEC)
     try:
-        terminal.phalanx("up", "--yes")
+        terminal.phalanx("up")
         pids = terminal.local_cloud_pids()
         yield terminal
         pids |= terminal.local_cloud_pids()

@@ -95,9 +95,10 @@ def test_plugins_do_not_import_each_other(name: str) -> None:
 
 
 def registered(package: str) -> set[str]:
-    """The plug-ins that a package's table names."""
-    constants = (node.value for node in ast.walk(MODULES[package]) if isinstance(node, ast.Constant))
-    return {value for value in constants if isinstance(value, str) and value in MODULES}
+    """The plug-ins that a package's table names: the dictionary from a name to a module's path."""
+    tables = (node.values for node in ast.walk(MODULES[package]) if isinstance(node, ast.Dict))
+    values = (value.value for table in tables for value in table if isinstance(value, ast.Constant))
+    return {value for value in values if isinstance(value, str) and value in MODULES}
 
 
 @pytest.mark.parametrize("package", ["phalanx.clouds", "phalanx.launchers"])
