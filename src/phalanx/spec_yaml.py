@@ -1,0 +1,210 @@
+"""Reads phalanx.yaml as values that know their lines; YAML's own mistakes and surprises in plain words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from phalanx.errors import SpecError
+
+LARGEST_FILE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing wrong in the file: its line (from 1), its field ("" for the file itself), and the way out."""
+
+    line: int
+    field: str
+    what: str
+    hint: str = ""
+
+    def text(self, file: str) -> str:
+        where = f"{file}:{self.line}: {self.field}: " if self.field else f"{file}:{self.line}: "
+        return f"{where}{self.what}; {self.hint}" if self.hint else f"{where}{self.what}"
+
+
+@dataclass(frozen=True)
+class Value:
+    """What one key holds. `plain`: a str, int, bool or None; NOTHING_PLAIN when YAML read a list, 4.5, 010 …"""
+
+    line: int
+    plain: Any
+    text: str
+    described: str
+
+
+NOTHING_PLAIN = object()
+_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_TAG = "tag:yaml.org,2002:"
+
+
+def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
+    """The keys of a YAML file, and what is wrong with the keys themselves. SpecError when nothing can be read."""
+    root = _compose(_text(path), str(path))
+    if root is None:
+        raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.")
+    if not isinstance(root, yaml.MappingNode):
+        mistake = Mistake(_line(root), "", f"must hold lines such as `name: demo`, is {_described(root)}")
+        raise SpecError(mistake.text(str(path)))
+    return _entries(root)
+
+
+def _text(path: Path) -> str:
+    data = _bytes(path)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})"
+        raise SpecError(what, "Save it as UTF-8.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(
+            f"{path}: there is no such file", "`phalanx init` writes one; `-f FILE` names another."
+        ) from None
+    except IsADirectoryError:
+        raise SpecError(f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SpecError(f"{path}: can't be read: {reason}") from None
+    if len(data) > LARGEST_FILE_BYTES:
+        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is no phalanx.yaml")
+    return data
+
+
+def _compose(text: str, file: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SpecError(_plain_words(error).text_at(file, line)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpecError(
+            f"{file}:{line}: holds the character U+{_code_point(error):04X}, which YAML does not allow"
+        ) from None
+    except RecursionError:
+        raise SpecError(f"{file}: is nested too deeply; phalanx.yaml is a flat list of `key: value`") from None
+
+
+def _code_point(error: yaml.reader.ReaderError) -> int:
+    return error.character if isinstance(error.character, int) else ord(error.character[:1] or "\0")
+
+
+@dataclass(frozen=True)
+class _Words:
+    what: str
+    hint: str
+
+    def text_at(self, file: str, line: int) -> str:
+        return Mistake(line, "", self.what, self.hint).text(file)
+
+
+# What PyYAML says, and what a person means by it. The first that fits is taken.
+_PLAIN_WORDS = (
+    ("'\\t'", _Words("a tab can't indent in YAML", "use spaces")),
+    (
+        "expected a single document",
+        _Words("holds more than one document", "remove the second `---` and what follows it"),
+    ),
+    ("undefined alias", _Words("an alias (*name) names nothing", "put text that begins with * in quotes")),
+    (
+        "mapping values are not allowed here",
+        _Words("a second `: ` in one line", "put the value in quotes, or check the indentation"),
+    ),
+    (
+        "could not find expected ':'",
+        _Words("a line without `key: value`", "write `key: value`, with a space after the colon"),
+    ),
+    ("found unexpected end of stream", _Words("a quote is not closed", "close it with \" or '")),
+    (
+        "cannot start any token",
+        _Words("a value begins with a character that YAML keeps for itself", "put the value in quotes"),
+    ),
+    (
+        "expected <block end>",
+        _Words("the indentation does not fit the lines above", "begin every key in the first column"),
+    ),
+)
+
+
+def _plain_words(error: yaml.MarkedYAMLError) -> _Words:
+    said = " ".join(part for part in (error.context, error.problem) if part)
+    for piece, words in _PLAIN_WORDS:
+        if piece in said:
+            return words
+    return _Words(f"is not YAML: {said}", "")
+
+
+def _entries(root: yaml.MappingNode) -> tuple[dict[str, Value], list[Mistake]]:
+    entries: dict[str, Value] = {}
+    mistakes: list[Mistake] = []
+    for key, node in root.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else ""
+        if not name:
+            mistakes.append(Mistake(_line(key), "", f"a key must be a word, is {_described(key)}"))
+        elif name in entries:
+            mistakes.append(
+                Mistake(_line(key), name, f"is written twice, first in line {entries[name].line}", "remove one")
+            )
+        else:
+            entries[name] = _value(key, node)
+    return entries, mistakes
+
+
+def _value(key: yaml.Node, node: yaml.Node) -> Value:
+    text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    return Value(_line(key), _plain(node), text, _described(node))
+
+
+def _plain(node: yaml.Node) -> Any:
+    if not isinstance(node, yaml.ScalarNode):
+        return NOTHING_PLAIN
+    kind = node.tag.removeprefix(_TAG)
+    if kind == "str":
+        return node.value
+    if kind == "bool":
+        return node.value.lower() in ("yes", "true", "on")
+    if kind == "null":
+        return None
+    # YAML 1.1 also reads 010 as 8, 1_0 as 10 and 10:30 as 630: nobody means that here.
+    return int(node.value) if kind == "int" and _WHOLE_NUMBER.fullmatch(node.value) else NOTHING_PLAIN
+
+
+def _described(node: yaml.Node) -> str:
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if not isinstance(node, yaml.ScalarNode):
+        return "a group of keys"
+    kind, text = node.tag.removeprefix(_TAG), _shown(node.value)
+    by_kind = {
+        "str": f"the text '{text}'" if node.value else "empty text",
+        "null": "left empty",
+        "bool": f"{text}, which YAML reads as {'true' if _plain(node) else 'false'}",
+        "int": f"the number {text}",
+        "float": f"the number {text}",
+        "timestamp": f"{text}, which YAML reads as a date",
+    }
+    return by_kind.get(kind, f"{text}, tagged {_shown(node.tag.removeprefix(_TAG))}")
+
+
+def _shown(text: str) -> str:
+    first = text.split("\n", 1)[0]
+    return first if first == text and len(first) <= 40 else f"{first[:40]}…"
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
