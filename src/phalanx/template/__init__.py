@@ -1,0 +1,7 @@
+"""A Plan becomes a CloudFormation document: compact JSON, the same bytes for the CLI and for the console."""
+
+from __future__ import annotations
+
+from phalanx.template.document import LIMIT_BYTES, synthesize
+
+__all__ = ["LIMIT_BYTES", "synthesize"]

@@ -1,0 +1,171 @@
+"""Who may do what: security groups that name each other, and the roles of head, workers and function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
+
+from phalanx.plan import Plan
+from phalanx.template.names import CLUSTER_TAG, arn, tags
+from phalanx.template.network import ANYWHERE
+
+_EVERYTHING = "-1"
+_NFS_PORT = 2049
+
+
+def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
+    for resource in (*_security_groups(), *_node_rules(), *_storage_rules(), *_roles()):
+        template.add_resource(resource)
+
+
+RULES = (
+    *("HeadFromWorkers", "HeadToWorkers", "WorkersFromHead", "WorkersToHead", "WorkersFromWorkers", "WorkersToWorkers"),
+    *("StorageFromHead", "StorageFromWorkers"),
+)
+"""The rules that nodes need before they boot."""
+
+
+def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
+    # Nodes reach out to AWS's APIs, to package indexes and to data sets: their way out is open, in plain sight.
+    out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="APIs, packages and data")
+    ssh = ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp=Ref("SshLocation"), Description="ssh")
+    # A group without an egress rule gets one for everything; this one rule stands for none.
+    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="nothing")
+    return (
+        _security_group(
+            "HeadSecurityGroup",
+            "head",
+            "ssh from outside, everything from the workers",
+            SecurityGroupIngress=[ssh],
+            egress=out,
+        ),
+        _security_group("WorkerSecurityGroup", "workers", "everything from head and workers", egress=out),
+        _security_group("StorageSecurityGroup", "storage", "NFS from head and workers", egress=none),
+    )
+
+
+def _security_group(
+    title: str, name: str, description: str, egress: ec2.SecurityGroupRule, **more: Any
+) -> ec2.SecurityGroup:
+    return ec2.SecurityGroup(
+        title,
+        VpcId=Ref("Vpc"),
+        GroupDescription=description,
+        SecurityGroupEgress=[egress],
+        Tags=tags(name=name),
+        **more,
+    )
+
+
+def _node_rules() -> tuple[ec2.SecurityGroupIngress | ec2.SecurityGroupEgress, ...]:
+    """MPI and NCCL choose their ports. EFA wants rules that name groups, not 0.0.0.0/0 (docs/aws-behaviour.md 2.7)."""
+    head, worker = "HeadSecurityGroup", "WorkerSecurityGroup"
+    return (
+        _ingress("HeadFromWorkers", head, worker),
+        _egress("HeadToWorkers", head, worker),
+        _ingress("WorkersFromHead", worker, head),
+        _egress("WorkersToHead", worker, head),
+        _ingress("WorkersFromWorkers", worker, worker),
+        _egress("WorkersToWorkers", worker, worker),
+    )
+
+
+def _storage_rules() -> tuple[ec2.SecurityGroupIngress, ...]:
+    ports = {"IpProtocol": "tcp", "FromPort": _NFS_PORT, "ToPort": _NFS_PORT}
+    return (
+        _ingress("StorageFromHead", "StorageSecurityGroup", "HeadSecurityGroup", **ports),
+        _ingress("StorageFromWorkers", "StorageSecurityGroup", "WorkerSecurityGroup", **ports),
+    )
+
+
+def _ingress(title: str, into: str, source: str, **ports: Any) -> ec2.SecurityGroupIngress:
+    return ec2.SecurityGroupIngress(
+        title,
+        GroupId=GetAtt(into, "GroupId"),
+        SourceSecurityGroupId=GetAtt(source, "GroupId"),
+        **(ports or {"IpProtocol": _EVERYTHING}),
+    )
+
+
+def _egress(title: str, out_of: str, target: str) -> ec2.SecurityGroupEgress:
+    return ec2.SecurityGroupEgress(
+        title,
+        GroupId=GetAtt(out_of, "GroupId"),
+        DestinationSecurityGroupId=GetAtt(target, "GroupId"),
+        IpProtocol=_EVERYTHING,
+    )
+
+
+def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
+    return (
+        _role("HeadRole", "ec2", "head", [*_membership_of_head(), *_fleet_of_head(), *_every_node()]),
+        _role("WorkerRole", "ec2", "workers", [*_membership_of_worker(), *_every_node()]),
+        _role("FunctionRole", "lambda", "function", [*_address_of_head(), _logs()]),
+        iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
+        iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
+    )
+
+
+def _role(title: str, service: str, name: str, statements: list[dict[str, Any]]) -> iam.Role:
+    trusted = {"Effect": "Allow", "Principal": {"Service": f"{service}.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    return iam.Role(
+        title,
+        AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},
+        Policies=[iam.Policy(PolicyName="phalanx", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
+        Tags=tags(name=name),
+    )
+
+
+def _membership_of_head() -> list[dict[str, Any]]:
+    """Only the head may read the queue and write the roster."""
+    queue = ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes", "SendMessage")
+    table = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
+    return [
+        _allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
+        _allow([f"dynamodb:{action}" for action in table], GetAtt("RosterTable", "Arn")),
+    ]
+
+
+def _fleet_of_head() -> list[dict[str, Any]]:
+    """The workers' group by its name: a reference would be a circle (role, group, role; docs/aws-behaviour.md 6)."""
+    changes = ("SetDesiredCapacity", "UpdateAutoScalingGroup", "TerminateInstanceInAutoScalingGroup")
+    reads = ("DescribeAutoScalingGroups", "DescribeScalingActivities")
+    group = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-workers")
+    return [
+        _allow([f"autoscaling:{action}" for action in changes], group),
+        # These know no resources (docs/aws-behaviour.md 6).
+        _allow([f"autoscaling:{action}" for action in reads], "*"),
+    ]
+
+
+def _membership_of_worker() -> list[dict[str, Any]]:
+    return [
+        _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
+        _allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
+    ]
+
+
+def _every_node() -> list[dict[str, Any]]:
+    mounts = ("ClientMount", "ClientWrite", "ClientRootAccess")
+    return [_allow([f"elasticfilesystem:{action}" for action in mounts], GetAtt("FileSystem", "Arn")), _logs()]
+
+
+def _logs() -> dict[str, Any]:
+    """Streams only: a late writer must not bring a deleted group back (docs/aws-behaviour.md 1.22)."""
+    return _allow(["logs:CreateLogStream", "logs:PutLogEvents"], arn("logs", "log-group:${LogGroup}:log-stream:*"))
+
+
+def _address_of_head() -> list[dict[str, Any]]:
+    own_instances = {"StringEquals": {f"ec2:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
+    address = [arn("ec2", "elastic-ip/${HeadAddress.AllocationId}"), arn("ec2", "network-interface/*")]
+    return [
+        _allow(["ec2:AssociateAddress"], address),
+        {**_allow(["ec2:AssociateAddress"], arn("ec2", "instance/*")), "Condition": own_instances},
+        # It knows no resources (docs/aws-behaviour.md 6).
+        _allow(["ec2:DescribeInstances"], "*"),
+    ]
+
+
+def _allow(actions: list[str], resources: str | Sub | GetAtt | list[Any]) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions, "Resource": resources}

@@ -1,0 +1,36 @@
+"""Puts the parts of the template together and turns them into text."""
+
+from __future__ import annotations
+
+import json
+
+from troposphere import Template
+
+from phalanx import __version__
+from phalanx.errors import SpecError
+from phalanx.plan import Plan
+from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
+
+LIMIT_BYTES = 51_200
+"""CloudFormation's limit for a template inside a request (docs/aws-behaviour.md 1.14)."""
+
+
+def synthesize(plan: Plan) -> str:
+    """The CloudFormation document of a plan. Raises SpecError when it is larger than CloudFormation takes."""
+    text = json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
+    size = len(text.encode())
+    if size > LIMIT_BYTES:
+        raise SpecError(
+            f"the template is {size} bytes, and CloudFormation takes {LIMIT_BYTES}", "Shorten the `boot` script."
+        )
+    return text
+
+
+def build(plan: Plan) -> Template:
+    template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
+    template.set_version()
+    template.set_metadata({"phalanx": {"version": __version__}, **parameters.interface()})
+    template.add_mapping("Agent", {"payload": {"xz85": userdata.agent_payload()}})
+    for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
+        part.add_to(template, plan)
+    return template

@@ -1,0 +1,134 @@
+"""The machines: a launch template and an Auto Scaling group each for the head and for the workers."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from troposphere import GetAtt, If, NoValue, Ref, Tags, Template, autoscaling, ec2
+
+from phalanx.plan import Plan
+from phalanx.spec_checks import packed_boot
+from phalanx.template import userdata
+from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, tags
+from phalanx.template.rendezvous import HEAD_NEEDS, handle_name
+
+_EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE", "TERMINATE_ERROR")
+JOB_USER = "phalanx"
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    for resource in (_launch_template("Head", plan), _launch_template("Worker", plan), _workers_group(), _head_group()):
+        template.add_resource(resource)
+
+
+def _head_group() -> autoscaling.AutoScalingGroup:
+    """A group of one brings a lost head back."""
+    return _group(
+        "HeadGroup",
+        "Head",
+        HEAD_GROUP,
+        "PublicSubnet",
+        MinSize="1",
+        MaxSize="1",
+        DesiredCapacity="1",
+        DependsOn=list(HEAD_NEEDS),
+    )
+
+
+def _workers_group() -> autoscaling.AutoScalingGroup:
+    """Made empty: CloudFormation never waits or fails for a worker (docs/aws-behaviour.md 1.1). The head raises it.
+
+    DesiredCapacity is left out (MinSize stands for it): an update of the stack would apply it again (1.9).
+    MaxSize is one more than needed, because CloudFormation can't subtract.
+    No protection from scale-in: CloudFormation empties a group to delete it, and protected instances stay (3.22).
+    When the head gives up on missing workers just as one of them arrives, the newest goes and no member.
+    """
+    return _group(
+        "WorkersGroup",
+        "Worker",
+        WORKERS_GROUP,
+        "PrivateSubnet",
+        MinSize="0",
+        MaxSize=Ref("Nodes"),
+        TerminationPolicies=["NewestInstance"],
+    )
+
+
+def _group(title: str, role: str, name: Any, subnet: str, **sizes: Any) -> autoscaling.AutoScalingGroup:
+    template = f"{role}LaunchTemplate"
+    return autoscaling.AutoScalingGroup(
+        title,
+        AutoScalingGroupName=name,
+        VPCZoneIdentifier=[Ref(subnet)],
+        LaunchTemplate=autoscaling.LaunchTemplateSpecification(
+            LaunchTemplateId=Ref(template), Version=GetAtt(template, "LatestVersionNumber")
+        ),
+        NotificationConfigurations=[
+            autoscaling.NotificationConfigurations(
+                TopicARN=Ref("FleetTopic"), NotificationTypes=[f"autoscaling:EC2_INSTANCE_{event}" for event in _EVENTS]
+            )
+        ],
+        Tags=_propagated_tags(role.lower(), name),
+        **sizes,
+    )
+
+
+def _propagated_tags(role: str, name: Any) -> list[dict[str, Any]]:
+    wanted = {CLUSTER_TAG: Ref("AWS::StackName"), ROLE_TAG: role, "Name": name}
+    return [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in wanted.items()]
+
+
+def _launch_template(role: str, plan: Plan) -> ec2.LaunchTemplate:
+    data = ec2.LaunchTemplateData(
+        ImageId=Ref("Image"),
+        InstanceType=Ref("InstanceType"),
+        KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
+        IamInstanceProfile=ec2.IamInstanceProfile(Arn=GetAtt(f"{role}InstanceProfile", "Arn")),
+        SecurityGroupIds=[GetAtt(f"{role}SecurityGroup", "GroupId")],
+        MetadataOptions=ec2.MetadataOptions(HttpEndpoint="enabled", HttpTokens="required", HttpPutResponseHopLimit=1),
+        BlockDeviceMappings=[_root_volume()],
+        TagSpecifications=[_volume_tags(role.lower())],
+        UserData=userdata.user_data(config(role.lower(), plan)),
+    )
+    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[_own_tags()])
+
+
+def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
+    """As large as the image's own; a size written here could be too small for another image."""
+    volume = ec2.EBSBlockDevice(Encrypted=True, VolumeType="gp3", DeleteOnTermination=True)
+    return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
+
+
+def _volume_tags(role: str) -> ec2.TagSpecifications:
+    return ec2.TagSpecifications(ResourceType="volume", Tags=tags(name=role, role=role))
+
+
+def _own_tags() -> ec2.TagSpecifications:
+    return ec2.TagSpecifications(ResourceType="launch-template", Tags=Tags({CLUSTER_TAG: Ref("AWS::StackName")}))
+
+
+def config(role: str, plan: Plan) -> dict[str, Any]:
+    """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data."""
+    boot = base64.b64encode(packed_boot(plan.spec.boot)).decode() if plan.spec.boot else ""
+    return {
+        "cluster": Ref("AWS::StackName"),
+        "stack_id": Ref("AWS::StackId"),
+        "region": Ref("AWS::Region"),
+        "role": role,
+        "group": HEAD_GROUP if role == "head" else WORKERS_GROUP,
+        "workers_group": WORKERS_GROUP,
+        "queue_url": Ref("HeadQueue"),
+        "table": Ref("RosterTable"),
+        "log_group": Ref("LogGroup"),
+        "nodes": Ref("Nodes"),
+        "min": Ref("MinNodes"),
+        "node_timeout_s": Ref("NodeTimeout"),
+        "slots": Ref("Slots"),
+        "shared": Ref("SharedDirectory"),
+        "file_system": Ref("FileSystem"),
+        "job_user": JOB_USER,
+        "ssh_public_key": Ref("SshPublicKey"),
+        "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
+        "boot": boot,
+    }

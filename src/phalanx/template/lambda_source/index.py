@@ -1,0 +1,83 @@
+"""What no head can do for itself: get its Elastic IP when it is launched, and tell the stack when it can't be launched."""
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+
+import boto3
+from botocore.exceptions import ClientError
+
+LAUNCHED = "autoscaling:EC2_INSTANCE_LAUNCH"
+FAILED = "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
+ATTEMPTS = 45
+PAUSE_S = 2
+REASON_CHARACTERS = 3500
+
+
+def handler(event, context):
+    """Takes notifications of Auto Scaling from SNS; they may come twice, late, or about another group."""
+    for record in event["Records"]:
+        act(json.loads(record["Sns"]["Message"]))
+
+
+def act(activity):
+    if activity.get("AutoScalingGroupName") != os.environ["HEAD_GROUP"]:
+        return
+    if activity.get("Event") == LAUNCHED:
+        give_address(activity["EC2InstanceId"])
+    elif activity.get("Event") == FAILED:
+        words = activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
+        signal_failure("The head could not be launched: " + words, activity.get("ActivityId", ""))
+
+
+def give_address(instance_id):
+    """Waits for the instance to run. An instance that has gone since (a late notification) is left alone."""
+    ec2 = boto3.client("ec2")
+    # EC2 answers "no such instance" for a moment after a launch, too (it is eventually consistent).
+    for _ in range(ATTEMPTS):
+        state = state_of(ec2, instance_id)
+        if state == "running":
+            return associate(ec2, instance_id)
+        if state not in ("pending", "unknown"):
+            break
+        time.sleep(PAUSE_S)
+    print("no address for", instance_id, "in state", state)
+
+
+def state_of(ec2, instance_id):
+    try:
+        found = ec2.describe_instances(InstanceIds=[instance_id])
+    except ClientError as error:
+        if not error.response["Error"]["Code"].startswith("InvalidInstanceID"):
+            raise
+        return "unknown"
+    return found["Reservations"][0]["Instances"][0]["State"]["Name"]
+
+
+def associate(ec2, instance_id):
+    address = os.environ["EIP_ALLOCATION_ID"]
+    try:
+        ec2.associate_address(AllocationId=address, InstanceId=instance_id, AllowReassociation=True)
+    except ClientError as error:
+        # Without its address the head reaches nothing, not even the stack's wait handle: somebody must say so.
+        signal_failure("The head " + instance_id + " could not get its address: " + str(error), instance_id)
+        raise
+    print("gave", address, "to", instance_id)
+
+
+def signal_failure(reason, unique_id):
+    """Fails the stack that is being made. Once it stands the handle is used up, and S3 or CloudFormation ignores this."""
+    body = {"Status": "FAILURE", "UniqueId": "head-" + unique_id, "Data": "", "Reason": reason[:REASON_CHARACTERS]}
+    # CloudFormation's presigned URL is for an empty Content-Type.
+    request = urllib.request.Request(
+        os.environ["WAIT_HANDLE"], json.dumps(body).encode(), headers={"Content-Type": ""}, method="PUT"
+    )
+    try:
+        urllib.request.urlopen(request, timeout=20).close()
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            raise
+        print("the wait handle answered", error.code)
+    print(reason)

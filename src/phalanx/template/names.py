@@ -1,0 +1,31 @@
+"""Names that several parts of the template share: tags, group names, ARNs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import Ref, Sub, Tags
+
+CLUSTER_TAG = "phalanx:cluster"
+"""Every resource that can be tagged carries it, so that what is left of a cluster can be found."""
+ROLE_TAG = "phalanx:role"
+
+HEAD_GROUP = Sub("${AWS::StackName}-head")
+WORKERS_GROUP = Sub("${AWS::StackName}-workers")
+
+
+def tags(**more: str) -> Tags:
+    """The cluster's tag and a name for the console; `more` in snake case, such as role="head"."""
+    name = more.pop("name", "")
+    shown: Any = Sub(f"${{AWS::StackName}}-{name}") if name else Ref("AWS::StackName")
+    roles = {ROLE_TAG: more["role"]} if "role" in more else {}
+    return Tags({CLUSTER_TAG: Ref("AWS::StackName"), "Name": shown, **roles})
+
+
+def cluster_tag() -> Tags:
+    return Tags({CLUSTER_TAG: Ref("AWS::StackName")})
+
+
+def arn(service: str, resource: str) -> Sub:
+    """An ARN of this account and region; `resource` may hold ${…} of Fn::Sub."""
+    return Sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{resource}")

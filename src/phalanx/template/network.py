@@ -1,0 +1,80 @@
+"""The cluster's network: a VPC in one zone, a public subnet for head and NAT gateway, a private one for the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import GetAtt, Ref, Template, ec2
+
+from phalanx.plan import Plan
+from phalanx.template.names import tags
+
+VPC_CIDR = "10.0.0.0/16"
+PUBLIC_CIDR = "10.0.0.0/24"
+# 4,091 addresses: a thousand workers, and room for types that take an address per network card.
+PRIVATE_CIDR = "10.0.16.0/20"
+ANYWHERE = "0.0.0.0/0"
+
+
+def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
+    for resource in (*_vpc(), *_public(), *_private()):
+        template.add_resource(resource)
+
+
+def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
+    return (
+        # The file system's name resolves only with both DNS settings (docs/aws-behaviour.md 4.5).
+        ec2.VPC("Vpc", CidrBlock=VPC_CIDR, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags()),
+        ec2.InternetGateway("InternetGateway", Tags=tags()),
+        ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
+    )
+
+
+def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation | ec2.EIP, ...]:
+    # No automatic public addresses: the head gets its Elastic IP from the function, in one way for every instance type,
+    # and a type with several network cards could not have an automatic one (docs/aws-behaviour.md 2.9, 2.10).
+    return (
+        ec2.Subnet("PublicSubnet", CidrBlock=PUBLIC_CIDR, MapPublicIpOnLaunch=False, **_subnet("public")),
+        ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc"), Tags=tags(name="public")),
+        ec2.Route(
+            "PublicRoute",
+            RouteTableId=Ref("PublicRouteTable"),
+            DestinationCidrBlock=ANYWHERE,
+            GatewayId=Ref("InternetGateway"),
+            DependsOn="GatewayAttachment",
+        ),
+        _routes("PublicSubnetRoutes", "PublicSubnet", "PublicRouteTable"),
+        # A gateway with mapped addresses can't be detached: they go first when the stack is deleted.
+        ec2.EIP("HeadAddress", Domain="vpc", Tags=tags(name="head"), DependsOn="GatewayAttachment"),
+    )
+
+
+def _private() -> tuple[
+    ec2.Subnet | ec2.EIP | ec2.NatGateway | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation, ...
+]:
+    return (
+        ec2.Subnet("PrivateSubnet", CidrBlock=PRIVATE_CIDR, **_subnet("private")),
+        ec2.EIP("NatAddress", Domain="vpc", Tags=tags(name="nat"), DependsOn="GatewayAttachment"),
+        ec2.NatGateway(
+            "NatGateway",
+            AllocationId=GetAtt("NatAddress", "AllocationId"),
+            SubnetId=Ref("PublicSubnet"),
+            Tags=tags(name="nat"),
+        ),
+        ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc"), Tags=tags(name="private")),
+        ec2.Route(
+            "PrivateRoute",
+            RouteTableId=Ref("PrivateRouteTable"),
+            DestinationCidrBlock=ANYWHERE,
+            NatGatewayId=Ref("NatGateway"),
+        ),
+        _routes("PrivateSubnetRoutes", "PrivateSubnet", "PrivateRouteTable"),
+    )
+
+
+def _subnet(name: str) -> dict[str, Any]:
+    return {"VpcId": Ref("Vpc"), "AvailabilityZone": Ref("Zone"), "Tags": tags(name=name)}
+
+
+def _routes(title: str, subnet: str, routes: str) -> ec2.SubnetRouteTableAssociation:
+    return ec2.SubnetRouteTableAssociation(title, SubnetId=Ref(subnet), RouteTableId=Ref(routes))

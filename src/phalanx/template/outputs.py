@@ -1,0 +1,50 @@
+"""What the stack tells whoever made it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import GetAtt, If, Join, Output, Ref, Select, Split, Sub, Template
+
+from phalanx.plan import Plan
+from phalanx.template.rendezvous import condition_name
+from phalanx.template.userdata import AGENT_VERSION
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    for name, (value, description) in (_for_people(plan) | _for_tools()).items():
+        template.add_output(Output(name, Value=value, Description=description))
+
+
+def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
+    return {
+        "ClusterMasterPublicDNS": (_public_name(), "Log in here: ssh ubuntu@… or ec2-user@…, by the image"),
+        "HeadAddress": (Ref("HeadAddress"), "Public address of the head; it stays when the head is replaced"),
+        "Outcome": (_text_of(condition_name(plan)), "Nodes asked for and launched, and why any is missing"),
+    }
+
+
+def _for_tools() -> dict[str, tuple[Any, str]]:
+    return {
+        "RosterTable": (Ref("RosterTable"), "DynamoDB table with the members"),
+        "HeadQueue": (Ref("HeadQueue"), "Queue that nodes write to"),
+        "SharedFileSystem": (Ref("FileSystem"), "EFS file system behind the shared directory"),
+        "LogGroup": (Ref("LogGroup"), "Boot logs, a stream per node; it stays when the stack is deleted"),
+        "HeadGroup": (Ref("HeadGroup"), "Auto Scaling group of the head"),
+        "WorkersGroup": (Ref("WorkersGroup"), "Auto Scaling group of the workers"),
+        "AgentVersion": (AGENT_VERSION, "Version of the agent on the nodes"),
+    }
+
+
+def _public_name() -> Sub:
+    """EC2's names: ec2-1-2-3-4.compute-1.amazonaws.com in us-east-1, ec2-1-2-3-4.<region>.compute.<suffix> else."""
+    return Sub(
+        "ec2-${Dashed}.${Domain}.${AWS::URLSuffix}",
+        Dashed=Join("-", Split(".", Ref("HeadAddress"))),
+        Domain=If("InUsEast1", "compute-1", Sub("${AWS::Region}.compute")),
+    )
+
+
+def _text_of(condition: str) -> Select:
+    """The signal's data. It is text (docs/aws-behaviour.md 1.11), but its schema says object: cfn-lint refuses it bare."""
+    return Select("0", [GetAtt(condition, "Data")])

@@ -1,0 +1,132 @@
+"""What a person can set in the CloudFormation console; every default is the plan's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import Equals, Not, Parameter, Ref, Template
+
+from phalanx.plan import Plan
+from phalanx.spec_checks import LONGEST_NODE_TIMEOUT_S, MOST_NODES
+
+# Texts that end up in user data must not hold what could end a line or a quotation there.
+_PUBLIC_KEY = (
+    r"^$|^(ssh-ed25519|ssh-rsa|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+( [A-Za-z0-9@._ +:/-]*)?$"
+)
+_NETWORK = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
+
+_GROUPS = (
+    ("Cluster", ("Nodes", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
+    ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
+    ("Jobs and boot", ("Slots", "SharedDirectory", "NodeTimeout")),
+)
+_LABELS = {
+    "Nodes": "Nodes, the head included",
+    "MinNodes": "Fewest nodes that are still a cluster",
+    "InstanceType": "Instance type",
+    "Image": "Image (an SSM parameter)",
+    "RootDevice": "Root device of the image",
+    "Zone": "Availability zone",
+    "SshLocation": "Network that may reach the head by ssh",
+    "KeyPair": "EC2 key pair",
+    "SshPublicKey": "ssh public key",
+    "Slots": "Processes per node",
+    "SharedDirectory": "Shared directory",
+    "NodeTimeout": "Seconds that a node may take to answer",
+}
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    for name, settings in (_sizes(plan) | _places(plan) | _access(plan) | _jobs(plan)).items():
+        template.add_parameter(Parameter(name, **settings))
+    template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
+    template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
+
+
+def interface() -> dict[str, Any]:
+    """How the console groups and labels the parameters."""
+    groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in _GROUPS]
+    labels = {name: {"default": label} for name, label in _LABELS.items()}
+    return {"AWS::CloudFormation::Interface": {"ParameterGroups": groups, "ParameterLabels": labels}}
+
+
+def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        "Nodes": _number(
+            plan.spec.nodes, 1, MOST_NODES, "Machines in the cluster. 1 is a cluster too: the head alone."
+        ),
+        "MinNodes": _number(plan.spec.min, 1, MOST_NODES, "With fewer nodes the stack fails and is rolled back."),
+        "InstanceType": _text(
+            plan.spec.type,
+            "Of the head and of the workers; the image must be for its processor.",
+            r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$",
+        ),
+    }
+
+
+def _places(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        "Image": {
+            "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
+            "Default": plan.image_parameter,
+            "Description": "SSM parameter with the AMI id of a Linux that has Python 3.9 or newer, sshd and cloud-init.",
+        },
+        "RootDevice": {
+            **_text(plan.root_device, "/dev/sda1 for Ubuntu, /dev/xvda for Amazon Linux."),
+            "AllowedValues": ["/dev/sda1", "/dev/xvda"],
+        },
+        "Zone": {
+            "Type": "AWS::EC2::AvailabilityZone::Name",
+            "Default": plan.zone,
+            "Description": "All nodes are in this zone; choose one that offers the instance type.",
+        },
+    }
+
+
+def _access(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        "SshLocation": _text(plan.spec.ssh_from, "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK),
+        "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
+        "SshPublicKey": {
+            **_text(
+                "",
+                "A line such as ssh-ed25519 AAAA me, for the users phalanx and ubuntu or ec2-user. May be empty.",
+                _PUBLIC_KEY,
+            ),
+            "MaxLength": 800,
+        },
+    }
+
+
+def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        "Slots": _number(
+            plan.spec.slots or 0,
+            0,
+            1024,
+            "Processes that a node is meant to run. 0: one per GPU, or per vCPU without any.",
+        ),
+        "SharedDirectory": {
+            **_text(
+                plan.spec.shared,
+                "Where every node mounts the shared file system.",
+                r"^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]$",
+            ),
+            "MaxLength": 128,
+        },
+        "NodeTimeout": _number(
+            plan.spec.node_timeout_s,
+            1,
+            LONGEST_NODE_TIMEOUT_S,
+            "A node that has not answered by then counts as missing.",
+        ),
+    }
+
+
+def _number(default: int, least: int, most: int, description: str) -> dict[str, Any]:
+    return {"Type": "Number", "Default": default, "MinValue": least, "MaxValue": most, "Description": description}
+
+
+def _text(default: str, description: str, pattern: str = "") -> dict[str, Any]:
+    allowed = {"AllowedPattern": pattern} if pattern else {}
+    return {"Type": "String", "Default": default, "Description": description, **allowed}

@@ -1,0 +1,149 @@
+"""How the nodes find each other: queue, table, topic, function, and the WaitCondition of a ready cluster."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamodb, sns, sqs
+
+from phalanx.plan import Plan
+from phalanx.template import userdata
+from phalanx.template.access import RULES
+from phalanx.template.names import HEAD_GROUP, tags
+
+READY_TIMEOUT_S = 3300
+FUNCTION_TIMEOUT_S = 120
+MESSAGES_KEPT_S = 24 * 3600
+
+HEAD_NEEDS = (
+    *("PublicRoute", "PublicSubnetRoutes", "PrivateRoute", "PrivateSubnetRoutes", *RULES),
+    *(
+        "MountTarget",
+        "HeadQueuePolicy",
+        "QueueSubscription",
+        "FunctionSubscription",
+        "FunctionPermission",
+        "WorkersGroup",
+    ),
+)
+"""What must stand before the head boots and that nothing in its launch template refers to."""
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    for resource in (*_queue(), _table(), *_topic(), *_function(plan), *_ready(plan)):
+        template.add_resource(resource)
+
+
+def handle_name(plan: Plan) -> str:
+    """A WaitCondition and its handle can't be used again: every deployment has its own (docs/aws-behaviour.md 1.12)."""
+    return f"ReadyHandle{plan.deployment}"
+
+
+def condition_name(plan: Plan) -> str:
+    return f"Ready{plan.deployment}"
+
+
+def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
+    only_topic = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": GetAtt("HeadQueue", "Arn"),
+        "Condition": {"ArnEquals": {"aws:SourceArn": Ref("FleetTopic")}},
+    }
+    return (
+        sqs.Queue(
+            "HeadQueue",
+            MessageRetentionPeriod=MESSAGES_KEPT_S,
+            ReceiveMessageWaitTimeSeconds=20,
+            SqsManagedSseEnabled=True,
+            Tags=tags(),
+        ),
+        sqs.QueuePolicy(
+            "HeadQueuePolicy",
+            Queues=[Ref("HeadQueue")],
+            PolicyDocument={"Version": "2012-10-17", "Statement": [only_topic]},
+        ),
+    )
+
+
+def _table() -> dynamodb.Table:
+    return dynamodb.Table(
+        "RosterTable",
+        AttributeDefinitions=[dynamodb.AttributeDefinition(AttributeName="item", AttributeType="S")],
+        KeySchema=[dynamodb.KeySchema(AttributeName="item", KeyType="HASH")],
+        BillingMode="PAY_PER_REQUEST",
+        Tags=tags(),
+    )
+
+
+def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResource]:
+    # The function cares for the head alone: a thousand workers must not start it as often (docs/aws-behaviour.md 8).
+    only_head = {"AutoScalingGroupName": [HEAD_GROUP]}
+    return (
+        sns.Topic("FleetTopic", Tags=tags()),
+        _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
+        _subscription(
+            "FunctionSubscription", "lambda", "Function", FilterPolicyScope="MessageBody", FilterPolicy=only_head
+        ),
+    )
+
+
+def _subscription(title: str, protocol: str, endpoint: str, **more: Any) -> sns.SubscriptionResource:
+    return sns.SubscriptionResource(
+        title, TopicArn=Ref("FleetTopic"), Protocol=protocol, Endpoint=GetAtt(endpoint, "Arn"), **more
+    )
+
+
+def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
+    """No ReservedConcurrentExecutions: in small accounts the stack would fail (docs/aws-behaviour.md 8)."""
+    settings = {
+        "EIP_ALLOCATION_ID": GetAtt("HeadAddress", "AllocationId"),
+        "HEAD_GROUP": HEAD_GROUP,
+        "WAIT_HANDLE": Ref(handle_name(plan)),
+    }
+    function = awslambda.Function(
+        "Function",
+        Description="Gives the head its Elastic IP, and tells the stack when the head can't be launched",
+        Runtime="python3.12",
+        Handler="index.handler",
+        Code=awslambda.Code(ZipFile=function_source()),
+        Role=GetAtt("FunctionRole", "Arn"),
+        Timeout=FUNCTION_TIMEOUT_S,
+        MemorySize=128,
+        Environment=awslambda.Environment(Variables=settings),
+        LoggingConfig=awslambda.LoggingConfig(LogGroup=Ref("LogGroup")),
+        Tags=tags(),
+    )
+    permission = awslambda.Permission(
+        "FunctionPermission",
+        FunctionName=Ref("Function"),
+        Action="lambda:InvokeFunction",
+        Principal="sns.amazonaws.com",
+        SourceArn=Ref("FleetTopic"),
+    )
+    return function, permission
+
+
+def function_source() -> str:
+    """The function's program without comments and docstrings: it travels inside the template."""
+    source = resources.files("phalanx.template") / "lambda_source" / "index.py"
+    return userdata.strip(source.read_text(encoding="utf-8"))
+
+
+def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:
+    """Beside the head's group and not after it, so that a head that can't be launched fails the stack at once.
+
+    Auto Scaling's failed launches alone might not end the group's creation for hours (docs/aws-behaviour.md 1.3, 1.4).
+    """
+    return (
+        cloudformation.WaitConditionHandle(handle_name(plan)),
+        cloudformation.WaitCondition(
+            condition_name(plan),
+            Handle=Ref(handle_name(plan)),
+            Timeout=str(READY_TIMEOUT_S),
+            Count=1,
+            DependsOn=list(HEAD_NEEDS),
+        ),
+    )
