@@ -1,3 +1,43 @@
 """phalanx: one YAML file becomes a distributed deep-learning cluster, and jobs run on it."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Public name → module; imported at first use, so that `import phalanx` costs nothing.
+_PUBLIC = {
+    "Cluster": "phalanx.cluster",
+    "ClusterSpec": "phalanx.spec",
+    "JobSpec": "phalanx.job",
+    "load": "phalanx.spec",
+    "Plan": "phalanx.plan",
+    "make_plan": "phalanx.plan",
+    "synthesize": "phalanx.template",
+    "Stack": "phalanx.stack",
+    "deploy": "phalanx.stack",
+    "destroy": "phalanx.stack",
+    "wait_ready": "phalanx.stack",
+    "Job": "phalanx.job",
+    "JobState": "phalanx.job",
+    "submit": "phalanx.job",
+    "Node": "phalanx.node.roster",
+    "Roster": "phalanx.node.roster",
+    "PhalanxError": "phalanx.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

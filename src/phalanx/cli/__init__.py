@@ -1,0 +1,113 @@
+"""The command line: a thin skin over the library. Only here are prints, prompts and exits."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+
+from phalanx import __version__
+from phalanx.cli.group import LazyGroup
+from phalanx.errors import PhalanxError
+
+# Section → command → (module, one line for the help). `phalanx --help` imports none of the modules.
+COMMANDS = {
+    "Clusters": {
+        "init": ("phalanx.cli.init", "Write a short commented phalanx.yaml."),
+        "plan": ("phalanx.cli.plan", "Show what `up` would make, and what it costs."),
+        "template": ("phalanx.cli.template", "Print the CloudFormation document, exactly as `up` sends it."),
+        "up": ("phalanx.cli.up", "Make the cluster and wait until its nodes have answered."),
+        "status": ("phalanx.cli.status", "Tell the state of the cluster: nodes, address, jobs."),
+        "nodes": ("phalanx.cli.nodes", "List the nodes."),
+        "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
+        "down": ("phalanx.cli.down", "Delete the cluster and prove that nothing is left."),
+    },
+    "Jobs": {
+        "run": ("phalanx.cli.run", "Run a program on all nodes and follow its output."),
+        "jobs": ("phalanx.cli.jobs", "List the jobs."),
+        "logs": ("phalanx.cli.logs", "Show or follow the output of a job."),
+        "stop": ("phalanx.cli.stop", "Stop a job and prove that no process of it is left."),
+    },
+    "This machine": {
+        "local": ("phalanx.cli.local", "Look at the local cloud, or stop it."),
+        "completion": ("phalanx.cli.completion", "Print the shell's completion script."),
+    },
+}
+
+_HELP = """One YAML file becomes a distributed deep-learning cluster: in your AWS account, or on this machine.
+
+\b
+Examples:
+  phalanx init                      write phalanx.yaml
+  phalanx up                        make the cluster
+  phalanx run -- python train.py    train on all its nodes
+  phalanx down                      delete it, verified
+"""
+
+
+@click.group(cls=LazyGroup, sections=COMMANDS, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="phalanx")
+@click.option("--debug", is_flag=True, help="Show tracebacks of unexpected errors.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    context.obj = {"debug": debug}
+
+
+def main() -> None:
+    """The `phalanx` program: runs a command and ends with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; every error becomes one message and an exit code here, and nowhere else."""
+    context: click.Context | None = None
+    try:
+        with cli.make_context("phalanx", list(arguments)) as context:
+            result = cli.invoke(context)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _tell_misuse(error)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has left; Python would complain once more at its exit.
+        sys.stderr.close()
+        return 141
+    except PhalanxError as error:
+        return _tell(error, _debugging(context))
+    except Exception as error:
+        return _tell_unexpected(error, _debugging(context))
+
+
+def _debugging(context: click.Context | None) -> bool:
+    return bool(context and context.obj and context.obj.get("debug"))
+
+
+def _tell_misuse(error: click.ClickException) -> int:
+    context = getattr(error, "ctx", None)
+    click.echo(click.style("error: ", fg="red", bold=True) + error.format_message(), err=True)
+    if context is not None:
+        click.echo(f"`{context.command_path} --help` tells how it is used.", err=True)
+    return error.exit_code
+
+
+def _tell(error: PhalanxError, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
+    if error.hint:
+        click.echo(error.hint, err=True)
+    return error.exit_code
+
+
+def _tell_unexpected(error: Exception, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    else:
+        click.echo(f"{click.style('error: ', fg='red', bold=True)}{type(error).__name__}: {error}", err=True)
+        click.echo("That was not expected. `phalanx --debug …` shows where it happened.", err=True)
+    return 1

@@ -1,0 +1,56 @@
+"""How things are printed: JSON, tables, durations. rich is imported only when a table is really shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def say(text: str = "") -> None:
+    """A line of the command's result (standard output)."""
+    click.echo(text, color=_color())
+
+
+def note(text: str) -> None:
+    """A line about what is going on (standard error)."""
+    click.echo(text, err=True, color=_color())
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A plain table; its columns are never cut when the output goes into a file or a pipe."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console(highlight=False, markup=False)
+    console = console if console.is_terminal else Console(highlight=False, markup=False, width=400)
+    console.print(table)
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: 4.2 s, 3 min 20 s, 5 h 03 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _color() -> bool | None:
+    """None lets click decide (colours on a terminal); https://no-color.org is honoured."""
+    return False if os.environ.get("NO_COLOR") else None

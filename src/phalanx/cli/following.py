@@ -1,0 +1,94 @@
+"""Show a job's output as it comes, `[rank]` before each line, and tell how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from phalanx.cli.console import duration, note
+
+if TYPE_CHECKING:
+    from phalanx.job import Job, JobStatus, OutputLine
+
+_COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+
+
+def follow(job: Job, *, wait: bool = True, process: str | None = None, stop_on_interrupt: bool = False) -> int:
+    """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
+    try:
+        status = _print_all(job, wait, process)
+    except KeyboardInterrupt:
+        if not stop_on_interrupt:
+            note(f"left job {job.id} running; `phalanx stop {job.id}` ends it")
+            return 130
+        status = _stop(job)
+    if status is None or not status.state.final:
+        return 0
+    _tell_end(status)
+    return status.process_exit_code
+
+
+def stop(job: Job) -> int:
+    """End a job and tell what was proven."""
+    _tell_end(job.stop())
+    return 0
+
+
+def _print_all(job: Job, wait: bool, process: str | None) -> JobStatus | None:
+    from phalanx.job import OutputLine
+
+    status: JobStatus | None = None
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for event in job.follow(wait=wait, process=process):
+        if isinstance(event, OutputLine):
+            _print_line(event, colored)
+        else:
+            status = event
+    return status
+
+
+def _print_line(line: OutputLine, colored: bool) -> None:
+    """Bytes as they came: a program may write what is no text at all."""
+    stream: BinaryIO = sys.stderr.buffer if line.stream == "stderr" else sys.stdout.buffer
+    stream.write(_prefix(line.process, colored) + line.data + b"\n")
+    stream.flush()
+
+
+def _prefix(process: str, colored: bool) -> bytes:
+    text = f"[{process}] "
+    if colored:
+        number = int(process) if process.isdigit() else len(process)
+        text = click.style(text, fg=_COLORS[number % len(_COLORS)])
+    return text.encode()
+
+
+def _stop(job: Job) -> JobStatus | None:
+    note(f"\nstopping job {job.id} (Ctrl-C again leaves it to its fate)")
+    try:
+        return job.stop()
+    except KeyboardInterrupt:
+        note(f"left job {job.id}; `phalanx stop {job.id}` tries again")
+        return None
+
+
+def _tell_end(status: JobStatus) -> None:
+    took = f" after {duration(status.duration_s(time.time()))}" if status.started_at else ""
+    color = "green" if status.state.value == "succeeded" else "red"
+    message = f": {status.message}" if status.message else ""
+    note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
+    if status.tail and status.state.value == "failed":
+        note("\n".join(f"  | {line}" for line in status.tail))
+    note(_verdict(status))
+
+
+def _verdict(status: JobStatus) -> str:
+    """What was proven on the nodes about the job's processes."""
+    unclean = [f"{node.node} ({node.message})" for node in status.nodes if not node.clean]
+    if unclean:
+        return f"not verified on {', '.join(unclean)}"
+    killed = f"; {status.killed} had to be killed" if status.killed else ""
+    return f"no process of it is left on {len(status.nodes)} nodes{killed}"

@@ -1,0 +1,49 @@
+"""A click group that knows its commands by name and imports one only when it is run."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+Sections = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+class LazyGroup(click.Group):
+    """Commands by section: name → (module, one-line help). The module's attribute `command` is the click command."""
+
+    def __init__(self, *arguments: Any, sections: Sections, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.sections = sections
+        self._modules = {name: entry for section in sections.values() for name, entry in section.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        return importlib.import_module(self._modules[cmd_name][0]).command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self._modules and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self._modules, 1)
+            meant = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"there is no command '{name}'.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names from the table: pressing Tab must not import every command."""
+        return [CompletionItem(n, help=h) for n, (_, h) in self._modules.items() if n.startswith(incomplete)]

@@ -1,0 +1,48 @@
+"""phalanx init: write a short commented phalanx.yaml."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from phalanx.cli.console import say
+from phalanx.cli.options import DEFAULT_FILE, debug_option
+from phalanx.clouds import MODULES
+from phalanx.errors import SpecError
+
+
+@click.command("init")
+@click.option(
+    "--cloud", type=click.Choice(sorted(MODULES)), default="local", show_default=True, help="Where the cluster runs."
+)
+@click.option("--name", help="The cluster's name; default: this directory's.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path), default=DEFAULT_FILE, show_default=True, help="The file to write."
+)
+@click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
+@debug_option
+def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
+    """Write a short commented phalanx.yaml.
+
+    \b
+    Examples:
+      phalanx init
+      phalanx init --cloud aws --name vision
+    """
+    from phalanx.spec import init_text
+
+    if file.exists() and not force:
+        raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
+    try:
+        file.write_text(init_text(name or _directory_name(), cloud))
+    except OSError as error:
+        raise SpecError(f"can't write {file}: {error.strerror}") from error
+    say(f"Wrote {file}. Next: `phalanx plan` shows what it would make, `phalanx up` makes it.")
+
+
+def _directory_name() -> str:
+    """This directory's name as a stack may be called: letters, digits, dashes, a letter first."""
+    cleaned = re.sub(r"[^A-Za-z0-9]+", "-", Path.cwd().name).strip("-").lstrip("0123456789-")
+    return cleaned[:40].rstrip("-") or "demo"

@@ -1,0 +1,44 @@
+"""phalanx jobs: the jobs of a cluster."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from phalanx.cli.console import duration, note, print_json, print_table
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+
+if TYPE_CHECKING:
+    from phalanx.job import JobStatus
+
+
+@click.command("jobs")
+@cluster_option
+@json_option
+@debug_option
+def command(name: str | None, file: Path | None, as_json: bool) -> None:
+    """List the jobs, the newest first.
+
+    \b
+    Examples:
+      phalanx jobs
+      phalanx jobs --json | jq -r '.[0].id'
+    """
+    from phalanx.job import list_jobs
+
+    found = list_jobs(load_cluster(name, file))
+    if as_json:
+        print_json([job.to_json() for job in found])
+    elif not found:
+        note("No job was run on this cluster yet.")
+    else:
+        print_table(("JOB", "NAME", "STATE", "LAUNCHER", "PROCESSES", "TOOK", "COMMAND"), [_row(job) for job in found])
+
+
+def _row(job: JobStatus) -> tuple[object, ...]:
+    took = duration(job.duration_s(time.time())) if job.started_at else "-"
+    return job.id, job.name or "-", job.state.value, job.launcher, job.processes, took, shlex.join(job.command)

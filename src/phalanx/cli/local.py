@@ -1,0 +1,65 @@
+"""phalanx local: the local cloud on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from phalanx.cli.console import print_json, print_table, say
+from phalanx.cli.options import debug_option, json_option
+
+
+@click.group("local")
+def command() -> None:
+    """Look at the local cloud, or stop it. It starts by itself with `up` and stops with the last `down`.
+
+    \b
+    Examples:
+      phalanx local status
+      phalanx local stop --force
+    """
+
+
+@command.command("status")
+@json_option
+@debug_option
+def status(as_json: bool) -> None:
+    """Show whether it runs, in which mode, and its clusters and nodes."""
+    from phalanx.clouds import endpoint
+
+    found = endpoint.find()
+    if found is None:
+        print_json({"running": False}) if as_json else say("The local cloud is not running.")
+        return
+    answer = {"running": True, "url": found.url, "pid": found.pid, **endpoint.status()}
+    answer |= {"accounts_separated": found.accounts_separated, "warnings": list(found.warnings)}
+    print_json(answer) if as_json else _print(answer)
+
+
+@command.command("stop")
+@click.option("--force", is_flag=True, help="Even when it holds clusters: they end with it.")
+@debug_option
+def stop(force: bool) -> None:
+    """Stop it and wait until no process of it is left."""
+    from phalanx.clouds import endpoint
+
+    if endpoint.find_process() is None:
+        say("The local cloud is not running.")
+        return
+    endpoint.stop(force)
+    say("The local cloud has stopped.")
+
+
+def _print(answer: dict[str, Any]) -> None:
+    separated = "accounts separated" if answer["accounts_separated"] else "accounts NOT separated: every user is uid 0"
+    say(f"running   {answer['url']}, process {answer['pid']}")
+    say(f"mode      {answer.get('mode', '?')} ({separated})")
+    for warning in answer["warnings"]:
+        say(f"warning   {warning}")
+    for stack in answer.get("stacks", []):
+        say(f"stack     {stack['name']} {stack['status']}")
+    nodes = answer.get("nodes", [])
+    if nodes:
+        columns = ("instance_id", "hostname", "address", "vpc_id", "pid", "state")
+        print_table([column.upper() for column in columns], [[node.get(c, "") for c in columns] for node in nodes])

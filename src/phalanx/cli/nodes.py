@@ -1,0 +1,54 @@
+"""phalanx nodes: the members of the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.cli.console import note, print_json, print_table
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+
+if TYPE_CHECKING:
+    from phalanx.node.roster import Roster
+
+COLUMNS = ("name", "instance_id", "address", "type", "zone", "slots", "gpus", "role", "state")
+
+
+@click.command("nodes")
+@cluster_option
+@json_option
+@debug_option
+def command(name: str | None, file: Path | None, as_json: bool) -> None:
+    """List the nodes, those that are missing with the reason.
+
+    \b
+    Examples:
+      phalanx nodes
+      phalanx nodes --json | jq -r '.[].address'
+    """
+    from phalanx.cli.status import look
+
+    _, roster = look(load_cluster(name, file))
+    rows = _rows(roster) if roster else []
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note("No node has answered yet.")
+    else:
+        print_table([column.upper() for column in COLUMNS], [[row[column] for column in COLUMNS] for row in rows])
+
+
+def _rows(roster: Roster) -> list[dict[str, Any]]:
+    there = [
+        {
+            **{column: getattr(node, column) for column in COLUMNS[:7]},
+            "role": "head" if node.head else "worker",
+            "state": "ready",
+        }
+        for node in roster.nodes
+    ]
+    blank = dict.fromkeys(COLUMNS, "-")
+    gone = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]
+    return there + gone

@@ -1,0 +1,91 @@
+"""Options that commands share, and which cluster a command line means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from phalanx.cluster import Cluster
+from phalanx.errors import ClusterError
+
+DEFAULT_FILE = "phalanx.yaml"
+_NAME_LINE = re.compile(r"^name:[ \t]*(['\"]?)(?P<name>[A-Za-z][A-Za-z0-9-]*)\1[ \t]*(?:#.*)?$", re.M)
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.find_root().obj = {"debug": True}
+
+
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks of unexpected errors."
+)
+file_option = click.option(
+    "-f",
+    "--file",
+    "file",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_FILE,
+    show_default=True,
+    help="The cluster's file.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def cluster_option(function: Decorated) -> Decorated:
+    """-c NAME and -f FILE: the command gets `name` and `file`, both None where neither was given."""
+    return _cluster_options(function, ("-f", "--file"))
+
+
+def cluster_option_long(function: Decorated) -> Decorated:
+    """The same without -f, for commands where it means something else."""
+    return _cluster_options(function, ("--file",))
+
+
+def _cluster_options(function: Decorated, file_flags: tuple[str, ...]) -> Decorated:
+    text = "The cluster; default: the one of phalanx.yaml."
+    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text)(function)
+    path = click.Path(path_type=Path)
+    return click.option(*file_flags, "file", type=path, help="Take the cluster's name from this file.")(named)
+
+
+def cluster_name(name: str | None, file: Path | None) -> str | None:
+    """The name that is meant: -c, else the one in the file, else None (the only cluster that this machine knows)."""
+    if name:
+        return name
+    path = file or Path(DEFAULT_FILE)
+    if not path.exists() and not file:
+        return None
+    return _name_in(path)
+
+
+def load_cluster(name: str | None, file: Path | None) -> Cluster:
+    """The cluster that is meant, with its trust mended through the cloud's API when a host is refused."""
+    from dataclasses import replace
+
+    return replace(Cluster.load(cluster_name(name, file)), mend=_mend)
+
+
+def _name_in(path: Path) -> str:
+    """The file's `name`, by its line: `run` and `logs` shall not pay for a YAML parser and a full check."""
+    try:
+        found = _NAME_LINE.search(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        found = None
+    if found:
+        return found["name"]
+    from phalanx.spec import load
+
+    return load(path).name
+
+
+def _mend(cluster: Cluster, error: ClusterError) -> bool:
+    from phalanx.clouds.mend import mend
+
+    return mend(cluster, error)

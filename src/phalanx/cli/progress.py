@@ -1,0 +1,107 @@
+"""Progress while waiting: each event on a line of its own, and on a terminal a last line with the time gone by."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.cli.console import note
+from phalanx.stack import NodeAnswered, NodeMissing, StackEvent
+
+if TYPE_CHECKING:
+    from phalanx.lifecycle import Step
+
+_COLORS = {"COMPLETE": "green", "FAILED": "red"}
+
+
+class Watch:
+    """Shows steps as they come. `with Watch("creating demo") as watch: watch.follow(steps)`."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.started_s = time.monotonic()
+        self._busy: dict[str, None] = {}
+        self._status: Any = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_s
+
+    def __enter__(self) -> Watch:
+        if sys.stderr.isatty():
+            self._status = _status_line(self.title)
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status:
+            self._status.stop()
+
+    def follow(self, steps: Iterable[Step]) -> None:
+        """Show every step until there is none left."""
+        for step in steps:
+            self._show(step)
+            if self._status:
+                self._status.update(self._status.task_ids[0], description=f"{self.title}  {self._working_on()}")
+
+    def _show(self, step: Step) -> None:
+        if isinstance(step, StackEvent):
+            self._show_event(step)
+        else:
+            self._line(_text(step))
+
+    def _show_event(self, event: StackEvent) -> None:
+        """A resource begins on the last line only; a line of its own tells how it ended."""
+        if event.status.endswith("_IN_PROGRESS") and event.resource_type != "AWS::CloudFormation::Stack":
+            self._busy[event.logical_id] = None
+            return
+        self._busy.pop(event.logical_id, None)
+        self._line(_event_text(event))
+
+    def _line(self, text: str) -> None:
+        line = f"{self.elapsed_s:7.1f} s  {text}"
+        if self._status:
+            from rich.text import Text
+
+            self._status.console.print(Text.from_ansi(line), soft_wrap=True)
+        else:
+            note(line)
+
+    def _working_on(self) -> str:
+        names = list(self._busy)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return ", ".join(names[:3]) + more
+
+
+def _status_line(title: str) -> Any:
+    """The last line of a terminal: a spinner, the time gone by, what is being worked on. It goes when the work ends."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    line = Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)
+    line.add_task(title, total=None)
+    return line
+
+
+def _event_text(event: StackEvent) -> str:
+    status = click.style(f"{event.status:<18}", fg=_COLORS.get(event.status.rsplit("_", 1)[-1]))
+    kind = event.resource_type.removeprefix("AWS::")
+    reason = f"\n{' ' * 11}{event.reason}" if event.reason and event.failed else ""
+    return f"{status}  {event.logical_id} ({kind}){reason}"
+
+
+def _text(step: Any) -> str:
+    if isinstance(step, NodeAnswered):
+        node = click.style("NODE", fg="cyan")
+        return f"{node}  {step.name} ({step.address}) answered: {step.answered} of {step.requested}"
+    if isinstance(step, NodeMissing):
+        return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
+    return step.text

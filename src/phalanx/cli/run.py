@@ -1,0 +1,109 @@
+"""phalanx run: a program on all nodes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.cli.console import note, say
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+    from phalanx.job import Job, JobSpec
+
+
+def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """NAME=value pairs; a value may hold further equal signs."""
+    for value in values:
+        if "=" not in value or value.startswith("="):
+            raise click.BadParameter(f"'{value}' is not of the form NAME=value")
+    return dict(value.split("=", 1) for value in values)
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@cluster_option
+@click.option(
+    "--launcher", type=click.Choice(list(LAUNCHERS)), default="mpi", show_default=True, help="What starts it."
+)
+@click.option("-n", "processes", type=click.IntRange(1), help="Processes in all.")
+@click.option("-N", "per_node", type=click.IntRange(1), help="Processes on each node.")
+@click.option("--name", "job_name", help="A name for the job, to find it by.")
+@click.option(
+    "--env", multiple=True, metavar="NAME=value", callback=_variables, help="A variable for the job. Repeatable."
+)
+@click.option(
+    "--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=".", help="The code."
+)
+@click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
+@click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
+@debug_option
+@click.argument("words", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    name: str | None, file: Path | None, dry_run: bool, detach: bool, words: tuple[str, ...], **chosen: Any
+) -> int:
+    """Run COMMAND on the cluster: this directory goes over once, every rank's output comes back with its [rank].
+
+    \b
+    The launcher decides how many processes there are without -n and -N:
+      mpi       one per slot, started by mpiexec
+      torchrun  one per slot, RANK and MASTER_ADDR set by torchrun
+      exec      one per node, RANK and MASTER_ADDR set by phalanx
+
+    Ctrl-C stops the job. The exit code is the job's own.
+
+    \b
+    Examples:
+      phalanx run -- python train.py
+      phalanx run --launcher torchrun -N 2 -- train.py --epochs 5
+      phalanx run --launcher exec -- nvidia-smi
+      phalanx run --detach --name long --env LR=0.1 -- python train.py
+    """
+    from phalanx.job import JobSpec
+
+    cluster = load_cluster(name, file)
+    cluster.require_ready()
+    spec = JobSpec(
+        command=words,
+        launcher=chosen["launcher"],
+        processes=chosen["processes"],
+        per_node=chosen["per_node"],
+        name=chosen["job_name"],
+        directory=chosen["directory"],
+        env=chosen["env"],
+    )
+    return _print_processes(cluster, spec) if dry_run else _submit(cluster, spec, detach)
+
+
+def _submit(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
+    from phalanx.cli.following import follow
+    from phalanx.job import submit
+
+    job = submit(cluster, spec, detach=detach, progress=_sent)
+    if detach:
+        return _left(job)
+    return follow(job, stop_on_interrupt=True)
+
+
+def _left(job: Job) -> int:
+    say(job.id)
+    note(f"`phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.")
+    return 0
+
+
+def _sent(progress: Any) -> None:
+    if progress.warning:
+        note(f"warning: {progress.warning}")
+
+
+def _print_processes(cluster: Cluster, spec: JobSpec) -> int:
+    from phalanx.job import processes
+
+    for process in processes(spec, cluster.roster()):
+        variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(process.env.items()))
+        say(f"{process.node}: {variables}{' ' if variables else ''}{shlex.join(process.argv)}")
+    return 0

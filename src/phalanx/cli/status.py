@@ -1,0 +1,107 @@
+"""phalanx status: what is known of the cluster now."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx import clouds
+from phalanx.cli.console import duration, print_json, say
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.errors import ClusterError, PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+    from phalanx.node.roster import Roster
+    from phalanx.stack import StackState
+
+
+@click.command("status")
+@cluster_option
+@json_option
+@debug_option
+def command(name: str | None, file: Path | None, as_json: bool) -> None:
+    """Tell the state of the cluster: its stack, nodes that are there or missing and why, head, jobs.
+
+    \b
+    Examples:
+      phalanx status
+      phalanx status -c demo --json
+    """
+    cluster = load_cluster(name, file)
+    state, roster = look(cluster)
+    facts = describe(cluster, state.status, roster)
+    facts["jobs_running"] = _jobs_running(cluster) if cluster.ready else None
+    facts["age_s"] = round(time.time() - state.created_s)
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
+    """The stack and the roster, from the cloud's API; ClusterError when the cluster is gone."""
+    from phalanx.clouds.mend import require_local_cloud
+    from phalanx.stack import read_roster
+
+    if cluster.cloud == "local":
+        require_local_cloud(cluster)
+    cloud = clouds.get(cluster.cloud, cluster.region)
+    state = cloud.describe_stack(cluster.stack_id or cluster.name)
+    if state is None or state.status == "DELETE_COMPLETE":
+        raise ClusterError(
+            f"cluster {cluster.name} is gone: its stack no longer exists",
+            "`phalanx up` makes it again; `phalanx down` forgets it.",
+        )
+    return state, read_roster(cloud, cluster.table) if cluster.table else None
+
+
+def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, Any]:
+    """The cluster as JSON tells it."""
+    nodes = (
+        [{"name": n.name, "instance_id": n.instance_id, "address": n.address} for n in roster.nodes] if roster else []
+    )
+    missing = [{"name": m.name, "reason": m.reason} for m in roster.missing] if roster else []
+    return {
+        "cluster": cluster.name,
+        "cloud": cluster.cloud,
+        "region": cluster.region,
+        "state": status,
+        "requested": roster.requested if roster else None,
+        "nodes": nodes,
+        "missing": missing,
+        "head_address": cluster.head_address,
+        "shared": cluster.shared,
+        "accounts_separated": cluster.accounts_separated,
+        "stack_id": cluster.stack_id,
+    }
+
+
+def _jobs_running(cluster: Cluster) -> int | str:
+    """How many jobs run; in words when the head can't be asked (the rest of the status is still worth telling)."""
+    from phalanx.job import list_jobs
+
+    try:
+        return sum(not job.state.final for job in list_jobs(cluster))
+    except PhalanxError as error:
+        return f"unknown: {error.message}"
+
+
+def _print(facts: dict[str, Any]) -> None:
+    say(f"cluster   {facts['cluster']} ({facts['cloud']}, {facts['region']})")
+    say(f"state     {facts['state']}")
+    say(f"nodes     {len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}")
+    for missing in facts["missing"]:
+        say(f"missing   {missing['name']}: {missing['reason']}")
+    say(f"head      {facts['head_address'] or 'not yet known'}")
+    say(f"shared    {facts['shared'] or 'not yet known'}")
+    say(f"accounts  {_accounts(facts)}")
+    say(f"jobs      {'-' if facts['jobs_running'] is None else facts['jobs_running']} running")
+    say(f"age       {duration(facts['age_s'])}")
+
+
+def _accounts(facts: dict[str, Any]) -> str:
+    return "separated" if facts["accounts_separated"] else "NOT separated: every user of a node is uid 0 (single mode)"

@@ -1,0 +1,27 @@
+"""phalanx stop: end a job, verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+
+
+@click.command("stop")
+@cluster_option
+@debug_option
+@click.argument("job", required=False)
+def command(name: str | None, file: Path | None, job: str | None) -> int:
+    """Stop JOB (default: the newest) and prove that no process of it is left on any node.
+
+    \b
+    Examples:
+      phalanx stop
+      phalanx stop 261121-075512-3fa9
+    """
+    from phalanx.cli.following import stop
+    from phalanx.job import open_job
+
+    return stop(open_job(load_cluster(name, file), job))

@@ -1,0 +1,37 @@
+"""phalanx template: the CloudFormation document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.console import note
+from phalanx.cli.options import debug_option, file_option
+from phalanx.cli.planning import planned
+from phalanx.errors import SpecError
+
+
+@click.command("template")
+@file_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it into this file.")
+@debug_option
+def command(file: Path, output: Path | None) -> None:
+    """Print the CloudFormation document, byte for byte what `up` sends. It stands alone: the console takes it too.
+
+    \b
+    Examples:
+      phalanx template > cluster.json
+      phalanx template -o cluster.json
+    """
+    from phalanx.template import synthesize
+
+    text = synthesize(planned(file))
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise SpecError(f"can't write {output}: {error.strerror}") from error
+    note(f"Wrote {len(text):,} bytes to {output}.")

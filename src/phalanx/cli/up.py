@@ -1,0 +1,97 @@
+"""phalanx up: make the cluster, or go on with making it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx import clouds
+from phalanx.cli.console import duration, note, print_json, say
+from phalanx.cli.options import debug_option, file_option
+
+if TYPE_CHECKING:
+    from phalanx.lifecycle import BringUp, Up
+
+
+@click.command("up")
+@file_option
+@click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
+@debug_option
+def command(file: Path, as_json: bool) -> int:
+    """Make the cluster and wait until every node has answered, or has a reason why not.
+
+    Run it again at any time: it follows a creation under way, and finds a cluster that is ready.
+
+    \b
+    Examples:
+      phalanx up
+      phalanx up -f big.yaml
+    """
+    from phalanx.spec import load
+
+    spec = load(file)
+    # The local cloud starts while this process imports what it talks to it with.
+    clouds.begin(spec.cloud)
+    from phalanx.cli.progress import Watch
+    from phalanx.lifecycle import BringUp
+
+    bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
+    with Watch(f"creating cluster {spec.name}") as watch:
+        try:
+            watch.follow(bring_up.steps())
+        except KeyboardInterrupt:
+            return _interrupted(bring_up)
+        finally:
+            _let_go(bring_up)
+    assert bring_up.result is not None
+    _report(bring_up.result, watch.elapsed_s, as_json)
+    return 0
+
+
+def _let_go(bring_up: BringUp) -> None:
+    """Don't leave a local cloud behind that holds nothing; one that holds a cluster stays."""
+    if bring_up.result is None:
+        from phalanx.errors import PhalanxError
+
+        try:
+            bring_up.cloud.stop_if_idle()
+        except PhalanxError as error:
+            note(f"warning: {error.message}")
+
+
+def _interrupted(bring_up: BringUp) -> int:
+    name = bring_up.spec.name
+    if bring_up.stack is None:
+        note("interrupted; no stack was asked for")
+    else:
+        note(f"interrupted; stack {name} goes on without us")
+        note("`phalanx up` follows it again, `phalanx down` removes it.")
+    return 130
+
+
+def _report(up: Up, took_s: float, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_json(up, took_s))
+        return
+    cluster, roster = up.cluster, up.roster
+    say()
+    if up.already:
+        say(f"Cluster {cluster.name} is up already, as {cluster.cloud} has it; nothing was changed.")
+    else:
+        say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
+    say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {cluster.slots} slots each")
+    say(f"  shared   {cluster.shared}")
+    for missing in roster.missing:
+        say(f"  missing  {missing.name}: {missing.reason}")
+    say(f"  head     {cluster.head_address}")
+    if not cluster.accounts_separated:
+        say("  note     accounts are not separated on these nodes: every user is uid 0 (local cloud, single mode)")
+    say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")
+
+
+def _as_json(up: Up, took_s: float) -> dict[str, Any]:
+    from phalanx.cli.status import describe
+
+    return {**describe(up.cluster, "CREATE_COMPLETE", up.roster), "already": up.already, "took_s": round(took_s, 3)}

@@ -1,0 +1,32 @@
+"""The user's AWS account, with the credentials that every AWS tool finds."""
+
+from __future__ import annotations
+
+from boto3.session import Session
+
+from phalanx.clouds.api import ApiCloud
+from phalanx.clouds.refusals import translate
+from phalanx.stack import SshRoute
+
+
+class AwsCloud(ApiCloud):
+    """AWS itself: credentials from the environment, ~/.aws, SSO or an instance's role."""
+
+    name = "aws"
+
+    def session(self) -> Session:
+        try:
+            return Session(region_name=self.region)
+        except Exception as error:  # ProfileNotFound and its like come from the constructor
+            raise translate(error, "sts:GetCallerIdentity", f"AWS in {self.region}") from error
+
+    def endpoint_url(self) -> str | None:
+        return None
+
+    def ssh_route(self) -> SshRoute:
+        """Workers have no public address: through the head."""
+        return SshRoute(worker_options=("ProxyJump=deeplearning-master",))
+
+
+def connect(region: str) -> AwsCloud:
+    return AwsCloud(region)

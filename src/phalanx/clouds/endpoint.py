@@ -1,0 +1,234 @@
+"""The local cloud's process, seen from outside: start it, find it, ask it, stop it. Imports no boto3."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import phalanx
+from phalanx.cluster import state_directory
+from phalanx.errors import LocalCloudError
+
+START_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 20.0
+
+
+class NotRunning(LocalCloudError):
+    """No local cloud runs: nothing that it held exists any more."""
+
+
+class StacksLeft(LocalCloudError):
+    """The local cloud was asked to stop while it still holds clusters; `stacks` names them."""
+
+    def __init__(self, stacks: list[str]) -> None:
+        super().__init__(
+            f"the local cloud still holds {', '.join(stacks) or 'clusters'}",
+            "`phalanx down` removes a cluster; `phalanx local stop --force` ends all of them at once.",
+        )
+        self.stacks = stacks
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a running local cloud answers, and its keys."""
+
+    url: str
+    pid: int
+    mode: str
+    access_key_id: str
+    secret_access_key: str
+    dial: str
+    state: str
+    accounts_separated: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+def state() -> Path:
+    """The local cloud's directory."""
+    return state_directory() / "local"
+
+
+def find() -> Endpoint | None:
+    """The running local cloud, or None. Raises LocalCloudError when its process lives and does not answer."""
+    endpoint = find_process()
+    if endpoint is None:
+        return None
+    try:
+        _request(endpoint, "GET", "/status", timeout_s=5.0)
+    except OSError as error:
+        if not _alive(endpoint.pid):
+            return None
+        raise LocalCloudError(
+            f"the local cloud (process {endpoint.pid}) does not answer at {endpoint.url}: {error}",
+            "`phalanx local stop --force` ends it, and its clusters with it.",
+        ) from error
+    return endpoint
+
+
+def find_process() -> Endpoint | None:
+    """The record of a local cloud whose process lives, whether it answers or not."""
+    endpoint = _recorded()
+    return endpoint if endpoint is not None and _alive(endpoint.pid) else None
+
+
+def running() -> Endpoint:
+    """The running local cloud; raises NotRunning."""
+    endpoint = find()
+    if endpoint is None:
+        raise NotRunning(
+            "the local cloud is not running, so none of its clusters exists any more", "`phalanx up` makes one."
+        )
+    return endpoint
+
+
+_starting: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+
+def begin() -> None:
+    """Start the local cloud unless it runs; returns at once. `wait` gives the endpoint."""
+    if _starting or find() is not None:
+        return
+    state().mkdir(parents=True, exist_ok=True, mode=0o700)
+    said = state() / "start.stderr"
+    with said.open("wb") as stderr:
+        process = subprocess.Popen(
+            _serve_argv(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+        )
+    _starting.append((process, said))
+
+
+def wait(timeout_s: float = START_TIMEOUT_S) -> Endpoint:
+    """The endpoint of a local cloud that was begun; raises LocalCloudError with the reason it gave."""
+    if not _starting:
+        return running()
+    process, said = _starting[-1]
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        endpoint = find_process()
+        if endpoint is not None:
+            _starting.clear()
+            return endpoint
+        if process.poll() not in (None, 0) or time.monotonic() > deadline_s:
+            _starting.clear()
+            raise _not_started(process, said, timeout_s)
+        time.sleep(0.01)
+
+
+def status() -> dict[str, Any]:
+    """What the local cloud says of itself: mode, stacks, nodes, processes."""
+    return _request(running(), "GET", "/status")[1]
+
+
+def stop(force: bool = False) -> None:
+    """End the local cloud and wait until its process is gone; raises StacksLeft unless `force`."""
+    endpoint = find_process()
+    if endpoint is None:
+        return
+    try:
+        code, answer = _request(endpoint, "POST", "/stop", {"force": force})
+    except OSError:
+        code, answer = _end_unresponsive(endpoint, force), {}
+    if code == 409:
+        raise StacksLeft([str(stack.get("name", stack)) for stack in answer.get("stacks", [])])
+    _wait_gone(endpoint)
+
+
+def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
+    """A process that does not answer is killed on request only; its namespaces, and so all nodes, go with it."""
+    if not force:
+        raise LocalCloudError(f"the local cloud (process {endpoint.pid}) does not answer", "Add --force to end it.")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(endpoint.pid, signal.SIGKILL)
+    (state() / "endpoint.json").unlink(missing_ok=True)
+    return 200
+
+
+def _wait_gone(endpoint: Endpoint) -> None:
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    while _alive(endpoint.pid) or (state() / "endpoint.json").exists():
+        if time.monotonic() > deadline_s:
+            raise LocalCloudError(
+                f"the local cloud (process {endpoint.pid}) was told to stop and still runs after {STOP_TIMEOUT_S:g} s",
+                f"See {state() / 'localcloud.log'}.",
+            )
+        time.sleep(0.02)
+
+
+def _recorded() -> Endpoint | None:
+    try:
+        record = json.loads((state() / "endpoint.json").read_text())
+    except (OSError, ValueError):
+        return None
+    known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
+    return Endpoint(**{**known, "warnings": tuple(record.get("warnings", ()))})
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody has reaped yet does not."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in ("Z", "X")
+
+
+def _request(
+    endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 30.0
+) -> tuple[int, dict[str, Any]]:
+    where = urllib.parse.urlsplit(endpoint.url)
+    headers = {"X-Localcloud-Key": endpoint.secret_access_key, "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=timeout_s)
+    with contextlib.closing(connection):
+        try:
+            connection.request(method, f"/_localcloud{path}", json.dumps(body or {}), headers)
+            response = connection.getresponse()
+            text = response.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"not an HTTP answer: {error!r}") from error
+    return response.status, json.loads(text or b"{}")
+
+
+def _serve_argv() -> list[str]:
+    binds = [word for path in _visible_in_nodes() for word in ("--bind", str(path))]
+    serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state())]
+    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *_mode()]
+
+
+def _mode() -> list[str]:
+    """PHALANX_LOCAL_MODE=range|single|root overrides what the local cloud would choose (tests, odd machines)."""
+    chosen = os.environ.get("PHALANX_LOCAL_MODE")
+    return ["--mode", chosen] if chosen else []
+
+
+def _visible_in_nodes() -> list[Path]:
+    """Directories that nodes see, so that a job finds the interpreter and packages that phalanx itself runs with."""
+    source = Path(phalanx.__file__).parent.parent
+    candidates = [Path(sys.prefix), Path(sys.base_prefix), source]
+    kept: list[Path] = []
+    for path in candidates:
+        if not any(path == other or other in path.parents for other in [*kept, Path("/usr")]):
+            kept.append(path)
+    return kept
+
+
+def _not_started(process: subprocess.Popen[bytes], said: Path, timeout_s: float) -> LocalCloudError:
+    if find_spec("moto") is None:
+        return LocalCloudError("the local cloud needs moto, which is not installed", "pip install 'phalanx[local]'")
+    reason = said.read_text(errors="replace").strip()
+    if process.poll() is None:
+        process.terminate()
+        return LocalCloudError(
+            f"the local cloud did not answer within {timeout_s:g} s\n{reason}", f"See {state() / 'localcloud.log'}."
+        )
+    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason or 'it ended without a word'}")

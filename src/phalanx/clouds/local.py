@@ -1,0 +1,72 @@
+"""The local cloud, through the same API: its endpoint and keys instead of AWS's, its dialer instead of the network."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from functools import cached_property
+from importlib.util import find_spec
+
+from boto3.session import Session
+
+from phalanx.clouds import endpoint
+from phalanx.clouds.api import ApiCloud
+from phalanx.errors import LocalCloudError
+from phalanx.plan import Facts, offline_facts
+from phalanx.spec import ClusterSpec
+from phalanx.stack import SshRoute
+
+
+class LocalCloud(ApiCloud):
+    """The AWS stand-in on this machine."""
+
+    name = "local"
+    poll_interval_s = 0.1
+    # It is beside us: what does not answer at once will not answer at the tenth try either.
+    retry_mode = "standard"
+    attempts = 2
+
+    @cached_property
+    def endpoint(self) -> endpoint.Endpoint:
+        """Where it answers: waited for when it was begun, NotRunning when it was not."""
+        return endpoint.wait()
+
+    def session(self) -> Session:
+        return Session(
+            aws_access_key_id=self.endpoint.access_key_id,
+            aws_secret_access_key=self.endpoint.secret_access_key,
+            region_name=self.region,
+        )
+
+    def endpoint_url(self) -> str | None:
+        return self.endpoint.url
+
+    def ssh_route(self) -> SshRoute:
+        """Every node is dialled by the local cloud itself, which hands over the connected socket."""
+        program = find_spec("phalanx.localcloud.dial")
+        if program is None or program.origin is None:
+            raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
+        words = [sys.executable, "-IS", program.origin, self.endpoint.dial]
+        command = " ".join(shlex.quote(word).replace("%", "%%") for word in words)
+        return SshRoute((f"ProxyCommand exec {command} %h %p", "ProxyUseFdpass yes"), worker_host="instance_id")
+
+    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        """From the table of types where it knows the type: `plan` needs no running local cloud then."""
+        known = offline_facts(spec, ssh_public_key)
+        if known is not None:
+            return known
+        endpoint.begin()
+        return super().facts(spec, ssh_public_key)
+
+    def accounts_separated(self) -> bool:
+        return self.endpoint.accounts_separated
+
+    def stop_if_idle(self) -> None:
+        try:
+            endpoint.stop()
+        except endpoint.StacksLeft:
+            pass  # other clusters need it
+
+
+def connect(region: str) -> LocalCloud:
+    return LocalCloud(region)

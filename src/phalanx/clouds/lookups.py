@@ -1,0 +1,59 @@
+"""The read-only look-ups behind a plan: what a type is, where it is offered, whether the image's name resolves."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from phalanx.errors import CloudError, SpecError
+from phalanx.plan import Facts, image_parameter
+from phalanx.spec import ClusterSpec
+
+
+class Api(Protocol):
+    name: str
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+    """Sizes and zones of the type, and whether the image parameter exists."""
+    described = _describe_type(api, spec.type)
+    gpus = sum(gpu["Count"] for gpu in described.get("GpuInfo", {}).get("Gpus", []))
+    architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
+    return Facts(
+        cloud=spec.cloud,
+        region=spec.region,
+        zones=_zones(api, spec.type),
+        vcpus=described["VCpuInfo"]["DefaultVCpus"],
+        gpus=gpus,
+        memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
+        architecture=architecture,
+        image_parameter_exists=_parameter_exists(api, image_parameter(spec, gpus, architecture)),
+        ssh_public_key=ssh_public_key,
+        network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
+    )
+
+
+def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
+    try:
+        return api.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])["InstanceTypes"][0]
+    except CloudError as error:
+        if "InvalidInstanceType" in str(error):
+            raise SpecError(
+                f"type: {api.region} has no instance type '{instance_type}'",
+                "`aws ec2 describe-instance-types` lists them.",
+            ) from error
+        raise
+
+
+def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
+    """Zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20)."""
+    named = [{"Name": "instance-type", "Values": [instance_type]}]
+    answer = api.call("ec2", "describe_instance_type_offerings", LocationType="availability-zone", Filters=named)
+    return tuple(sorted(offering["Location"] for offering in answer["InstanceTypeOfferings"]))
+
+
+def _parameter_exists(api: Api, parameter: str) -> bool:
+    return api.exists("ssm", "get_parameter", Name=parameter) is not None

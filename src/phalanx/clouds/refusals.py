@@ -1,0 +1,70 @@
+"""What botocore raises, told once in words of ours: what failed, and the way out."""
+
+from __future__ import annotations
+
+import re
+
+from botocore import exceptions as boto
+
+from phalanx.errors import CloudError
+
+_ACTION = re.compile(r"not authorized to perform:? (?P<action>[\w-]+:\w+)")
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_BAD_KEY = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"})
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AccessDeniedForDependency"})
+_THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"})
+_LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE."
+
+GONE = re.compile(r"NotFound|does not exist|DoesNotExist|NonExistent|NoSuchEntity|not found|non-existing", re.I)
+"""How the services say that something is not there: a code such as ResourceNotFoundException, or only the text."""
+
+
+def code(error: Exception) -> str:
+    """AWS's error code, '' for an error that is not an answer."""
+    return error.response.get("Error", {}).get("Code", "") if isinstance(error, boto.ClientError) else ""
+
+
+def message(error: Exception) -> str:
+    """AWS's own words."""
+    return error.response.get("Error", {}).get("Message", "") if isinstance(error, boto.ClientError) else str(error)
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether the answer means that the thing asked about does not exist."""
+    return bool(GONE.search(code(error)) or (code(error) == "ValidationError" and GONE.search(message(error))))
+
+
+def translate(error: Exception, action: str, where: str) -> CloudError:
+    """The CloudError for a failed call; `action` is like "cloudformation:CreateStack", `where` names the endpoint."""
+    if isinstance(error, boto.ClientError):
+        return _refused(error, action)
+    if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
+        return CloudError(
+            "no AWS credentials were found", f"{_LOG_IN} Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    if isinstance(error, (boto.ProfileNotFound, boto.NoRegionError)):
+        return CloudError(str(error), "`aws configure list-profiles` lists the profiles.")
+    if isinstance(error, (boto.SSOTokenLoadError, boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError)):
+        return CloudError("the AWS single sign-on session has ended", "Run `aws sso login`.")
+    if isinstance(error, (boto.HTTPClientError, boto.ConnectionError)):
+        return CloudError(
+            f"{where} does not answer ({action}): {error}", "Is the network there, and the region's name right?"
+        )
+    return CloudError(f"{action} failed: {error}")
+
+
+def _refused(error: boto.ClientError, action: str) -> CloudError:
+    kind, words = code(error), message(error)
+    if kind in _EXPIRED:
+        return CloudError(f"the AWS credentials have expired ({action})", "Run `aws sso login`, or fetch new ones.")
+    if kind in _BAD_KEY:
+        return CloudError(f"AWS does not know these credentials ({action}: {kind})", _LOG_IN)
+    if kind in _DENIED:
+        named = _ACTION.search(words)
+        allowed = named["action"] if named else action
+        return CloudError(
+            f"these AWS credentials may not call {allowed}: {words}", f"Ask for a policy that allows {allowed}."
+        )
+    if kind in _THROTTLED:
+        return CloudError(f"AWS throttles {action}, and went on to after retries: {words}", "Try again in a minute.")
+    return CloudError(f"{action} was refused ({kind}): {words}")

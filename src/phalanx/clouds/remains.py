@@ -1,0 +1,107 @@
+"""What of a cluster still exists: every resource that its stack recorded, and all that carries its tag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from phalanx.stack import CLUSTER_TAG, Resource
+
+Call = tuple[str, str, str]
+
+
+class Api(Protocol):
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+# CloudFormation type → (service, operation, argument that takes the physical id). What is not named here is
+# part of one that is (a route of its table, a permission of its function), or is found by its tag.
+_BY_ID: Mapping[str, Call] = {
+    "AWS::SQS::Queue": ("sqs", "get_queue_attributes", "QueueUrl"),
+    "AWS::DynamoDB::Table": ("dynamodb", "describe_table", "TableName"),
+    "AWS::SNS::Topic": ("sns", "get_topic_attributes", "TopicArn"),
+    "AWS::Lambda::Function": ("lambda", "get_function", "FunctionName"),
+    "AWS::IAM::Role": ("iam", "get_role", "RoleName"),
+    "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
+}
+
+# EC2 operation → (list in its answer, id in an entry): all of them take the filter tag:<key>.
+_BY_TAG: Mapping[str, tuple[str, str]] = {
+    "describe_vpcs": ("Vpcs", "VpcId"),
+    "describe_subnets": ("Subnets", "SubnetId"),
+    "describe_security_groups": ("SecurityGroups", "GroupId"),
+    "describe_nat_gateways": ("NatGateways", "NatGatewayId"),
+    "describe_addresses": ("Addresses", "AllocationId"),
+    "describe_volumes": ("Volumes", "VolumeId"),
+    "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId"),
+}
+_ENDED = frozenset({"terminated", "deleted", "deleting"})
+
+
+def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
+    """One readable line for each thing that still exists; empty when nothing does."""
+    looks: list[Callable[[], Iterator[str]]] = [
+        lambda: _tagged_instances(api, cluster),
+        lambda: _tagged_in_ec2(api, cluster),
+        lambda: _groups(api, resources),
+        lambda: _file_systems(api, resources),
+        lambda: _log_groups(api, resources),
+        lambda: _recorded(api, resources),
+    ]
+    return [line for look in looks for line in look()]
+
+
+def _tag_filter(cluster: str) -> list[dict[str, Any]]:
+    return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+
+
+def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
+    answer = api.exists("ec2", "describe_instances", Filters=_tag_filter(cluster)) or {}
+    for reservation in answer.get("Reservations", []):
+        for instance in reservation["Instances"]:
+            state = instance["State"]["Name"]
+            if state != "terminated":
+                yield f"instance {instance['InstanceId']} ({state})"
+
+
+def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
+    for operation, (listed, key) in _BY_TAG.items():
+        answer = api.exists("ec2", operation, Filters=_tag_filter(cluster)) or {}
+        for entry in answer.get(listed, []):
+            if entry.get("State") not in _ENDED:
+                yield f"{listed[:-1]} {entry[key]}"
+
+
+def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    names = _physical(resources, "AWS::AutoScaling::AutoScalingGroup")
+    if names:
+        answer = api.exists("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names) or {}
+        for group in answer.get("AutoScalingGroups", []):
+            yield f"Auto Scaling group {group['AutoScalingGroupName']}"
+
+
+def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for file_system in _physical(resources, "AWS::EFS::FileSystem"):
+        answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {}
+        for entry in answer.get("FileSystems", []):
+            if entry.get("LifeCycleState") not in _ENDED:
+                yield f"file system {file_system}"
+
+
+def _log_groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for name in _physical(resources, "AWS::Logs::LogGroup"):
+        answer = api.exists("logs", "describe_log_groups", logGroupNamePrefix=name) or {}
+        if any(group["logGroupName"] == name for group in answer.get("logGroups", [])):
+            yield f"log group {name}"
+
+
+def _recorded(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for resource in resources:
+        if resource.resource_type in _BY_ID and resource.physical_id:
+            service, operation, argument = _BY_ID[resource.resource_type]
+            if api.exists(service, operation, **{argument: resource.physical_id}) is not None:
+                yield f"{resource.logical_id} {resource.physical_id}"
+
+
+def _physical(resources: Sequence[Resource], resource_type: str) -> list[str]:
+    return [resource.physical_id for resource in resources if resource.resource_type == resource_type]

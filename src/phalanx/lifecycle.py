@@ -1,0 +1,259 @@
+"""A cluster's life from this machine: bring it up whatever was there before, take it down and prove it gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx import cluster as store
+from phalanx.cluster import Cluster
+from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
+from phalanx.node.roster import Roster
+from phalanx.plan import Plan, make_plan
+from phalanx.spec import ClusterSpec
+from phalanx.stack import Cloud, Creation, Deletion, Progress, SshRoute, Stack, StackState, deploy, read_roster
+from phalanx.template import synthesize
+
+TAIL_LINES = 20
+_NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the user should know, in a sentence."""
+
+    text: str
+
+
+Step = Progress | Note
+
+
+@dataclass(frozen=True)
+class Up:
+    """A cluster that is ready. `already`: it was before; nothing was made."""
+
+    cluster: Cluster
+    roster: Roster
+    already: bool
+
+
+def plan_for(cloud: Cloud, spec: ClusterSpec, ssh_public_key: str = "") -> Plan:
+    """What `up` would deploy, from read-only look-ups."""
+    return make_plan(spec, cloud.facts(spec, ssh_public_key))
+
+
+class BringUp:
+    """Make the cluster, follow its creation, or find it ready. Iterate `steps()`, then read `result`."""
+
+    def __init__(self, cloud: Cloud, spec: ClusterSpec) -> None:
+        self.cloud, self.spec = cloud, spec
+        self.result: Up | None = None
+        self.stack: Stack | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Progress as it comes. Raises StackFailed when all of it had to be deleted again, CloudError when refused."""
+        yield from self._clear_the_name()
+        found = self.cloud.describe_stack(self.spec.name)
+        if found is None:
+            yield from self._create()
+            return
+        self._require_same(found)
+        if found.ready:
+            self._finish(found, already=True)
+        else:
+            yield Note(f"stack {found.name} is being created already; following it")
+            yield from self._follow(Stack(self.cloud, found.name, found.stack_id))
+
+    def _clear_the_name(self) -> Iterator[Step]:
+        """Leave under the name either nothing or a stack of ours that is ready or on its way up."""
+        found = self.cloud.describe_stack(self.spec.name)
+        if found is None:
+            return
+        _require_ours(found)
+        if found.ready or found.creating:
+            return
+        stack = Stack(self.cloud, found.name, found.stack_id)
+        yield from self._let_it_rest(found, stack)
+        yield Note(f"an earlier attempt left stack {found.name} as {found.status}; removing its remains first")
+        yield from Deletion(stack).steps()
+
+    def _let_it_rest(self, found: StackState, stack: Stack) -> Iterator[Step]:
+        if found.status == "ROLLBACK_IN_PROGRESS":
+            yield Note(f"an earlier attempt to create {found.name} is being rolled back; waiting for it")
+            yield from Creation(stack).steps()
+        elif found.status not in _NOTHING_TO_LOSE and not found.status.startswith("DELETE"):
+            raise CloudError(
+                f"stack {found.name} is {found.status}; `up` can't go on from there",
+                "Wait until it is at rest, or remove it with `phalanx down`.",
+            )
+
+    def _create(self) -> Iterator[Step]:
+        key = store.make_key(self.spec.name)
+        # Written before the stack is asked for: whenever `up` is killed, the next one finds the key to go on with.
+        cluster = self._record().save()
+        try:
+            plan = plan_for(self.cloud, self.spec, key)
+            yield from (Note(f"warning: {warning}") for warning in plan.warnings)
+            stack = self._deploy(plan)
+        except PhalanxError:
+            cluster.forget()
+            raise
+        yield from self._follow(stack)
+
+    def _deploy(self, plan: Plan) -> Stack:
+        """Of two `up` at once one creates the stack; the other is refused, and follows it."""
+        try:
+            return deploy(self.cloud, plan, synthesize(plan))
+        except CloudError:
+            found = self.cloud.describe_stack(self.spec.name)
+            if found is None or not found.creating or not found.ours:
+                raise
+            self._require_same(found)
+            return Stack(self.cloud, found.name, found.stack_id)
+
+    def _follow(self, stack: Stack) -> Iterator[Step]:
+        self.stack = stack
+        cluster = self._record(stack.stack_id).save()
+        creation = Creation(stack)
+        yield from creation.steps()
+        if creation.state is None or not creation.ready:
+            yield from self._bury(cluster, creation)
+        else:
+            self._finish(creation.state, already=False)
+
+    def _bury(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
+        """Save the evidence, free the name, tell the reason."""
+        saved, tail = save_boot_logs(cluster, creation.boot_logs())
+        yield from Deletion(creation.stack).steps()
+        cluster.forget(keep_logs=True)
+        parts = [f"cluster {self.spec.name} did not come up:", creation.failure(), *tail]
+        hint = "Everything was rolled back and its stack deleted: nothing is left, the name is free."
+        raise StackFailed("\n".join(parts), f"{hint}\nBoot logs: {saved}" if saved else hint)
+
+    def _require_same(self, found: StackState) -> None:
+        """A stack that exists can only be gone on with when it has our key and the settings that are wanted now."""
+        mine = store.public_key(found.name)
+        theirs = found.parameters.get("SshPublicKey", "")
+        if not mine or (theirs and theirs.split()[:2] != mine.split()[:2]):
+            raise ClusterError(
+                f"cluster {found.name} exists, but was made with another machine's key",
+                "Use the machine that ran `phalanx up`, or `phalanx down` and `phalanx up` here.",
+            )
+        changed = self._changes(found)
+        if changed:
+            raise ClusterError(
+                f"cluster {found.name} exists with other settings: {'; '.join(changed)}",
+                "`phalanx down` first, or choose another name for the new one.",
+            )
+
+    def _changes(self, found: StackState) -> list[str]:
+        try:
+            recorded = Cluster.load(found.name).spec
+        except ClusterError:
+            return []
+        wanted = self._settings()
+        return [
+            f"{key}: {recorded[key]} → {wanted[key]}"
+            for key in wanted
+            if key in recorded and recorded[key] != wanted[key]
+        ]
+
+    def _finish(self, state: StackState, already: bool) -> None:
+        """Write down how the ready cluster is reached."""
+        table = state.outputs["RosterTable"]
+        roster = read_roster(self.cloud, table)
+        if roster is None:
+            raise CloudError(
+                f"the roster of cluster {state.name} is empty", "`phalanx down` and `phalanx up` make it anew."
+            )
+        route = self.cloud.ssh_route()
+        ready = self._ready_record(state, roster, route)
+        store.write_ssh_config(ready, read_authority(self.cloud, table), route)
+        self.result = Up(ready.save(), roster, already)
+
+    def _ready_record(self, state: StackState, roster: Roster, route: SshRoute) -> Cluster:
+        return Cluster(
+            name=state.name,
+            cloud=self.cloud.name,
+            region=self.cloud.region,
+            stack_id=state.stack_id,
+            head_address=state.outputs["HeadAddress"],
+            shared=self.spec.shared,
+            slots=roster.head.slots,
+            nodes=len(roster.nodes),
+            table=state.outputs["RosterTable"],
+            admin_user=_admin_user(state.parameters.get("Image", "")),
+            accounts_separated=self.cloud.accounts_separated(),
+            created_s=state.created_s,
+            worker_host=route.worker_host,
+            worker_options=route.worker_options,
+            spec=self._settings(),
+        )
+
+    def _record(self, stack_id: str = "") -> Cluster:
+        return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())
+
+    def _settings(self) -> dict[str, object]:
+        return self.spec.model_dump(mode="json")
+
+
+def read_authority(cloud: Cloud, table: str) -> str:
+    """The public key that certifies the cluster's nodes, from the table that only the head's role may write."""
+    item = cloud.item(table, "authority")
+    if not item:
+        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` tells.")
+    return item["public_key"]
+
+
+def save_boot_logs(cluster: Cluster, logs: dict[str, str]) -> tuple[Path | None, list[str]]:
+    """Keep the boot logs in the cluster's directory; returns where, and the last lines of each to show."""
+    if not logs:
+        return None, []
+    directory = cluster.directory / store.BOOT_LOGS
+    shown: list[str] = []
+    for instance, text in sorted(logs.items()):
+        store.write_private(directory / f"{instance}.log", text + "\n")
+        shown += ["", f"--- the end of the boot log of {instance}:", *text.splitlines()[-TAIL_LINES:]]
+    return directory, shown
+
+
+class TakeDown:
+    """Delete a cluster's stack, prove it gone, forget what this machine kept. `found`: there was one."""
+
+    def __init__(self, cloud: Cloud, name: str) -> None:
+        self.cloud, self.name = cloud, name
+        self.found = False
+
+    def steps(self) -> Iterator[Step]:
+        """Progress as it comes; raises CloudError naming what could not be removed."""
+        state = self.cloud.describe_stack(self.name)
+        if state is not None:
+            _require_ours(state)
+            self.found = True
+            yield from Deletion(Stack(self.cloud, state.name, state.stack_id)).steps()
+        forget(self.name)
+        self.cloud.stop_if_idle()
+
+
+def _admin_user(image: str) -> str:
+    """The image's own user, who can sudo (docs/aws-behaviour.md 5.8)."""
+    return "ubuntu" if "ubuntu" in image else "ec2-user"
+
+
+def forget(name: str) -> None:
+    """Drop this machine's record of a cluster; no error without one."""
+    Cluster(name, "", "").forget()
+
+
+def renew_trust(cloud_of: Callable[[str, str], Cloud], cluster: Cluster) -> bool:
+    """Read the authority again after a host was refused; True when it is another one, so that a second try may work."""
+    return store.write_authority(cluster, read_authority(cloud_of(cluster.cloud, cluster.region), cluster.table))
+
+
+def _require_ours(found: StackState) -> None:
+    if not found.ours:
+        raise CloudError(
+            f"the name {found.name} is in use by a stack that phalanx did not make ({found.status})",
+            "Choose another `name` in phalanx.yaml.",
+        )

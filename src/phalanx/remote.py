@@ -1,0 +1,204 @@
+"""Run a command on a node over OpenSSH: one shared connection per node, and clear words when it can't be had."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from phalanx.errors import ClusterError
+
+CONNECT_TIMEOUT_S = 20.0
+_PERSIST_S = 600
+
+
+class HostRefused(ClusterError):
+    """The node's host key is not certified by the authority that this machine knows."""
+
+
+class ConnectionLost(ClusterError):
+    """The connection broke, or was never there."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ended: `status` is the command's own exit status."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A node as a user: `host` is a name of the file `config` (OpenSSH's ssh_config).
+
+    `mend` is asked once when no connection can be had: it may raise a better error, or repair what this
+    machine knows (the cluster's authority, say) and answer True for another try.
+    """
+
+    config: Path
+    host: str
+    user: str = "phalanx"
+    options: tuple[str, ...] = ()
+    mend: Callable[[ClusterError], bool] | None = None
+
+    def run(self, command: str, *, input: bytes | None = None, timeout_s: float, check: bool = True) -> Completed:
+        """Run a shell command and wait; with `check` a status other than 0 raises ClusterError with its last output."""
+        self.connect()
+        try:
+            done = subprocess.run(
+                self.argv(command), input=input if input is not None else b"", capture_output=True, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"`{command}` on {self.host} did not end within {timeout_s:g} s") from error
+        completed = Completed(done.returncode, done.stdout, done.stderr)
+        self._judge(command, completed, check)
+        return completed
+
+    def popen(
+        self, command: str, *, stdin: Any = None, stdout: Any = None, stderr: Any = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a shell command out of reach of the terminal's Ctrl-C; status 255 means that the connection broke."""
+        self.connect()
+        return subprocess.Popen(self.argv(command), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+
+    def interactive(self, command: str | None = None) -> int:
+        """A login shell, or a command on the caller's own terminal; returns ssh's exit status."""
+        self.connect()
+        return subprocess.call(self.argv(command, terminal=os.isatty(0)))
+
+    def argv(self, command: str | None, terminal: bool = False) -> list[str]:
+        """The ssh command line, exactly as it is run."""
+        tail = [command] if command is not None else []
+        return [*self._ssh(), "-t" if terminal else "-T", self.host, *tail]
+
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Have a shared connection ready; raises HostRefused or ConnectionLost."""
+        if self.connected():
+            return
+        # One at a time: of two masters the loser would go on without a socket, and nobody could end it.
+        with open(f"{self.control_path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self.connected():
+                self._connect_or_mend(timeout_s)
+
+    def connected(self) -> bool:
+        """Whether the shared connection's process answers on its socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(str(self.control_path))
+            except OSError:
+                return False
+        return True
+
+    @property
+    def control_path(self) -> Path:
+        """Short, because a socket's path ends at 104 bytes on some systems and ssh adds 17 while it binds."""
+        name = f"{self.user}@{self.host} {' '.join(self.options)}"
+        return control_directory() / f"{_digest(str(self.config.parent))}-{_digest(name)}"
+
+    def _ssh(self) -> list[str]:
+        options = [word for option in self.options for word in ("-o", option)]
+        return ["ssh", "-F", str(self.config), "-o", f"ControlPath={self.control_path}", "-l", self.user, *options]
+
+    def _connect_or_mend(self, timeout_s: float) -> None:
+        try:
+            self._open_master(timeout_s)
+        except ClusterError as error:
+            if self.mend is None or not self.mend(error):
+                raise
+            self._open_master(timeout_s)
+
+    def _open_master(self, timeout_s: float) -> None:
+        self.control_path.unlink(missing_ok=True)
+        persist = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-o", "BatchMode=yes"]
+        argv = [*self._ssh(), *persist, "-f", "-N", self.host]
+        # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives.
+        with tempfile.TemporaryFile() as said:
+            try:
+                done = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, timeout=timeout_s
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
+            except FileNotFoundError as error:
+                raise ClusterError(
+                    "the command `ssh` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
+                ) from error
+            if done.returncode != 0:
+                raise classify(self.host, _text(said))
+
+    def _judge(self, command: str, completed: Completed, check: bool) -> None:
+        if completed.status == 255 and not self.connected():
+            raise ConnectionLost(f"the connection to {self.host} broke while `{command}` ran", _LATER)
+        if check and completed.status != 0:
+            said = (completed.stderr or completed.stdout).decode(errors="replace").strip()
+            raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {said[-2000:]}")
+
+
+def close_all(config: Path) -> None:
+    """End every shared connection that was made with this ssh_config."""
+    for path in control_directory().glob(f"{_digest(str(config.parent))}-*"):
+        if path.is_socket():
+            argv = ["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "node"]
+            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+        path.unlink(missing_ok=True)
+
+
+def control_directory() -> Path:
+    """Where control sockets live: short, and this user's alone (anyone may write to the temporary directory)."""
+    path = Path("/tmp") / f"phalanx-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ClusterError(f"{path} is not a directory of this user alone", f"Remove it: rm -r {path}")
+    return path
+
+
+_LATER = "`phalanx status` tells what the cloud says of the cluster."
+_CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
+    (
+        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known",
+        HostRefused,
+        "its host key is not certified by the cluster's authority",
+        "The head may have been replaced; if this goes on, `phalanx down` and `phalanx up` make new keys.",
+    ),
+    (
+        r"Permission denied",
+        ClusterError,
+        "it does not accept this machine's key",
+        "The cluster was made with another key. Use the machine that ran `phalanx up`.",
+    ),
+    (r"Connection refused", ConnectionLost, "nothing listens there (connection refused)", _LATER),
+    (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", "Does `ssh_from` allow your address? " + _LATER),
+    (r"Could not resolve|Name or service not known", ConnectionLost, "its name is unknown", _LATER),
+)
+
+
+def classify(host: str, said: str) -> ClusterError:
+    """The error behind what ssh printed, in a sentence that says what to do."""
+    for pattern, kind, meaning, hint in _CAUSES:
+        if re.search(pattern, said):
+            return kind(f"can't log in to {host}: {meaning}", hint)
+    lines = [line for line in said.strip().splitlines() if line.strip()]
+    return ConnectionLost(f"can't log in to {host}: {lines[-1] if lines else 'ssh ended without a word'}", _LATER)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,383 @@
+"""One stack: created, followed until it is ready or its failure is explained, deleted and proven gone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from phalanx.errors import CloudError, StackFailed
+from phalanx.node.roster import Roster
+
+if TYPE_CHECKING:
+    from phalanx.plan import Facts, Plan
+    from phalanx.spec import ClusterSpec
+
+CLUSTER_TAG = "phalanx:cluster"
+UP_DEADLINE_S = 60 * 60.0
+DOWN_DEADLINE_S = 30 * 60.0
+
+# CloudFormation wraps what a node signalled in its own words (docs/aws-behaviour.md 1.10).
+_SIGNALLED = re.compile(
+    r"^WaitCondition received failed message: '(?P<text>.*)' for uniqueId: (?P<node>\S+?)\.?$", re.S
+)
+
+
+@dataclass(frozen=True)
+class StackEvent:
+    """One line of the stack's history, as CloudFormation tells it."""
+
+    event_id: str
+    time_s: float
+    logical_id: str
+    physical_id: str
+    resource_type: str
+    status: str
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.status.endswith("_FAILED")
+
+    @property
+    def is_cause(self) -> bool:
+        """A failure of its own, not a resource that was cancelled because another one failed."""
+        return self.failed and "cancelled" not in self.reason.lower() and not self.status.startswith("DELETE")
+
+
+@dataclass(frozen=True)
+class StackState:
+    """What CloudFormation says of a stack now."""
+
+    name: str
+    stack_id: str
+    status: str
+    reason: str = ""
+    created_s: float = 0.0
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def in_progress(self) -> bool:
+        return self.status.endswith("_IN_PROGRESS")
+
+    @property
+    def creating(self) -> bool:
+        return self.status in ("CREATE_IN_PROGRESS", "REVIEW_IN_PROGRESS")
+
+    @property
+    def ready(self) -> bool:
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+    @property
+    def ours(self) -> bool:
+        """Made by phalanx: a stack that somebody else gave the same name lacks the tag."""
+        return self.tags.get(CLUSTER_TAG) == self.name
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One resource that the stack made: enough to ask later whether it is gone."""
+
+    logical_id: str
+    physical_id: str
+    resource_type: str
+
+
+@dataclass(frozen=True)
+class NodeAnswered:
+    """A node entered the roster; `answered` of `requested` have by now."""
+
+    name: str
+    address: str
+    answered: int
+    requested: int
+
+
+@dataclass(frozen=True)
+class NodeMissing:
+    """A node will not come, and why."""
+
+    name: str
+    reason: str
+
+
+Progress = StackEvent | NodeAnswered | NodeMissing
+
+
+@dataclass(frozen=True)
+class SshRoute:
+    """How ssh reaches the nodes of a cloud: lines for ssh_config, and what stands for a worker's address."""
+
+    options: tuple[str, ...] = ()
+    worker_options: tuple[str, ...] = ()
+    worker_host: str = "address"  # or "instance_id": the field of the roster's Node
+
+
+class Cloud(Protocol):
+    """What phalanx needs of a cloud. Every method raises CloudError when the cloud refuses or is silent."""
+
+    name: str
+    region: str
+    poll_interval_s: float
+
+    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        """Read-only look-ups for a plan."""
+        ...
+
+    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
+        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG."""
+        ...
+
+    def describe_stack(self, name_or_id: str) -> StackState | None:
+        """The state, or None where no such stack exists (a deleted one is found by its id only)."""
+        ...
+
+    def events(self, stack_id: str, after: str | None) -> list[StackEvent]:
+        """Oldest first, those after the event id `after`; of a deleted stack too."""
+        ...
+
+    def resources(self, stack_id: str) -> list[Resource]: ...
+
+    def delete_stack(self, stack_id: str) -> None:
+        """Start deleting; no error when it is gone."""
+        ...
+
+    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
+        """What still exists of `resources` and of everything tagged with the cluster, one readable line each."""
+        ...
+
+    def item(self, table: str, key: str) -> dict[str, str] | None:
+        """One item of the roster table, its attributes as text; None when it, or the table, is not there."""
+        ...
+
+    def boot_logs(self, log_group: str) -> dict[str, str]:
+        """Boot log by instance id; empty when the group is gone."""
+        ...
+
+    def delete_log_group(self, log_group: str) -> None:
+        """Delete it; no error when it is gone."""
+        ...
+
+    def ssh_route(self) -> SshRoute: ...
+
+    def accounts_separated(self) -> bool:
+        """Whether the nodes' users are really different users (not in the local cloud's single mode)."""
+        ...
+
+    def stop_if_idle(self) -> None:
+        """Stop what only runs for clusters, when the last one is gone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in time, and what is waited for until then."""
+
+    at_s: float
+    waiting_for: str
+
+    @classmethod
+    def after(cls, seconds: float, waiting_for: str) -> Deadline:
+        return cls(time.monotonic() + seconds, waiting_for)
+
+    def check(self, seen: str) -> None:
+        if time.monotonic() > self.at_s:
+            raise CloudError(f"gave up waiting for {self.waiting_for}; the last thing seen: {seen}")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack that was asked for: where it is, and under which id."""
+
+    cloud: Cloud
+    name: str
+    stack_id: str
+
+
+def deploy(cloud: Cloud, plan: Plan, template: str | None = None) -> Stack:
+    """Start creating the stack of a plan; `template` defaults to exactly what `phalanx template` prints."""
+    if template is None:
+        from phalanx.template import synthesize
+
+        template = synthesize(plan)
+    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, template, plan.parameters()))
+
+
+class Follower:
+    """Each event of a stack once, as it comes, until the stack is at rest."""
+
+    def __init__(self, stack: Stack, deadline: Deadline, after: str | None = None) -> None:
+        self.stack, self.deadline = stack, deadline
+        self.state: StackState | None = None
+        self.seen: list[StackEvent] = []
+        self._last = after
+
+    def polls(self) -> Iterator[list[StackEvent]]:
+        """The new events of each look at the stack. The state is read first, so that the last event is never missed."""
+        while True:
+            self.state = self.stack.cloud.describe_stack(self.stack.stack_id)
+            yield self._new_events()
+            if self.state is None or not self.state.in_progress:
+                return
+            self.deadline.check(f"{self.state.status} {self.state.reason}".rstrip())
+            time.sleep(self.stack.cloud.poll_interval_s)
+
+    def _new_events(self) -> list[StackEvent]:
+        events = self.stack.cloud.events(self.stack.stack_id, self._last)
+        if events:
+            self._last = events[-1].event_id
+            self.seen += events
+        return events
+
+
+class Creation:
+    """A stack on its way up. Iterate `steps()`; afterwards `roster()` gives the nodes or raises StackFailed."""
+
+    def __init__(self, stack: Stack, deadline_s: float = UP_DEADLINE_S) -> None:
+        self.stack = stack
+        self._follower = Follower(stack, Deadline.after(deadline_s, f"stack {stack.name} to be created"))
+        self._roster: Roster | None = None
+        self._known: set[str] = set()
+
+    @property
+    def state(self) -> StackState | None:
+        return self._follower.state
+
+    @property
+    def ready(self) -> bool:
+        return self.state is not None and self.state.ready
+
+    def steps(self) -> Iterator[Progress]:
+        """Events and nodes as they come, until the stack is complete or rolled back."""
+        for events in self._follower.polls():
+            yield from events
+            yield from self._new_nodes()
+
+    def roster(self) -> Roster:
+        """The members of a ready cluster; raises StackFailed, in the words of the first thing that failed."""
+        if not self.ready:
+            raise StackFailed(self.failure())
+        if self._roster is None:
+            raise CloudError(f"stack {self.stack.name} is complete, but its roster table holds no roster")
+        return self._roster
+
+    def failure(self) -> str:
+        """Why the stack did not come up: the first resource that failed of itself."""
+        cause = next((event for event in self._follower.seen if event.is_cause), None)
+        if cause is not None:
+            return describe_cause(cause)
+        if self.state is None:
+            return f"stack {self.stack.name} was deleted while it was being created"
+        return f"stack {self.stack.name} ended as {self.state.status} {self.state.reason}".rstrip()
+
+    def boot_logs(self) -> dict[str, str]:
+        """Boot log by instance id. Its log group is retained in a rollback; `Deletion` removes it."""
+        group = self._physical_id("LogGroup")
+        logs = self.stack.cloud.boot_logs(group) if group else {}
+        return {stream: text for stream, text in logs.items() if text}
+
+    def _new_nodes(self) -> Iterator[Progress]:
+        table = self._physical_id("RosterTable")
+        roster = read_roster(self.stack.cloud, table) if table else None
+        if roster is None or self._roster == roster:
+            return
+        self._roster = roster
+        for position, node in enumerate(roster.nodes, 1):
+            if self._is_new(node.name):
+                yield NodeAnswered(node.name, node.address, position, roster.requested)
+        for missing in roster.missing:
+            if self._is_new(missing.name):
+                yield NodeMissing(missing.name, missing.reason)
+
+    def _is_new(self, name: str) -> bool:
+        new = name not in self._known
+        self._known.add(name)
+        return new
+
+    def _physical_id(self, logical_id: str) -> str:
+        made = (e.physical_id for e in self._follower.seen if e.logical_id == logical_id and e.physical_id)
+        return next(made, "")
+
+
+def describe_cause(event: StackEvent) -> str:
+    """The reason of a failed resource, without CloudFormation's wrapping around a node's own words."""
+    signalled = _SIGNALLED.match(event.reason)
+    if signalled:
+        return signalled["text"]
+    return f"{event.logical_id} ({event.resource_type}): {event.reason or event.status}"
+
+
+def read_roster(cloud: Cloud, table: str) -> Roster | None:
+    """The published roster, None before the head has written one."""
+    item = cloud.item(table, "roster")
+    return Roster.from_json(item["roster"]) if item and "roster" in item else None
+
+
+def wait_ready(stack: Stack, deadline_s: float = UP_DEADLINE_S) -> Roster:
+    """Wait until every listed node has answered and every missing one has a reason; raises StackFailed."""
+    creation = Creation(stack, deadline_s)
+    for _ in creation.steps():
+        pass
+    return creation.roster()
+
+
+class Deletion:
+    """A stack on its way out. Iterate `steps()`: it ends when nothing is left; CloudError names what is."""
+
+    def __init__(self, stack: Stack, deadline_s: float = DOWN_DEADLINE_S) -> None:
+        self.stack = stack
+        self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
+
+    def steps(self) -> Iterator[StackEvent]:
+        resources = self.stack.cloud.resources(self.stack.stack_id)
+        follower = yield from self._delete()
+        if self._stuck(follower):
+            # An interface that a Lambda or EFS still held is often free at the second try (docs/aws-behaviour.md 1.22).
+            follower = yield from self._delete()
+        if self._stuck(follower):
+            raise CloudError(*self._why_stuck(follower))
+        self._delete_evidence(resources)
+        self._prove_gone(resources)
+
+    def _delete(self) -> Iterator[StackEvent]:
+        cloud, stack_id = self.stack.cloud, self.stack.stack_id
+        before = cloud.events(stack_id, None)
+        cloud.delete_stack(stack_id)
+        follower = Follower(self.stack, self._deadline, after=before[-1].event_id if before else None)
+        for events in follower.polls():
+            yield from events
+        return follower
+
+    @staticmethod
+    def _stuck(follower: Follower) -> bool:
+        return follower.state is not None and follower.state.status != "DELETE_COMPLETE"
+
+    def _why_stuck(self, follower: Follower) -> tuple[str, str]:
+        lines = [
+            f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in follower.seen if e.status == "DELETE_FAILED"
+        ]
+        message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
+        return message, "Remove what holds these resources, then run `phalanx down` again."
+
+    def _delete_evidence(self, resources: Sequence[Resource]) -> None:
+        """The template retains the log group so that a rollback leaves evidence; a wanted end needs none."""
+        for resource in resources:
+            if resource.resource_type == "AWS::Logs::LogGroup" and resource.physical_id:
+                self.stack.cloud.delete_log_group(resource.physical_id)
+
+    def _prove_gone(self, resources: Sequence[Resource]) -> None:
+        cloud = self.stack.cloud
+        deadline = Deadline(self._deadline.at_s, f"everything of {self.stack.name} to be gone")
+        while left := cloud.leftovers(self.stack.name, resources):
+            deadline.check("; ".join(left))
+            time.sleep(cloud.poll_interval_s)
+
+
+def destroy(stack: Stack, deadline_s: float = DOWN_DEADLINE_S) -> None:
+    """Delete the stack and prove that nothing of it is left; raises CloudError naming what is."""
+    for _ in Deletion(stack, deadline_s).steps():
+        pass
