@@ -1,0 +1,123 @@
+"""A small rtnetlink client: the bridges, links, addresses and routes of the local cloud."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+_NLMSG_ERROR = 2
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 18, 20, 24
+_REQUEST_ACK = 0x1 | 0x4
+_CREATE_EXCLUSIVE = 0x400 | 0x200
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 4, 10, 18, 28
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_IFA_ADDRESS, _IFA_LOCAL, _RTA_GATEWAY = 1, 2, 5
+_IFF_UP = 1
+_RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST = 254, 3, 1
+_TIMEOUT_S = 10.0
+
+
+def attribute(kind: int, value: bytes | str | int) -> bytes:
+    """One netlink attribute: length, kind, value, padded to 4 bytes. A str gets its NUL, an int is 32 bits."""
+    if isinstance(value, str):
+        value = value.encode() + b"\0"
+    elif isinstance(value, int):
+        value = struct.pack("=I", value)
+    length = 4 + len(value)
+    return struct.pack("=HH", length, kind) + value + b"\0" * (-length % 4)
+
+
+def message(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, flags | _REQUEST_ACK, sequence, 0) + body
+
+
+def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
+    return struct.pack("=BxHiII", 0, 0, index, flags, change)
+
+
+class Rtnetlink:
+    """Works in the network namespace that its thread was in when it was made, wherever that thread goes later.
+
+    All methods raise OSError with the kernel's errno, and TimeoutError after 10 s without an answer.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._socket.bind((0, 0))
+        self._socket.settimeout(_TIMEOUT_S)
+        self._sequence = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def add_bridge(self, name: str, mtu: int) -> None:
+        kind = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, "bridge"))
+        body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + kind
+        self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, body)
+
+    def add_veth(self, name: str, master: int, peer: str, peer_netns: int, mtu: int) -> None:
+        """A pair: `name` (up, port of the bridge with index `master`) here, `peer` in the namespace of that fd."""
+        far = _link() + attribute(_IFLA_IFNAME, peer) + attribute(_IFLA_MTU, mtu)
+        far += attribute(_IFLA_NET_NS_FD, peer_netns)
+        pair = attribute(_IFLA_INFO_KIND, "veth") + attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, far))
+        near = _link(0, _IFF_UP, _IFF_UP) + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu)
+        near += attribute(_IFLA_MASTER, master) + attribute(_IFLA_LINKINFO, pair)
+        self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, near)
+
+    def set_master(self, name: str, master: int) -> None:
+        """Plug `name` into the bridge with index `master`; 0 unplugs it, with its carrier still on."""
+        body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MASTER, master)
+        self._request(_RTM_NEWLINK, 0, body)
+
+    def set_up(self, name: str) -> None:
+        self._request(_RTM_NEWLINK, 0, _link(0, _IFF_UP, _IFF_UP) + attribute(_IFLA_IFNAME, name))
+
+    def delete(self, name: str) -> None:
+        self._request(_RTM_DELLINK, 0, _link() + attribute(_IFLA_IFNAME, name))
+
+    def index(self, name: str) -> int:
+        answers = self._request(_RTM_GETLINK, 0, _link() + attribute(_IFLA_IFNAME, name))
+        return struct.unpack_from("=BxHi", answers[0])[2]
+
+    def add_address(self, name: str, address: str, prefix_length: int) -> None:
+        raw = socket.inet_aton(address)
+        head = struct.pack("=BBBBi", socket.AF_INET, prefix_length, 0, 0, self.index(name))
+        body = head + attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
+        self._request(_RTM_NEWADDR, _CREATE_EXCLUSIVE, body)
+
+    def add_default_route(self, gateway: str) -> None:
+        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, 0, _RTN_UNICAST, 0)
+        body = head + attribute(_RTA_GATEWAY, socket.inet_aton(gateway))
+        self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, body)
+
+    def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
+        """Send, and return the bodies of what came before the acknowledgement."""
+        self._sequence += 1
+        self._socket.send(message(kind, flags, self._sequence, body))
+        answers: list[bytes] = []
+        while True:
+            for answer_kind, sequence, answer in messages(self._socket.recv(65536)):
+                if sequence != self._sequence:
+                    continue
+                if answer_kind == _NLMSG_ERROR:
+                    _raise_for(answer)
+                    return answers
+                answers.append(answer)
+
+
+def messages(data: bytes) -> list[tuple[int, int, bytes]]:
+    """Split a datagram into (kind, sequence, body)."""
+    found: list[tuple[int, int, bytes]] = []
+    while len(data) >= 16:
+        length, kind, _flags, sequence, _port = struct.unpack_from("=IHHII", data)
+        found.append((kind, sequence, data[16:length]))
+        data = data[(length + 3) & ~3 :]
+    return found
+
+
+def _raise_for(answer: bytes) -> None:
+    code = -struct.unpack_from("=i", answer)[0]
+    if code:
+        raise OSError(code, f"rtnetlink: {os.strerror(code)} ({errno.errorcode.get(code, code)})")

@@ -1,0 +1,27 @@
+"""Nodes: Linux namespaces that behave like EC2 instances, and the handle that boots, kills and reaches them."""
+
+from phalanx.localcloud.nodes.client import NodeRunner
+from phalanx.localcloud.nodes.machine import (
+    API_ADDRESS,
+    API_PORT,
+    API_URL,
+    IMDS_ADDRESS,
+    IMDS_PORT,
+    Machine,
+    NodeError,
+    NodeState,
+)
+from phalanx.localcloud.nodes.supervisor import start_supervisor
+
+__all__ = [
+    "API_ADDRESS",
+    "API_PORT",
+    "API_URL",
+    "IMDS_ADDRESS",
+    "IMDS_PORT",
+    "Machine",
+    "NodeError",
+    "NodeRunner",
+    "NodeState",
+    "start_supervisor",
+]

@@ -1,0 +1,184 @@
+"""A node's init, process 1 of its namespaces: builds the machine, starts sshd and the user data, reaps."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from phalanx.localcloud import kernel
+from phalanx.localcloud.nodes import rootfs
+from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
+from phalanx.localcloud.nodes.vpc import Vpc
+
+READY = b"ready"
+_HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+_MAX_FDS = 1 << 20
+_CLOUD = "/var/lib/cloud/instance"
+
+
+def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+    """Never returns. Writes READY to `status_fd`, or what went wrong, and then is the node until it ends."""
+    try:
+        _build(site, machine, vpc, link, status_fd)
+    except BaseException:
+        os.write(status_fd, traceback.format_exc().encode()[-4000:])
+        os._exit(1)
+    try:
+        _serve(site, machine, status_fd)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+    console = _open_console(site, machine)
+    vpc.join(link, machine.address)
+    _close_all_but({0, 1, 2, status_fd, console})
+    _redirect(console)
+    os.setsid()
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
+    kernel.sethostname(machine.hostname.partition(".")[0])
+    kernel.set_process_name("init")
+    # any account may ping, as on EC2's images
+    Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
+    root = rootfs.build(site, machine)
+    _show_console(site, machine, root)
+    kernel.pivot_root(root)
+    _write_identity(site, machine)
+    if site.mode == "single":
+        kernel.ignore_identity_calls()
+
+
+def _open_console(site: Site, machine: Machine) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.open(site.console(machine.instance_id), flags, 0o644)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    """A node that inherited the control connection would keep it open for ever."""
+    low = 0
+    for high in [*sorted(keep), _MAX_FDS]:
+        # closerange(0, 0) closes every fd: its upper end becomes -1
+        if low < high:
+            os.closerange(low, high)
+        low = high + 1
+
+
+def _redirect(console: int) -> None:
+    null = os.open("/dev/null", os.O_RDONLY)
+    for source, target in ((null, 0), (console, 1), (console, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(console)
+
+
+def _show_console(site: Site, machine: Machine, root: Path) -> None:
+    """cloud-init's output goes to the console and to this file; here they are one."""
+    log = root / "var/log/cloud-init-output.log"
+    log.touch()
+    kernel.mount(site.console(machine.instance_id), log, None, kernel.MS_BIND)
+
+
+def _write_identity(site: Site, machine: Machine) -> None:
+    name, _, domain = machine.hostname.partition(".")
+    full = f"{name}.{domain or 'ec2.internal'}"
+    Path("/etc/hostname").write_text(f"{name}\n")
+    Path("/etc/hosts").write_text(
+        f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{machine.address} {full} {name}\n"
+    )
+    Path("/etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
+    home = Path("/home/ubuntu")
+    home.mkdir()
+    if site.mode != "single":
+        os.chown(home, 1000, 1000)
+
+
+def _serve(site: Site, machine: Machine, status_fd: int) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+    environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
+    names = {_start_sshd(environment): "sshd"}
+    if machine.user_data.startswith(b"#!"):
+        names[_start_user_data(machine, environment)] = "user data"
+    elif machine.user_data:
+        _log("user data is not a script (no #! line): not run")
+    os.write(status_fd, READY)
+    os.close(status_fd)
+    while signal.sigwait({signal.SIGCHLD, signal.SIGTERM}) == signal.SIGCHLD:
+        _reap(names)
+    os._exit(0)
+
+
+def _reap(names: dict[int, str]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        name = names.pop(pid, "")
+        if name:
+            _log(f"{name} ended with status {os.waitstatus_to_exitcode(status)}")
+        if name == "user data":
+            Path(_CLOUD, "boot-finished").touch()
+
+
+def _start_sshd(environment: Mapping[str, str]) -> int:
+    """In one child: make the host key, as cloud-init does at the first boot, and become sshd."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _fresh_signals()
+        keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
+        os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
+        os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-e"], dict(environment))
+    except OSError as problem:
+        _log(f"sshd can't be started: {problem}")
+    finally:
+        os._exit(127)
+
+
+def _start_user_data(machine: Machine, environment: Mapping[str, str]) -> int:
+    """As cloud-init does: the script as root, without HOME, its output on the console."""
+    _write_private(f"{_CLOUD}/user-data.txt", machine.user_data, 0o600)
+    script = f"{_CLOUD}/scripts/part-001"
+    _write_private(script, machine.user_data, 0o700)
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _fresh_signals()
+        os.setsid()
+        os.chdir("/")
+        os.execve(script, [script], dict(environment))
+    except OSError as problem:
+        _log(f"user data can't be run: {problem.strerror}: {machine.user_data.splitlines()[0][:200]!r}")
+    finally:
+        os._exit(127)
+
+
+def _fresh_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    # Python ignores these two; a shell script and its pipes must not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _write_private(path: str, data: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _log(text: str) -> None:
+    """A line of the console log, with seconds since the kernel's boot as kernels print them."""
+    os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())

@@ -1,0 +1,146 @@
+"""A node's root file system: a tmpfs, the host's /usr read-only, the image's /etc under a writable layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.localcloud import kernel
+from phalanx.localcloud.nodes.image import EFS_ROOT
+from phalanx.localcloud.nodes.machine import Machine, Site
+
+_DIRECTORIES = """
+usr etc proc sys sbin dev tmp root home opt srv mnt media run run/sshd run/lock run/user run/efs.host .layer/etc
+.layer/work var/cache var/lib/cloud/instance/scripts var/log var/mail var/spool var/tmp
+"""
+_STICKY = ("tmp", "var/tmp", "run/lock")
+_PRIVATE = ("root", "run/efs.host", ".layer")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LIBRARIES = ("bin", "lib", "lib32", "lib64", "libx32")
+_QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+
+
+def build(site: Site, machine: Machine) -> Path:
+    """Mount the root of `machine` (in a mount namespace of its own) and return its path, ready for pivot_root."""
+    root = site.node(machine.instance_id) / "root"
+    kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
+    _make_directories(root)
+    kernel.bind("/usr", root / "usr", read_only=True)
+    _show_libraries(root)
+    _mount_image(site, root)
+    _mount_devices(site, root)
+    _mount_kernel_views(root, machine.vcpus)
+    _mount_file_systems(site, machine, root)
+    _mount_binds(site, root)
+    return root
+
+
+def _make_directories(root: Path) -> None:
+    for name in _DIRECTORIES.split():
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for names, mode in ((_STICKY, 0o1777), (_PRIVATE, 0o700)):
+        for name in names:
+            (root / name).chmod(mode)
+    (root / "var/run").symlink_to("/run")
+
+
+def _show_libraries(root: Path) -> None:
+    """/bin, /lib …: links into /usr on a current system, directories on one that grew up without."""
+    for host in (Path("/", name) for name in _LIBRARIES):
+        here = root / host.name
+        if host.is_symlink():
+            here.symlink_to(host.readlink())
+        elif host.is_dir():
+            here.mkdir()
+            kernel.bind(host, here, read_only=True)
+
+
+def _mount_image(site: Site, root: Path) -> None:
+    """/etc writable over the image's; /sbin is the host's with the image's own programs first."""
+    layers = f"upperdir={root}/.layer/etc,workdir={root}/.layer/work"
+    _mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
+    _mount_overlay(site, root / "sbin", f"{site.image}/sbin:{Path('/sbin').resolve()}", kernel.MS_RDONLY)
+
+
+def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str = "") -> None:
+    options = [f"lowerdir={lower}"]
+    if layers:
+        options.append(layers)
+    if site.mode != "root":
+        # overlayfs may not write its notes as trusted.* attributes in a user namespace
+        options.append("userxattr")
+    kernel.mount("overlay", target, "overlay", flags, ",".join(options))
+
+
+def _mount_devices(site: Site, root: Path) -> None:
+    dev = root / "dev"
+    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "mode=755")
+    for name in _DEVICES:
+        (dev / name).touch()
+        kernel.mount(f"/dev/{name}", dev / name, None, kernel.MS_BIND)
+    (dev / "pts").mkdir()
+    (dev / "shm").mkdir()
+    # group tty (5) has no number where only one id is mapped
+    tty = "" if site.mode == "single" else ",gid=5"
+    kernel.mount("devpts", dev / "pts", "devpts", kernel.MS_NOSUID, f"newinstance,ptmxmode=0666,mode=620{tty}")
+    kernel.mount("tmpfs", dev / "shm", "tmpfs", _QUIET, "mode=1777")
+    (dev / "ptmx").symlink_to("pts/ptmx")
+    (dev / "fd").symlink_to("/proc/self/fd")
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        (dev / name).symlink_to(f"/proc/self/fd/{fd}")
+
+
+def _mount_kernel_views(root: Path, vcpus: int) -> None:
+    """/proc and /sys of the node's own namespaces; as many CPUs online as its type has."""
+    kernel.mount("proc", root / "proc", "proc", _QUIET | kernel.MS_NOEXEC)
+    kernel.mount("sysfs", root / "sys", "sysfs", _QUIET | kernel.MS_RDONLY)
+    online = root / "run/cpus"
+    online.write_text("0\n" if vcpus == 1 else f"0-{vcpus - 1}\n")
+    kernel.mount(online, root / "sys/devices/system/cpu/online", None, kernel.MS_BIND)
+    online.unlink()
+
+
+def _mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
+    """What /sbin/mount.efs may mount lies in a directory that only root can enter."""
+    shelf = Path(f"{root}{EFS_ROOT}")
+    (shelf / "region").write_text(machine.region)
+    for name in machine.file_systems:
+        (shelf / name).mkdir()
+        kernel.bind(site.file_systems / name, shelf / name)
+
+
+def _mount_binds(site: Site, root: Path) -> None:
+    """Show host paths at the same place, read-only; behind a link, at the real place and with the link."""
+    for path in sorted({path.resolve() for path in site.binds}):
+        if not _is_shown(root, path):
+            here = _make_mount_point(root, path)
+            kernel.bind(path, here, read_only=True)
+    for path in site.binds:
+        here = Path(f"{root}{path}")
+        if path != path.resolve() and not here.exists():
+            _make_parents(root, path)
+            here.symlink_to(path.resolve())
+
+
+def _is_shown(root: Path, path: Path) -> bool:
+    """Already there, through /usr or the bind of a directory above."""
+    here = Path(f"{root}{path}")
+    return here.exists() and here.samefile(path)
+
+
+def _make_mount_point(root: Path, path: Path) -> Path:
+    here = Path(f"{root}{path}")
+    _make_parents(root, path)
+    if path.is_dir():
+        here.mkdir(exist_ok=True)
+    else:
+        here.touch()
+    return here
+
+
+def _make_parents(root: Path, path: Path) -> None:
+    """The directories above `path`, open for every account (a job must be able to walk into a venv below /root)."""
+    for parent in reversed(path.parents[:-1]):
+        here = Path(f"{root}{parent}")
+        here.mkdir(exist_ok=True)
+        if here.stat().st_dev == root.stat().st_dev:
+            here.chmod(here.stat().st_mode | 0o055)

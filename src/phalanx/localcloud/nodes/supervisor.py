@@ -1,0 +1,380 @@
+"""Process 1 of the local cloud: forks nodes, keeps their networks, reports their ends. Single-threaded on purpose.
+
+starter                      writes the uid maps, waits          (the host's namespaces)
+└── outer                    makes the namespaces                (dies with the starter)
+    └── supervisor           process 1 of a pid namespace        (dies with outer, and all below with it)
+        ├── API process      serve_api(NodeRunner, listener)
+        └── node             process 1 of its own namespaces, one per machine
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.localcloud import kernel, userns
+from phalanx.localcloud.netlink import Rtnetlink
+from phalanx.localcloud.nodes import image, init, wire
+from phalanx.localcloud.nodes.client import NodeRunner
+from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.localcloud.nodes.vpc import Vpc
+
+ServeApi = Callable[[NodeRunner, socket.socket], None]
+
+_BOOT_TIMEOUT_S = 30.0
+_IMAGE_TIMEOUT_S = 30.0
+_SEND_TIMEOUT_S = 10
+_BACKLOG = 512
+
+
+def start_supervisor(
+    state: Path, mode: str, binds: Sequence[Path], path_dirs: Sequence[str], serve_api: ServeApi
+) -> int:
+    """Run a local cloud until `serve_api` returns; the result is its process's exit status.
+
+    Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
+    can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
+    """
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+    pid = userns.spawn(mode, lambda: _outer(site, listener, serve_api))
+    listener.close()
+    return _exit_status(os.waitpid(pid, 0)[1])
+
+
+def _exit_status(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+    flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
+    kernel.unshare(flags)
+    alive_r, alive_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(alive_w)
+            kernel.die_with_parent()
+            if os.read(alive_r, 1):
+                os.close(alive_r)
+                status = _supervise(site, listener, serve_api)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    listener.close()
+    os.close(alive_r)
+    os.write(alive_w, b"g")
+    return _exit_status(os.waitpid(pid, 0)[1])
+
+
+def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+    kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
+    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    loopback = Rtnetlink()
+    loopback.set_up("lo")
+    loopback.close()
+    for directory in (site.state / "nodes", site.image):
+        shutil.rmtree(directory, ignore_errors=True)
+    site.file_systems.mkdir(parents=True, exist_ok=True)
+    ours, theirs = wire.pair()
+    api = _fork(lambda: (ours.close(), _run_api(theirs, listener, serve_api)))
+    theirs.close()
+    listener.close()
+    builder = _fork(lambda: image.build(site))
+    # frozen objects are not touched by the collector, so nodes go on sharing their pages
+    gc.disable()
+    gc.freeze()
+    try:
+        return Supervisor(site, ours, api, builder, host_proc).run()
+    finally:
+        for directory in (site.state / "nodes", site.image):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_api(channel: socket.socket, listener: socket.socket, serve_api: ServeApi) -> None:
+    serve_api(NodeRunner(channel), listener)
+
+
+def _fork(main: Callable[[], object]) -> int:
+    """Run `main` in a child: status 0 when it returns, 1 with a traceback when it raises."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        main()
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+@dataclass
+class _Node:
+    machine: Machine
+    pid: int
+    host_pid: int
+    pidfd: int
+    status_fd: int
+    link: str
+    boot_request: int | None
+    deadline: float
+    said: bytes = b""
+    alive: bool = True
+    killers: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """The event loop: requests of the API process, what booting nodes say, ends of processes."""
+
+    def __init__(self, site: Site, channel: socket.socket, api: int, builder: int, host_proc: int) -> None:
+        self._site = site
+        self._channel = channel
+        self._host_proc = host_proc
+        self._own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._nodes: dict[str, _Node] = {}
+        self._vpcs: dict[str, Vpc] = {}
+        self._links = 0
+        self._builder: int | None = builder
+        self._api = api
+        self._api_status: int | None = None
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        # a reader that hangs must not hang us
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_TIMEOUT_S))
+        self._watch(channel.fileno(), self._take_request)
+        self._watch(os.pidfd_open(api), self._end_of_api)
+
+    def run(self) -> int:
+        """Until the API process ends; returns its exit status."""
+        while self._api_status is None:
+            for fd, _events in self._poll.poll(1000):
+                if fd in self._handlers:
+                    self._handlers[fd]()
+            self._end_late_boots()
+        return self._api_status
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        """Stop watching and close."""
+        if self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
+            os.close(fd)
+
+    def _end_of_api(self) -> None:
+        self._api_status = _exit_status(os.waitpid(self._api, 0)[1])
+
+    # requests
+
+    def _take_request(self) -> None:
+        received = wire.receive(self._channel)
+        if received is None:
+            self._unwatch_channel()
+            return
+        request, _fds = received
+        try:
+            getattr(self, f"_do_{request['call']}")(request)
+        except (NodeError, OSError, ValueError) as problem:
+            self._answer(request["id"], error=f"{request['call']}: {problem}")
+
+    def _unwatch_channel(self) -> None:
+        """The API process closed its end, so it is ending; its pidfd tells when."""
+        self._handlers.pop(self._channel.fileno())
+        self._poll.unregister(self._channel)
+
+    def _answer(self, number: int, fds: tuple[int, ...] = (), **content: Any) -> None:
+        self._send({"id": number, **content}, fds)
+
+    def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        try:
+            wire.send(self._channel, message, fds)
+        except OSError as problem:
+            print(f"supervisor: the API process does not listen: {problem}", file=sys.stderr, flush=True)
+
+    def _do_add_vpc(self, request: dict[str, Any]) -> None:
+        vpc_id = request["vpc_id"]
+        if vpc_id not in self._vpcs:
+            self._vpcs[vpc_id] = Vpc(vpc_id, request["cidr"])
+        self._answer(request["id"], fds=(self._vpcs[vpc_id].netns,))
+
+    def _do_boot(self, request: dict[str, Any]) -> None:
+        machine = Machine.from_json(request["machine"])
+        if machine.instance_id in self._nodes:
+            raise NodeError(f"{machine.instance_id} is there already")
+        if machine.vpc_id not in self._vpcs:
+            raise NodeError(f"{machine.vpc_id} has no network")
+        self._wait_for_image()
+        (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
+        node = self._fork_node(machine, request["id"])
+        self._nodes[machine.instance_id] = node
+        self._watch(node.pidfd, lambda: self._node_ended(node))
+        self._watch(node.status_fd, lambda: self._node_said(node))
+
+    def _do_kill(self, request: dict[str, Any]) -> None:
+        node = self._nodes.get(request["instance_id"])
+        if node is None:
+            self._answer(request["id"])
+            return
+        node.killers.append(request["id"])
+        if request["silent"] and node.alive:
+            self._vpcs[node.machine.vpc_id].unplug(node.link)
+        self._kill(node)
+
+    def _do_partition(self, request: dict[str, Any]) -> None:
+        node = self._nodes.get(request["instance_id"])
+        if node is None or not node.alive:
+            raise NodeError(f"{request['instance_id']} does not run")
+        vpc = self._vpcs[node.machine.vpc_id]
+        (vpc.unplug if request["cut"] else vpc.plug)(node.link)
+        self._answer(request["id"])
+
+    def _do_remove_vpc(self, request: dict[str, Any]) -> None:
+        vpc = self._vpcs.pop(request["vpc_id"], None)
+        for node in [node for node in self._nodes.values() if node.machine.vpc_id == request["vpc_id"]]:
+            self._kill(node)
+            self._reap(node)
+            self._forget(node)
+        if vpc:
+            vpc.close()
+        self._answer(request["id"])
+
+    def _do_nodes(self, request: dict[str, Any]) -> None:
+        self._answer(request["id"], nodes=[self._state(node) for node in self._nodes.values()])
+
+    def _state(self, node: _Node) -> dict[str, Any]:
+        machine = node.machine
+        return {
+            "instance_id": machine.instance_id,
+            "vpc_id": machine.vpc_id,
+            "address": machine.address,
+            "hostname": machine.hostname,
+            "pid": node.host_pid,
+            "alive": node.alive,
+            "console": str(self._site.console(machine.instance_id)),
+        }
+
+    # nodes
+
+    def _wait_for_image(self) -> None:
+        """The image is made while the API process starts, so nobody waits here in practice."""
+        if self._builder is None:
+            return
+        deadline = time.monotonic() + _IMAGE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self._builder, os.WNOHANG)
+            if pid:
+                self._builder = None
+                if status:
+                    raise NodeError("the machine image could not be made; the log has the reason")
+                return
+            time.sleep(0.001)
+        raise NodeError(f"the machine image was not made in {_IMAGE_TIMEOUT_S:.0f} s")
+
+    def _fork_node(self, machine: Machine, request: int) -> _Node:
+        self._links += 1
+        link = f"node{self._links}"
+        said_r, said_w = os.pipe()
+        vpc = self._vpcs[machine.vpc_id]
+        # the child is process 1 of a new pid namespace, and ours all the same: no process between
+        kernel.unshare(kernel.CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        except OSError:
+            kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
+            raise
+        if pid == 0:
+            init.run(self._site, machine, vpc, link, said_w)
+        kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
+        os.close(said_w)
+        pidfd = os.pidfd_open(pid)
+        deadline = time.monotonic() + _BOOT_TIMEOUT_S
+        return _Node(machine, pid, self._host_pid(pidfd), pidfd, said_r, link, request, deadline)
+
+    def _host_pid(self, pidfd: int) -> int:
+        """What the host calls the process: its /proc tells every pidfd's pid in its own count."""
+        with open(os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY, dir_fd=self._host_proc)) as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+
+    def _node_said(self, node: _Node) -> None:
+        data = os.read(node.status_fd, 4096)
+        node.said += data
+        if not data:
+            self._unwatch(node.status_fd)
+        if node.said == init.READY and node.boot_request is not None:
+            self._answer(node.boot_request)
+            node.boot_request = None
+
+    def _end_late_boots(self) -> None:
+        now = time.monotonic()
+        for node in [node for node in self._nodes.values() if node.boot_request is not None and node.deadline < now]:
+            node.said = node.said or f"no sign of life in {_BOOT_TIMEOUT_S:.0f} s".encode()
+            self._kill(node)
+
+    def _kill(self, node: _Node) -> None:
+        if node.alive:
+            os.kill(node.pid, 9)
+        else:
+            self._forget(node)
+
+    def _node_ended(self, node: _Node) -> None:
+        self._reap(node)
+        if node.boot_request is not None:
+            self._fail_boot(node)
+        elif not node.killers:
+            self._send({"exit": node.machine.instance_id})
+        if node.killers:
+            self._forget(node)
+
+    def _fail_boot(self, node: _Node) -> None:
+        # its last words may still be in the pipe
+        while node.status_fd in self._handlers:
+            self._node_said(node)
+        if node.boot_request is not None:
+            words = node.said.decode(errors="replace").strip() or "its init ended without a word"
+            self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
+            self._forget(node)
+
+    def _reap(self, node: _Node) -> None:
+        """Wait for its end (all of its processes are gone then) and remove its link. Safe to repeat."""
+        if not node.alive:
+            return
+        os.waitpid(node.pid, 0)
+        node.alive = False
+        self._unwatch(node.pidfd)
+        vpc = self._vpcs.get(node.machine.vpc_id)
+        if vpc:
+            vpc.drop(node.link)
+
+    def _forget(self, node: _Node) -> None:
+        self._unwatch(node.status_fd)
+        self._nodes.pop(node.machine.instance_id, None)
+        shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
+        for number in node.killers:
+            self._answer(number)
+        node.killers.clear()
+
+
+def _timeval(seconds: int) -> bytes:
+    return seconds.to_bytes(8, sys.byteorder) + bytes(8)

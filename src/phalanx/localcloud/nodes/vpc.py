@@ -1,0 +1,85 @@
+"""A VPC: a network namespace with one bridge that its nodes hang on. Two VPCs may use the same addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from phalanx.localcloud import kernel
+from phalanx.localcloud.netlink import Rtnetlink
+from phalanx.localcloud.nodes.machine import API_ADDRESS, IMDS_ADDRESS
+
+_BRIDGE = "vpc"
+# AWS lets instances of a VPC send frames of this size (docs: EC2, network MTU)
+_MTU = 9001
+
+
+class Vpc:
+    """Made and used by the single-threaded supervisor; the namespace lives as long as `netns` is open."""
+
+    def __init__(self, vpc_id: str, cidr: str) -> None:
+        self.vpc_id = vpc_id
+        self.network = ipaddress.ip_network(cidr)
+        # the router has the first address after the network's own, as in AWS
+        self.gateway = str(self.network.network_address + 1)
+        with _new_netns() as self.netns:
+            self._links = Rtnetlink()
+        self._build_bridge()
+        self._bridge = self._links.index(_BRIDGE)
+
+    def _build_bridge(self) -> None:
+        self._links.set_up("lo")
+        self._links.add_bridge(_BRIDGE, _MTU)
+        self._links.add_address(_BRIDGE, self.gateway, self.network.prefixlen)
+        for address in (IMDS_ADDRESS, API_ADDRESS):
+            self._links.add_address(_BRIDGE, address, 32)
+        self._links.set_up(_BRIDGE)
+
+    def unplug(self, link: str) -> None:
+        """From now on nothing reaches the node and nothing comes from it; neither side is told."""
+        self._links.set_master(link, 0)
+
+    def plug(self, link: str) -> None:
+        self._links.set_master(link, self._bridge)
+
+    def drop(self, link: str) -> None:
+        """Remove the link of a node that is gone; the kernel may have been faster."""
+        try:
+            self._links.delete(link)
+        except OSError as problem:
+            if not kernel.is_missing(problem):
+                raise
+
+    def join(self, link: str, address: str) -> None:
+        """In a child that is to become a node: move to a network namespace of its own, with eth0 on the bridge."""
+        kernel.setns(self.netns, kernel.CLONE_NEWNET)
+        bridge = Rtnetlink()
+        kernel.unshare(kernel.CLONE_NEWNET)
+        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        bridge.add_veth(link, self._bridge, "eth0", own, _MTU)
+        bridge.close()
+        os.close(own)
+        node = Rtnetlink()
+        node.set_up("lo")
+        node.add_address("eth0", address, self.network.prefixlen)
+        node.set_up("eth0")
+        node.add_default_route(self.gateway)
+        node.close()
+
+    def close(self) -> None:
+        self._links.close()
+        os.close(self.netns)
+
+
+@contextmanager
+def _new_netns() -> Iterator[int]:
+    """Enter a new network namespace for the block; its fd stays open."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        yield os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        kernel.setns(home, kernel.CLONE_NEWNET)
+        os.close(home)

@@ -1,0 +1,29 @@
+"""Messages between the API process and the supervisor: one JSON object a packet, file descriptors beside it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+# user data is 16 KiB at most, 22 KiB in base64
+_PACKET_BYTES = 1 << 17
+_MAX_FDS = 1
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that keep packets apart."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(channel: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    socket.send_fds(channel, [json.dumps(message).encode()], list(fds))
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and its descriptors; None when the other side is gone."""
+    try:
+        data, fds, _flags, _address = socket.recv_fds(channel, _PACKET_BYTES, _MAX_FDS)
+    except ConnectionError:
+        return None
+    return (json.loads(data), fds) if data else None

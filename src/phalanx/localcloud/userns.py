@@ -1,0 +1,153 @@
+"""Fork into a new user namespace with the uid map of a mode: range (real accounts), single (one uid) or root (none)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from phalanx.localcloud import kernel
+
+MODES = ("range", "single", "root")
+_HELPER_TIMEOUT_S = 5
+
+
+class NamespaceError(Exception):
+    """A step of making namespaces failed: its name, the errno (0: none), and what was said."""
+
+    def __init__(self, step: str, code: int, detail: str) -> None:
+        super().__init__(f"{step}: {detail}")
+        self.step = step
+        self.code = code
+        self.detail = detail
+
+
+def spawn(mode: str, main: Callable[[], int]) -> int:
+    """Run `main` as root of a new user namespace in a child that dies with this process; returns its pid.
+
+    Raises NamespaceError when the namespace or its map can't be had. `main`'s result is the exit status.
+    """
+    said_r, said_w = os.pipe()
+    go_r, go_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(said_r)
+        os.close(go_w)
+        _child(mode, main, said_w, go_r)
+    os.close(said_w)
+    os.close(go_r)
+    try:
+        _lead(mode, pid, said_r)
+        os.write(go_w, b"g")
+    except BaseException:
+        os.close(go_w)
+        os.waitpid(pid, 0)
+        raise
+    os.close(go_w)
+    return pid
+
+
+def _lead(mode: str, pid: int, said_r: int) -> None:
+    """The parent's half: wait for the child's new namespace, then write its maps."""
+    with os.fdopen(said_r, "rb") as said:
+        code = int(said.read() or b"-1")
+    if code:
+        raise NamespaceError("unshare", code, os.strerror(code))
+    if mode == "single":
+        _write_single_map(pid)
+    elif mode == "range":
+        _write_range_map(pid)
+
+
+def _child(mode: str, main: Callable[[], int], said_w: int, go_r: int) -> None:
+    """Never returns."""
+    status = 1
+    try:
+        _enter(mode, said_w)
+        if os.read(go_r, 1):
+            os.close(go_r)
+            _become_root(mode)
+            status = main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _enter(mode: str, said_w: int) -> None:
+    code = 0
+    try:
+        if mode != "root":
+            kernel.unshare(kernel.CLONE_NEWUSER)
+    except OSError as problem:
+        code = problem.errno or 1
+    os.write(said_w, str(code).encode())
+    os.close(said_w)
+
+
+def _become_root(mode: str) -> None:
+    if mode != "root":
+        os.setresgid(0, 0, 0)
+        if mode == "range":
+            os.setgroups([])
+        os.setresuid(0, 0, 0)
+    kernel.die_with_parent()
+
+
+def _write_single_map(pid: int) -> None:
+    _write(f"/proc/{pid}/setgroups", "deny")
+    _write(f"/proc/{pid}/gid_map", f"0 {os.getgid()} 1\n")
+    _write(f"/proc/{pid}/uid_map", f"0 {os.getuid()} 1\n")
+
+
+def _write_range_map(pid: int) -> None:
+    if os.geteuid() == 0:
+        _write(f"/proc/{pid}/gid_map", identity_map(Path("/proc/self/gid_map").read_text()))
+        _write(f"/proc/{pid}/uid_map", identity_map(Path("/proc/self/uid_map").read_text()))
+        return
+    name = pwd.getpwuid(os.getuid()).pw_name
+    _run_helper("newgidmap", pid, os.getgid(), *subordinate_range(Path("/etc/subgid"), name, os.getuid()))
+    _run_helper("newuidmap", pid, os.getuid(), *subordinate_range(Path("/etc/subuid"), name, os.getuid()))
+
+
+def identity_map(own_map: str) -> str:
+    """A map of every id that we have to itself (in a container that need not be all 2^32)."""
+    extents = [line.split() for line in own_map.splitlines()]
+    return "".join(f"{inside} {inside} {count}\n" for inside, _outside, count in extents)
+
+
+def subordinate_range(file: Path, name: str, uid: int) -> tuple[int, int]:
+    """(first id, count) of this user's first line with 65,536 ids or more in /etc/subuid or /etc/subgid."""
+    try:
+        lines = [line.strip().split(":") for line in file.read_text().splitlines()]
+    except OSError as problem:
+        raise NamespaceError("subordinate ids", problem.errno or 0, f"{file}: {problem.strerror}") from problem
+    for line in lines:
+        if len(line) == 3 and line[0] in (name, str(uid)) and int(line[2]) >= 65536:
+            return int(line[1]), int(line[2])
+    raise NamespaceError("subordinate ids", 0, f"{file} has no line with 65536 ids for {name}")
+
+
+def _run_helper(helper: str, pid: int, own: int, first: int, count: int) -> None:
+    argv = [helper, str(pid), "0", str(own), "1", "1", str(first), str(count)]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_HELPER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise NamespaceError(helper, getattr(problem, "errno", 0) or 0, str(problem)) from problem
+    if done.returncode:
+        raise NamespaceError(helper, 0, done.stderr.strip() or f"exit status {done.returncode}")
+
+
+def _write(path: str, text: str) -> None:
+    """One write(2), as the kernel wants it for a map."""
+    try:
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        raise NamespaceError(Path(path).name, problem.errno or 0, problem.strerror or "") from problem
