@@ -24,40 +24,25 @@ _BACKLOG = 512
 class NodeRunner:
     """Talks to the supervisor.
 
-    `on_vpc(vpc_id)` is called in the thread that first names a VPC, when its network is up and before any node
-    is in it: the place to `listen` for IMDS and the API. `on_exit(instance_id)` is called in a thread of its own when
-    a node ended without having been killed.
+    A VPC's network is made when it is first named, by `listen` or `boot`. `on_exit(instance_id)` is called in a
+    thread of its own when a node ended without having been killed.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self.on_exit: Callable[[str], None] = _ignore
-        self.on_vpc: Callable[[str], None] = _ignore
         self._channel = channel
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[tuple[dict[str, Any], list[int]]]] = {}
         self._next = 0
         self._netns: dict[str, int] = {}
-        self._vpc_locks: dict[str, threading.Lock] = {}
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
-    def add_vpc(self, vpc_id: str, cidr: str) -> None:
-        """Create the VPC's network; nothing happens when it is there."""
-        with self._lock:
-            lock = self._vpc_locks.setdefault(vpc_id, threading.Lock())
-        with lock:
-            if vpc_id in self._netns:
-                return
-            _answer, fds = self._ask("add_vpc", vpc_id=vpc_id, cidr=cidr)
-            self._netns[vpc_id] = fds[0]
-            self.on_vpc(vpc_id)
-
     def boot(self, machine: Machine) -> None:
-        """Start the machine, in its VPC's network (made at first use); returns when its init runs.
+        """Start the machine in its VPC's network; returns when its init runs.
 
         sshd and the user data start by themselves then. Raises NodeError with the reason when the node did not start.
         """
-        self.add_vpc(machine.vpc_id, machine.vpc_cidr)
         self._ask("boot", machine=machine.to_json())
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
@@ -112,14 +97,20 @@ class NodeRunner:
     @contextmanager
     def _inside(self, vpc_id: str) -> Iterator[None]:
         """Move this thread into the VPC's network; a socket stays in the one it was made in."""
-        fd = self._netns.get(vpc_id)
-        if fd is None:
-            raise NodeError(f"no network of {vpc_id}: it was never made, or is removed")
-        kernel.setns(fd, kernel.CLONE_NEWNET)
+        kernel.setns(self._network(vpc_id), kernel.CLONE_NEWNET)
         try:
             yield
         finally:
             kernel.setns(self._home, kernel.CLONE_NEWNET)
+
+    def _network(self, vpc_id: str) -> int:
+        fd = self._netns.get(vpc_id)
+        if fd is None:
+            _answer, fds = self._ask("netns", vpc_id=vpc_id)
+            fd = self._netns.setdefault(vpc_id, fds[0])
+            if fd != fds[0]:
+                os.close(fds[0])
+        return fd
 
     def _ask(self, call: str, **arguments: Any) -> tuple[dict[str, Any], list[int]]:
         future: Future[tuple[dict[str, Any], list[int]]] = Future()

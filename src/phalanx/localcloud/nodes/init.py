@@ -38,7 +38,7 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
 
 def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
     console = _open_console(site, machine)
-    vpc.join(link, machine.address)
+    vpc.join(link, machine.address, machine.vpc_cidr)
     _close_all_but({0, 1, 2, status_fd, console})
     _redirect(console)
     os.setsid()

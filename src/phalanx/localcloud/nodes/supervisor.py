@@ -213,18 +213,19 @@ class Supervisor:
         except OSError as problem:
             print(f"supervisor: the API process does not listen: {problem}", file=sys.stderr, flush=True)
 
-    def _do_add_vpc(self, request: dict[str, Any]) -> None:
-        vpc_id = request["vpc_id"]
+    def _do_netns(self, request: dict[str, Any]) -> None:
+        self._answer(request["id"], fds=(self._vpc(request["vpc_id"]).netns,))
+
+    def _vpc(self, vpc_id: str) -> Vpc:
         if vpc_id not in self._vpcs:
-            self._vpcs[vpc_id] = Vpc(vpc_id, request["cidr"])
-        self._answer(request["id"], fds=(self._vpcs[vpc_id].netns,))
+            self._vpcs[vpc_id] = Vpc()
+        return self._vpcs[vpc_id]
 
     def _do_boot(self, request: dict[str, Any]) -> None:
         machine = Machine.from_json(request["machine"])
         if machine.instance_id in self._nodes:
             raise NodeError(f"{machine.instance_id} is there already")
-        if machine.vpc_id not in self._vpcs:
-            raise NodeError(f"{machine.vpc_id} has no network")
+        self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
         node = self._fork_node(machine, request["id"])

@@ -19,23 +19,24 @@ _MTU = 9001
 class Vpc:
     """Made and used by the single-threaded supervisor; the namespace lives as long as `netns` is open."""
 
-    def __init__(self, vpc_id: str, cidr: str) -> None:
-        self.vpc_id = vpc_id
-        self.network = ipaddress.ip_network(cidr)
-        # the router has the first address after the network's own, as in AWS
-        self.gateway = str(self.network.network_address + 1)
+    def __init__(self) -> None:
         with _new_netns() as self.netns:
             self._links = Rtnetlink()
-        self._build_bridge()
-        self._bridge = self._links.index(_BRIDGE)
-
-    def _build_bridge(self) -> None:
+        self._gateways: set[str] = set()
         self._links.set_up("lo")
         self._links.add_bridge(_BRIDGE, _MTU)
-        self._links.add_address(_BRIDGE, self.gateway, self.network.prefixlen)
         for address in (IMDS_ADDRESS, API_ADDRESS):
             self._links.add_address(_BRIDGE, address, 32)
         self._links.set_up(_BRIDGE)
+        self._bridge = self._links.index(_BRIDGE)
+
+    def serve(self, cidr: str) -> None:
+        """Be the router of this block; nothing happens when it is already."""
+        network = ipaddress.ip_network(cidr)
+        gateway = _gateway(network)
+        if gateway not in self._gateways:
+            self._links.add_address(_BRIDGE, gateway, network.prefixlen)
+            self._gateways.add(gateway)
 
     def unplug(self, link: str) -> None:
         """From now on nothing reaches the node and nothing comes from it; neither side is told."""
@@ -52,8 +53,9 @@ class Vpc:
             if not kernel.is_missing(problem):
                 raise
 
-    def join(self, link: str, address: str) -> None:
+    def join(self, link: str, address: str, cidr: str) -> None:
         """In a child that is to become a node: move to a network namespace of its own, with eth0 on the bridge."""
+        network = ipaddress.ip_network(cidr)
         kernel.setns(self.netns, kernel.CLONE_NEWNET)
         bridge = Rtnetlink()
         kernel.unshare(kernel.CLONE_NEWNET)
@@ -63,14 +65,19 @@ class Vpc:
         os.close(own)
         node = Rtnetlink()
         node.set_up("lo")
-        node.add_address("eth0", address, self.network.prefixlen)
+        node.add_address("eth0", address, network.prefixlen)
         node.set_up("eth0")
-        node.add_default_route(self.gateway)
+        node.add_default_route(_gateway(network))
         node.close()
 
     def close(self) -> None:
         self._links.close()
         os.close(self.netns)
+
+
+def _gateway(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+    """The router has the first address after the network's own, as in AWS."""
+    return str(network.network_address + 1)
 
 
 @contextmanager
