@@ -1,0 +1,58 @@
+"""The documents stay true: every local link leads somewhere, every `phalanx` command that they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from phalanx.cli import cli
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path for path in ROOT.rglob("*.md") if not {".venv", ".git", "demo-results", "node_modules"} & {*path.parts}
+)
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)|src=\"(?!https?:)([^\"]+)\"")
+COMMAND = re.compile(r"(?:^|[`$(] ?)phalanx ((?:local )?[a-z][a-z-]*)", re.MULTILINE)
+
+
+def without_quoted_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def heading_anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of headings: lower case, spaces to hyphens, other punctuation dropped."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_local_links_lead_somewhere(document: Path) -> None:
+    for target, anchor, source in LINK.findall(without_quoted_code(document.read_text())):
+        path = (document.parent / (target or source)) if target or source else document
+        assert path.exists(), f"{document.name} links to {target or source}"
+        if anchor:
+            assert anchor[1:] in heading_anchors(path.read_text()), f"{document.name} links to {target}{anchor}"
+
+
+def exists(words: list[str]) -> bool:
+    """Whether `phalanx WORD [WORD]` leads to a command; `phalanx local status` takes the group first."""
+    command: click.Command | None = cli
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+    return command is not None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_exist(document: Path) -> None:
+    named = COMMAND.findall(document.read_text())
+    assert [command for command in named if not exists(command.split())] == []
+
+
+def test_the_readme_shows_the_daily_commands() -> None:
+    named = set(COMMAND.findall((ROOT / "README.md").read_text()))
+    assert {"init", "up", "run", "ssh", "logs", "down"} <= named
