@@ -1,0 +1,70 @@
+"""This node: its settings, its identity, and the services that it talks to."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from phalanx.node import account, contract, services, trust
+from phalanx.node.aws import Aws
+from phalanx.node.bootlog import BootLog
+from phalanx.node.command import CommandError, run
+from phalanx.node.metadata import Metadata
+from phalanx.node.roster import Node
+from phalanx.node.settings import Settings
+
+HOME = "/opt/phalanx"
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+USER_KEY = f"{contract.SSH}/id_ed25519"
+
+
+class Agent:
+    """What boot, head and worker have in common. Made by asking the metadata service: raises OSError without it."""
+
+    def __init__(self, settings: Settings, root: str = "") -> None:
+        self.settings, self.root = settings, root
+        self.log = BootLog()
+        metadata = Metadata()
+        self.identity = metadata.identity()
+        aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
+        self.queue = services.Queue(aws, settings.queue_url)
+        self.table = services.Table(aws, settings.table)
+        self.fleet = services.Fleet(aws, settings.workers_group)
+        self.stream = services.LogStream(aws, settings.log_group, self.identity.instance_id)
+
+    def describe(self) -> Node:
+        """This node as it introduces itself; the head gives it a name."""
+        gpus = _gpus()
+        identity = self.identity
+        return Node(
+            name="",
+            instance_id=identity.instance_id,
+            address=identity.address,
+            hostname=os.uname().nodename.split(".")[0],
+            zone=identity.zone,
+            type=identity.type,
+            gpus=gpus,
+            slots=self.settings.slots or gpus or os.cpu_count() or 1,
+            head=self.settings.head,
+            host_key=trust.make_key(self.root + HOST_KEY, identity.instance_id),
+            user_key=trust.make_key(self.root + USER_KEY, identity.instance_id),
+        )
+
+    def machine(self) -> contract.Machine:
+        settings = self.settings
+        return contract.this_machine(settings.region, settings.shared, settings.job_user, self.root)
+
+    def job_uid(self) -> int:
+        return account.find(self.settings.job_user, self.root)
+
+    def report(self, kind: str, **content: Any) -> None:
+        """Send the head a message about this node."""
+        self.queue.send({"kind": kind, "instance_id": self.identity.instance_id, **content})
+
+
+def _gpus() -> int:
+    """How many GPUs work here; asking loads the driver where it is not loaded yet."""
+    try:
+        return sum(line.startswith("GPU ") for line in run(["nvidia-smi", "-L"], 60).splitlines())
+    except CommandError:
+        return 0

@@ -1,0 +1,100 @@
+"""A small AWS client: signed calls of the JSON and query protocols, tried again while that can help."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any, Callable, Optional
+from urllib.parse import urlencode
+
+from phalanx.node import wire
+from phalanx.node.sigv4 import Credentials, Request, signed_headers
+
+DEADLINE_S = 60.0
+
+_TRANSIENT = (
+    "Throttl",
+    "RequestLimitExceeded",
+    "ProvisionedThroughputExceeded",
+    "ServiceUnavailable",
+    "InternalFailure",
+    "InternalServerError",
+    # docs/aws-behaviour.md 3.13
+    "ScalingActivityInProgress",
+    "ResourceContention",
+    # A policy may be attached after the instance booted (docs/aws-behaviour.md 6, 'Cycles').
+    "AccessDenied",
+)
+_STALE_KEYS = ("ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "InvalidSignature", "RequestExpired")
+
+
+class AwsError(Exception):
+    """A call that failed for good; `code` as AWS names it, "" when there was no answer."""
+
+    def __init__(self, call: str, code: str, message: str) -> None:
+        super().__init__(f"{call}: {code}: {message}" if code else f"{call}: {message}")
+        self.code = code
+
+
+class Aws:
+    """Calls in one region with the credentials that `keys(fresh)` gives; `endpoint` replaces AWS's own."""
+
+    def __init__(self, region: str, keys: Callable[[bool], Credentials], endpoint: Optional[str] = None) -> None:
+        self._region, self._keys, self._endpoint = region, keys, endpoint
+
+    def json(self, service: str, target: str, payload: dict[str, Any], timeout_s: float = 10) -> dict[str, Any]:
+        """A call of the JSON protocol; `target` is what X-Amz-Target says."""
+        version = "1.1" if service == "logs" else "1.0"
+        headers = {"Content-Type": f"application/x-amz-json-{version}", "X-Amz-Target": target}
+        body = json.dumps(payload, separators=(",", ":")).encode()
+        return json.loads(self._call(service, target, headers, body, timeout_s) or b"{}")
+
+    def query(self, service: str, version: str, action: str, parameters: dict[str, Any]) -> bytes:
+        """A call of the query protocol; the answer is XML."""
+        headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+        body = urlencode({"Action": action, "Version": version, **parameters}).encode()
+        return self._call(service, action, headers, body, 10)
+
+    def _call(self, service: str, name: str, headers: dict[str, str], body: bytes, timeout_s: float) -> bytes:
+        end = time.monotonic() + DEADLINE_S
+        code = ""
+        for count in range(1000):
+            try:
+                return self._once(service, Request("POST", self._url(service), headers, body), timeout_s, code)
+            except OSError as error:
+                code, message = _reason(error)
+                if not _helps_again(error, code) or time.monotonic() > end:
+                    raise AwsError(name, code, message) from None
+            wire.pause(count)
+        raise AwsError(name, code, "gave up")
+
+    def _once(self, service: str, request: Request, timeout_s: float, last_code: str) -> bytes:
+        keys = self._keys(last_code.startswith(_STALE_KEYS))
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        signed = signed_headers(request, keys, self._region, service, now)
+        return wire.fetch(Request(request.method, request.url, signed, request.body), timeout_s)
+
+    def _url(self, service: str) -> str:
+        suffix = ".cn" if self._region.startswith("cn-") else ""
+        return (self._endpoint or f"https://{service}.{self._region}.amazonaws.com{suffix}").rstrip("/") + "/"
+
+
+def _reason(error: OSError) -> tuple[str, str]:
+    """AWS's code and message inside an error answer, JSON or XML."""
+    if not isinstance(error, wire.HttpError):
+        return "", str(error) or repr(error)
+    text = error.body.decode("utf-8", "replace")
+    code = re.search(r'"__type"\s*:\s*"(?:[^"]*#)?([^"]+)"|<Code>([^<]+)<', text)
+    message = re.search(r'"[mM]essage"\s*:\s*"((?:[^"\\]|\\.)*)"|<Message>([^<]*)<', text)
+    return _group(code) or f"HTTP {error.status}", _group(message) or text[:500]
+
+
+def _group(match: Optional[re.Match[str]]) -> str:
+    return (match.group(1) or match.group(2) or "") if match else ""
+
+
+def _helps_again(error: OSError, code: str) -> bool:
+    if not isinstance(error, wire.HttpError) or error.status >= 500 or error.status == 429:
+        return True
+    return code.startswith(_TRANSIENT + _STALE_KEYS)

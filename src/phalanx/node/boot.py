@@ -1,0 +1,112 @@
+"""The boot of a node, step by step; a step that fails says so where the user sees it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+import threading
+from typing import Any, Callable
+
+from phalanx.node import account, contract, files, head, mount, outcome, trust
+from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
+from phalanx.node.aws import AwsError
+from phalanx.node.command import CommandError, run
+from phalanx.node.settings import Settings
+
+# The trap names the command that failed; bash itself would only stop.
+_BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
+_SCRIPT_S = 3000.0
+
+
+def boot(root: str = "") -> bool:
+    """Run all steps; True when the node may serve. Whatever happens, `booted` appears."""
+    settings = Settings.load(f"{root}{HOME}/config.json")
+    step = "identity"
+    agent = None
+    try:
+        agent = Agent(settings, root)
+        agent.log.ship(agent.stream)
+        for step, action in steps(agent):
+            agent.log.say(f"step: {step}")
+            action()
+        done = "ready to serve"
+    except Exception as error:
+        done = f"failed: {step}"
+        _report(settings, agent, step, error)
+    files.write(f"{root}{HOME}/booted", done + "\n")
+    if agent is not None:
+        agent.log.say(done)
+        agent.log.close()
+    return done == "ready to serve"
+
+
+def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
+    """The steps in their order, each with its name."""
+    settings, root, say = agent.settings, agent.root, agent.log.say
+
+    def make_user() -> None:
+        account.make_user(settings.job_user, root)
+        account.authorize(settings.job_user, settings.ssh_public_key, root)
+
+    def mount_shared() -> None:
+        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), say)
+
+    def make_keys() -> None:
+        trust.make_key(root + HOST_KEY, agent.identity.instance_id)
+        trust.make_key(root + USER_KEY, agent.identity.instance_id)
+        files.chown(root + USER_KEY, agent.job_uid())
+
+    return [
+        ("workers", lambda: _raise_workers(agent)),
+        ("job user", make_user),
+        ("shared directory", mount_shared),
+        ("ssh keys", make_keys),
+        ("boot script", lambda: _run_script(settings, root, say)),
+    ]
+
+
+def _raise_workers(agent: Agent) -> None:
+    """On a first head: ask for the workers now, so that they boot beside it. The head asks again when it serves."""
+
+    def work() -> None:
+        try:
+            if not agent.table.get("roster"):
+                head.raise_workers(agent)
+        except AwsError as error:
+            agent.log.say(f"the workers were not raised yet: {error}")
+
+    if agent.settings.head:
+        threading.Thread(target=work, daemon=True).start()
+
+
+def _run_script(settings: Settings, root: str, say: Callable[[str], None]) -> None:
+    """The user's script, by its own interpreter or else by bash, up to the first command that fails."""
+    if not settings.boot:
+        return
+    text = gzip.decompress(base64.b64decode(settings.boot)).decode()
+    path = f"{root}{HOME}/boot-script"
+    files.write(path, text, 0o700)
+    machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)
+    environment = {**os.environ, "PATH": machine.path, "EFS_MOUNT": settings.shared, "HOME": "/root"}
+    argv = [path] if text.startswith("#!") else ["/bin/bash", "-c", _BASH + path]
+    try:
+        run(argv, _SCRIPT_S, say, env=environment, cwd="/")
+    except CommandError as error:
+        raise CommandError("the boot script", error.status, error.output) from None
+
+
+def _report(settings: Settings, agent: Any, step: str, error: Exception) -> None:
+    """Tell who waits: the head tells CloudFormation, a worker tells the head."""
+    failed = error if isinstance(error, CommandError) else CommandError(type(error).__name__, 1, str(error))
+    content = {"step": step, "command": failed.command, "exit": failed.status, "output": failed.output}
+    where = agent.identity.instance_id if agent else os.uname().nodename
+    text = outcome.boot_failure({"instance_id": where, **content})
+    (agent.log.say if agent else print)(text)
+    try:
+        if settings.head:
+            outcome.signal(settings.wait_handle, "FAILURE", text)
+        elif agent:
+            agent.report("failed", **content)
+    except (OSError, AwsError) as problem:
+        print(f"phalanx: the failure could not be reported: {problem}", flush=True)

@@ -1,0 +1,70 @@
+"""Run a command with a deadline and keep what it said, for the boot log and for the failure report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any, Callable, Sequence
+
+TAIL_BYTES = 2048
+
+
+class CommandError(Exception):
+    """A command did not end with 0. `status` is 127 when it could not be started, 124 when its time was up."""
+
+    def __init__(self, command: str, status: int, output: str) -> None:
+        super().__init__(f"{command}: exit {status}: {output}")
+        self.command, self.status, self.output = command, status, output
+
+
+def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lambda _: None, **options: Any) -> str:
+    """Output (both streams) of `argv`; each line goes to `say` while it runs. Raises CommandError."""
+    # A memory file, not a pipe: a service that the command leaves behind would keep a pipe open for ever.
+    output = os.memfd_create("output")
+    try:
+        status = _run(argv, output, time.monotonic() + timeout_s, say, options)
+        text = _read(output, 0)
+    finally:
+        os.close(output)
+    if status:
+        raise CommandError(" ".join(argv), status, text[-TAIL_BYTES:].strip() or f"no output within {timeout_s} s")
+    return text
+
+
+def _run(argv: Sequence[str], output: int, deadline: float, say: Callable[[str], None], options: dict[str, Any]) -> int:
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **options
+        )
+    except OSError as error:
+        os.write(output, str(error).encode())
+        return 127
+    said = 0
+    while True:
+        try:
+            status = process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            status = None
+        said = _say_new(output, said, say, status is not None)
+        if status is not None:
+            return status
+        if time.monotonic() > deadline:
+            os.killpg(process.pid, 9)
+            process.wait()
+            os.write(output, b"\ntime is up")
+            return 124
+
+
+def _say_new(output: int, said: int, say: Callable[[str], None], ended: bool) -> int:
+    """Say the lines that came since `said` bytes; the last one only when it is whole. Returns the new offset."""
+    text = _read(output, said)
+    whole = len(text) if ended else text.rfind("\n") + 1
+    for line in text[:whole].splitlines():
+        say(line)
+    return said + len(text[:whole].encode("utf-8", "surrogateescape"))
+
+
+def _read(output: int, offset: int) -> str:
+    size = os.fstat(output).st_size - offset
+    return os.pread(output, size, offset).decode("utf-8", "surrogateescape") if size > 0 else ""

@@ -1,0 +1,175 @@
+"""The node contract: every file that is derived from the roster, written anew with each generation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Optional
+
+from phalanx.node import account, files, trust
+from phalanx.node.roster import MASTER, Node, Roster
+
+_STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where the PyTorch DLAMI has its python (docs/aws-behaviour.md 5.5).
+_IMAGE_BIN = "/opt/pytorch/bin"
+SSH = "/etc/ssh/phalanx"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the files need to know of this machine and its cluster, beside the roster.
+
+    `cores` are the ones that processes may really use; `endpoint` is "" on AWS; `path` is the image's PATH.
+    """
+
+    region: str
+    shared: str
+    job_user: str
+    endpoint: str = ""
+    cores: int = 1
+    single_uid: bool = False
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Papers:
+    """What the head gave this node: the authority's public key and two certificates that it signed."""
+
+    authority: str
+    host_certificate: str
+    user_certificate: str
+
+
+def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Machine:
+    """The Machine that this process runs on."""
+    return Machine(
+        region,
+        shared,
+        job_user,
+        os.environ.get("AWS_ENDPOINT_URL", ""),
+        len(os.sched_getaffinity(0)),
+        account.single_uid(root),
+        _image_path(files.read(f"{root}/etc/environment"), os.path.isdir(root + _IMAGE_BIN)),
+    )
+
+
+def _image_path(environment: str, has_image_bin: bool) -> str:
+    """The PATH that the image's own part of /etc/environment sets, with the framework's directory first."""
+    found = [_IMAGE_BIN] if has_image_bin else []
+    for line in files.without_block(environment).splitlines():
+        name, _, value = line.strip().partition("=")
+        if name == "PATH":
+            found += value.strip("\"'").split(":")
+    return ":".join(dict.fromkeys([*filter(None, found), *_STANDARD_PATH.split(":")]))
+
+
+def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
+    """The variables that every job and every shell on this node gets."""
+    crowded = machine.endpoint or node.slots > machine.cores
+    variables: dict[str, Optional[str]] = {
+        "PATH": machine.path,
+        "DEEPLEARNING_WORKERS_PATH": "/opt/deeplearning/workers",
+        "DEEPLEARNING_WORKERS_COUNT": str(len(roster.nodes)),
+        "DEEPLEARNING_WORKER_GPU_COUNT": str(node.gpus),
+        "EFS_MOUNT": machine.shared,
+        "AWS_DEFAULT_REGION": machine.region,
+        "AWS_ENDPOINT_URL": machine.endpoint,
+        # mpiexec needs no flag: Open MPI 4 and 5.
+        "OMPI_MCA_orte_default_hostfile": "/opt/phalanx/hostfile",
+        "PRTE_MCA_prte_default_hostfile": "/opt/phalanx/hostfile",
+        # Ranks that share a core must not spin while they wait: 10 allreduces took 10 s so, and 0.2 s with it.
+        # The nodes of the local cloud share one machine's cores, however few slots each has.
+        "OMPI_MCA_mpi_yield_when_idle": "1" if crowded else None,
+        "OMPI_MCA_hwloc_base_binding_policy": "none" if crowded else None,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1" if machine.single_uid else None,
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1" if machine.single_uid else None,
+    }
+    return {name: value for name, value in variables.items() if value}
+
+
+def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
+    """Path → text of all files that hold nothing but ours; pure."""
+    variables = environment(roster, node, machine)
+    names = [n.name for n in roster.nodes]
+    return {
+        "/opt/deeplearning/workers": _lines(names),
+        "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.nodes]),
+        "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
+        f"{SSH}/authority.pub": papers.authority + "\n",
+        f"{SSH}/host-cert.pub": papers.host_certificate + "\n",
+        f"{SSH}/id_ed25519-cert.pub": papers.user_certificate + "\n",
+        f"{SSH}/revoked": _lines(list(roster.revoked)),
+        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user),
+        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables),
+        # Last: who reads the roster may count on the rest.
+        "/opt/phalanx/roster.json": roster.to_json() + "\n",
+    }
+
+
+def _reachable(roster: Roster) -> list[str]:
+    return ["deeplearning-*", *(part for n in roster.nodes for part in (n.address, n.hostname))]
+
+
+def _client(reachable: list[str], job_user: str) -> str:
+    return f"""Host {" ".join(reachable)}
+    User {job_user}
+    IdentityFile {SSH}/id_ed25519
+    CertificateFile {SSH}/id_ed25519-cert.pub
+    RevokedHostKeys {SSH}/revoked
+    SendEnv PHALANX_*
+    ConnectTimeout 20
+"""
+
+
+def _server(variables: dict[str, str]) -> str:
+    # One line: sshd takes only the first SetEnv.
+    settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
+    return f"""TrustedUserCAKeys {SSH}/authority.pub
+HostKey /etc/ssh/ssh_host_ed25519_key
+HostCertificate {SSH}/host-cert.pub
+RevokedKeys {SSH}/revoked
+AuthorizedKeysFile .ssh/authorized_keys {account.AUTHORIZED}/%u
+AcceptEnv PHALANX_*
+SetEnv {settings}
+"""
+
+
+def blocks(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
+    """Path → our block in the files that others write to, too; pure."""
+    return {
+        "/etc/hosts": _lines([_host_line(n) for n in roster.nodes]),
+        "/etc/environment": _lines([f'{k}="{v}"' for k, v in environment(roster, node, machine).items()]),
+        "/etc/ssh/ssh_known_hosts": f"@cert-authority {','.join(_reachable(roster))} {papers.authority}\n",
+    }
+
+
+def _host_line(node: Node) -> str:
+    return " ".join([node.address, node.name, *([MASTER] if node.head else []), node.hostname])
+
+
+def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, root: str = "") -> None:
+    """Write the contract of this generation; the same call again changes nothing."""
+    node = next(n for n in roster.nodes if n.instance_id == instance_id)
+    for path, text in blocks(roster, node, machine, papers).items():
+        files.write(root + path, files.with_block(files.read(root + path), text))
+    include("/etc/ssh/ssh_config", root)
+    include("/etc/ssh/sshd_config", root)
+    changed = [path for path, text in texts(roster, node, machine, papers).items() if files.write(root + path, text)]
+    if f"{SSH}/host-cert.pub" in changed or "/etc/ssh/sshd_config.d/60-phalanx.conf" in changed:
+        trust.reload_sshd(root + "/proc")
+
+
+def include(path: str, root: str = "") -> None:
+    """Make OpenSSH's main file read its directory of drop-ins, before everything else: the first value counts."""
+    text = files.read(root + path)
+    line = f"Include {path}.d/*.conf\n"
+    if not any(words[:2] == line.split() for words in map(str.split, text.splitlines())):
+        files.write(root + path, line + text)
+
+
+def _lines(lines: list[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\\''") + "'"

@@ -1,0 +1,69 @@
+"""The agent that stays: started by systemd where that runs the machine, else as a daemon of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+
+from phalanx.node import files, worker
+from phalanx.node.agent import HOME, Agent
+from phalanx.node.command import run
+from phalanx.node.head import Head
+from phalanx.node.settings import Settings
+
+_UNIT = f"""[Unit]
+Description=phalanx node agent
+After=network-online.target remote-fs.target
+Wants=network-online.target
+
+[Service]
+ExecStart={sys.executable} -IS {HOME}/agent.pyz serve
+Restart=always
+RestartSec=5
+StandardOutput=journal+console
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def start(root: str = "") -> None:
+    """Leave the agent running and return."""
+    if os.path.isdir(f"{root}/run/systemd/system"):
+        files.write(f"{root}/etc/systemd/system/phalanx.service", _UNIT)
+        run(["systemctl", "daemon-reload"], 60)
+        run(["systemctl", "enable", "--now", "phalanx.service"], 60)
+    elif detach(f"{root}{HOME}/agent.log"):
+        serve(root)
+
+
+def detach(log: str) -> bool:
+    """Fork twice; True in the daemon, which has no terminal, no parent and `log` as its output."""
+    if os.fork():
+        return False
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    with open(os.devnull) as nothing, open(log, "a") as output:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    return True
+
+
+def serve(root: str = "") -> None:
+    """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns."""
+    while True:
+        try:
+            agent = Agent(Settings.load(f"{root}{HOME}/config.json"), root)
+            agent.log.ship(agent.stream)
+            if agent.settings.head:
+                Head(agent).serve()
+            worker.serve(agent)
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
+        time.sleep(5)

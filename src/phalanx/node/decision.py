@@ -1,0 +1,220 @@
+"""What the head does next: a pure function of what it has heard, what Auto Scaling says, and the clock.
+
+Everything is computed anew from the state each time; nothing counts events, so that messages may come twice, late or
+never. Times are seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Optional, Union
+
+from phalanx.node.roster import Missing, Node, Roster, worker_name, worker_number
+
+# Auto Scaling tries a failed launch again by itself; a shortage is believed after so many attempts, or so long.
+LAUNCH_ATTEMPTS = 3
+LAUNCH_PATIENCE_S = 30.0
+ACK_TIMEOUT_S = 60.0
+# Certificates are good for 24 hours and renewed at half.
+RENEW_S = 12 * 3600.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What was asked for: machines in all (the head included), the fewest, and how long one may be silent."""
+
+    cluster: str
+    nodes: int
+    minimum: int
+    node_timeout_s: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The workers' group when it was last read. `instances`: id → when it was first seen there.
+
+    `refusals` are the messages of failed launches, newest first, one for each attempt; `refused_since` is when the
+    first of them was seen.
+    """
+
+    at: float
+    instances: dict[str, float]
+    refusals: tuple[str, ...] = ()
+    refused_since: float = 0.0
+
+
+@dataclass
+class State:
+    """All that the head knows. `hellos`: id → node; `heard`: id → when; `failed`: id → why; `acks`: id → generation."""
+
+    me: Node
+    started_at: float
+    hellos: dict[str, Node] = field(default_factory=dict)
+    heard: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    acks: dict[str, int] = field(default_factory=dict)
+    proven: set[str] = field(default_factory=set)
+    group: Optional[Group] = None
+    roster: Optional[Roster] = None
+    published_at: Optional[float] = None
+    signalled: bool = False
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Make this roster known. `drop`: instances that will not be nodes; `shrink`: ask for no more than there are."""
+
+    roster: Roster
+    drop: tuple[str, ...] = ()
+    shrink: bool = False
+
+
+@dataclass(frozen=True)
+class Prove:
+    """Log in to these nodes over ssh."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Succeed:
+    """Signal that the cluster is ready."""
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Signal that there will be no cluster, and why."""
+
+    reason: str
+
+
+Action = Union[Publish, Prove, Succeed, Fail]
+
+
+def decide(state: State, policy: Policy, now: float) -> Optional[Action]:
+    """The next thing to do; None: wait for news."""
+    if state.roster is None:
+        return None if state.signalled else _gather(state, policy, now)
+    revised = _revise(state, state.roster, now)
+    if revised is not None:
+        if not state.signalled and len(revised.nodes) < policy.minimum:
+            return Fail(_verdict(len(revised.nodes), policy, [m.reason for m in revised.missing]))
+        return Publish(revised)
+    return _conclude(state, state.roster)
+
+
+def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
+    """Before the first roster: go ahead when all have answered, or when nothing more is to be expected."""
+    wanted = policy.nodes - 1
+    answered = _answered(state)
+    if len(answered) >= wanted:
+        return _first(state, policy, answered[:wanted], [], ())
+    late = now - state.started_at > policy.node_timeout_s
+    instances = state.group.instances if state.group else {}
+    silent = [i for i in instances if i not in state.hellos and i not in state.failed]
+    waiting = [i for i in silent if now - instances[i] <= policy.node_timeout_s]
+    failed = [i for i in state.failed if state.group is None or i in instances]
+    unlaunched = max(0, wanted - len(answered) - len(silent) - len(failed))
+    hopeless = late or _given_up(state.group, now)
+    expected = len(waiting) + (0 if hopeless else unlaunched)
+    reasons = [state.failed[i] for i in failed]
+    reasons += [f"{i} never said hello in {policy.node_timeout_s:.0f} s" for i in silent if i not in waiting]
+    reasons += [_launch_reason(state.group, policy)] * (unlaunched if hopeless else 0)
+    if 1 + len(answered) + expected < policy.minimum:
+        return Fail(_verdict(1 + len(answered), policy, reasons))
+    if expected:
+        return None
+    dropped = tuple(i for i in instances if i in failed or i in silent)
+    return _first(state, policy, answered, reasons, dropped)
+
+
+def _answered(state: State) -> list[Node]:
+    """Workers that said hello and are still there, in the order of their addresses."""
+    return sorted(
+        (n for i, n in state.hellos.items() if i not in state.failed and not _left(state, i)),
+        key=lambda n: [int(part) for part in n.address.split(".")],
+    )
+
+
+def _left(state: State, instance_id: str) -> bool:
+    """True when the group was read after the node was heard, and does not know it."""
+    group = state.group
+    return group is not None and instance_id not in group.instances and state.heard.get(instance_id, 0.0) < group.at
+
+
+def _given_up(group: Optional[Group], now: float) -> bool:
+    if group is None or not group.refusals:
+        return False
+    return len(group.refusals) >= LAUNCH_ATTEMPTS or now - group.refused_since >= LAUNCH_PATIENCE_S
+
+
+def _launch_reason(group: Optional[Group], policy: Policy) -> str:
+    if group is not None and group.refusals:
+        return group.refusals[0]
+    return f"Auto Scaling launched no instance for it in {policy.node_timeout_s:.0f} s"
+
+
+def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
+    nodes = tuple(replace(n, name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
+    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(reasons, len(nodes) + 1))
+    roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
+    return Publish(roster, drop, bool(reasons))
+
+
+def _revise(state: State, roster: Roster, now: float) -> Optional[Roster]:
+    """The next generation, if the members changed, the certificates age, or this head has just come."""
+    if state.group is None and roster.requested > 1:
+        return None
+    gone = {n.name: _why_gone(state, roster, n, now) for n in roster.nodes}
+    kept = [n for n in roster.nodes if not gone[n.name]]
+    left = [n for n in roster.nodes if gone[n.name]]
+    joined = _join(state, roster, kept)
+    due = state.published_at is None or now - state.published_at > RENEW_S
+    if not left and not joined and not due:
+        return None
+    nodes = tuple(sorted([*kept, *joined], key=lambda n: worker_number(n.name)))
+    taken = {n.name for n in nodes}
+    reasons = {m.name: m.reason for m in roster.missing} | {n.name: gone[n.name] for n in left}
+    missing = tuple(Missing(name, reasons[name]) for name in sorted(reasons, key=worker_number) if name not in taken)
+    keys = [key for n in left for key in (n.host_key, n.user_key)]
+    return replace(
+        roster, generation=roster.generation + 1, nodes=nodes, missing=missing, revoked=(*roster.revoked, *keys)
+    )
+
+
+def _why_gone(state: State, roster: Roster, node: Node, now: float) -> str:
+    """Why a member is one no more; "" while it is."""
+    if node.head:
+        return "" if node.instance_id == state.me.instance_id else f"{node.instance_id} was replaced as head"
+    if node.instance_id in state.failed:
+        return state.failed[node.instance_id]
+    if _left(state, node.instance_id):
+        return f"{node.instance_id} left the group"
+    mute = state.published_at is not None and now - state.published_at > ACK_TIMEOUT_S
+    if mute and not state.signalled and state.acks.get(node.instance_id, 0) < roster.generation:
+        return f"{node.instance_id} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
+    return ""
+
+
+def _join(state: State, roster: Roster, kept: list[Node]) -> list[Node]:
+    """Newcomers with the names that are free: a new head is worker 1, the others fill the gaps from below."""
+    known = {n.instance_id for n in kept}
+    heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
+    taken = {n.name for n in kept}
+    free = [name for name in map(worker_name, range(2, roster.requested + 1)) if name not in taken]
+    new = [n for n in _answered(state) if n.instance_id not in known]
+    return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
+
+
+def _conclude(state: State, roster: Roster) -> Optional[Action]:
+    """Prove who has acknowledged, and signal when all of the roster are proven."""
+    unproven = tuple(n for n in roster.nodes if n.instance_id not in state.proven)
+    if unproven and all(state.acks.get(n.instance_id, 0) >= roster.generation for n in unproven):
+        return Prove(unproven)
+    return Succeed() if not unproven and not state.signalled else None
+
+
+def _verdict(ready: int, policy: Policy, reasons: list[str]) -> str:
+    """One text with each reason once."""
+    lines = "; ".join(dict.fromkeys(reasons)) or "no reason known"
+    return f"{ready} of {policy.nodes} nodes, at least {policy.minimum} are needed: {lines}"

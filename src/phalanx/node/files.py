@@ -1,0 +1,53 @@
+"""Files that change while others read them: written beside and renamed, only when their text differs."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+_BEGIN = "# phalanx: begin, rewritten with every generation of the roster\n"
+_END = "# phalanx: end\n"
+
+
+def read(path: str) -> str:
+    """Text of a file, "" when there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) -> bool:
+    """Make `path` hold `text`; True when that changed it. `owner` is a uid (and gid)."""
+    if os.path.exists(path) and read(path) == text:
+        return False
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    beside = f"{path}.phalanx-{os.getpid()}"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), mode)
+    if owner is not None:
+        chown(beside, owner)
+    os.rename(beside, path)
+    return True
+
+
+def chown(path: str, owner: int) -> None:
+    """Give `path` to a uid and its group of the same number; nothing to do where it has it (single uid mode)."""
+    if os.stat(path).st_uid != owner:
+        os.chown(path, owner, owner)
+
+
+def with_block(text: str, block: str) -> str:
+    """`text` of a shared file with our block replaced, or added at its end; an empty block removes it."""
+    rest = without_block(text)
+    if not block:
+        return rest
+    return rest + ("" if rest.endswith("\n") or not rest else "\n") + _BEGIN + block + _END
+
+
+def without_block(text: str) -> str:
+    """What others wrote into a shared file."""
+    before, begin, rest = text.partition(_BEGIN)
+    return before + rest.partition(_END)[2] if begin else text

@@ -1,0 +1,184 @@
+"""What the head does for ever: raise the workers, hear them, publish the roster, prove it, signal."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from phalanx.node import contract, outcome, proof, trust
+from phalanx.node.agent import HOME, Agent
+from phalanx.node.aws import AwsError
+from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
+from phalanx.node.roster import Node, Roster
+
+_CHECK_FIRST_S = 1.0
+_CHECK_MOST_S = 10.0
+_PUTS_AT_ONCE = 8
+
+
+class Head:
+    """The cluster's membership, in the hands of the node that is its head."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        settings = agent.settings
+        self.policy = Policy(settings.cluster, settings.nodes, settings.min, settings.node_timeout_s)
+        self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster)
+        self.state = State(agent.describe(), time.monotonic())
+        self._checked_at = 0.0
+        self._check_s = _CHECK_FIRST_S
+
+    def serve(self) -> None:
+        """Never returns."""
+        self.restore()
+        while True:
+            self.work()
+            self.listen()
+
+    def restore(self) -> None:
+        """Go on where an earlier head ended; a first head asks for the workers."""
+        item = self.agent.table.get("roster")
+        if item:
+            self.state.roster = Roster.from_json(item["roster"])
+            self.state.signalled = bool(self.agent.table.get("generation").get("ready"))
+        else:
+            raise_workers(self.agent)
+
+    def work(self) -> None:
+        """Do all that can be done with what is known."""
+        while (action := decide(self.state, self.policy, time.monotonic())) is not None:
+            self.perform(action)
+
+    def perform(self, action: Action) -> None:
+        if isinstance(action, Publish):
+            self.publish(action)
+        elif isinstance(action, Prove):
+            self.prove(action.nodes)
+        elif isinstance(action, Succeed):
+            self.signal("SUCCESS", outcome.summary(self.state.roster))
+        elif isinstance(action, Fail):
+            self.signal("FAILURE", action.reason)
+
+    def listen(self) -> None:
+        """Wait for messages, but not beyond the next look at the group."""
+        due = self._checked_at + self._check_s
+        wait_s = min(20, max(0, round(due - time.monotonic() + 0.5))) if self._watches() else 20
+        messages = self.agent.queue.receive(wait_s)
+        for message in messages:
+            self.hear(message["Body"])
+        if self._watches() and time.monotonic() >= due:
+            self.look()
+        if messages:
+            self.work()
+            self.agent.queue.delete(messages)
+
+    def _watches(self) -> bool:
+        return self.policy.nodes > 1
+
+    def hear(self, body: str) -> None:
+        """Take in one message. What is no message of ours changes nothing."""
+        try:
+            message: dict[str, Any] = json.loads(body)
+            kind, sender = message.get("kind"), message.get("instance_id", "")
+            if kind == "hello":
+                self._hear_hello(sender, message)
+            elif kind == "ack":
+                self.state.acks[sender] = max(message["generation"], self.state.acks.get(sender, 0))
+            elif kind == "failed":
+                self.state.failed[sender] = outcome.boot_failure(message)
+            elif message.get("Type") == "Notification":
+                self._checked_at = 0.0  # something happened to the fleet: look at it
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self.agent.log.say(f"a message that can't be read was dropped: {error!r}")
+
+    def _hear_hello(self, sender: str, message: dict[str, Any]) -> None:
+        node = Node(name="", head=False, **{key: value for key, value in message.items() if key != "kind"})
+        if sender not in self.state.hellos:
+            self.agent.log.say(f"hello from {sender} at {node.address}")
+        self.state.hellos[sender] = node
+        self.state.heard[sender] = time.monotonic()
+
+    def look(self) -> None:
+        """Read the workers' group; less often the longer nothing is wanted of it."""
+        self._checked_at = now = time.monotonic()
+        self._check_s = min(_CHECK_MOST_S, self._check_s * 1.3)
+        try:
+            reading = self.agent.fleet.read()
+        except AwsError as error:
+            self.agent.log.say(f"the workers' group can't be read: {error}")
+            return
+        before = self.state.group or Group(now, {})
+        refusals = tuple({refusal.cause: refusal.message for refusal in reading.refusals}.values())
+        for message in refusals[: len(refusals) - len(before.refusals)]:
+            self.agent.log.say(f"Auto Scaling: {message}")
+        since = before.refused_since if before.refusals else now
+        seen = {i: before.instances.get(i, now) for i in reading.instances}
+        self.state.group = Group(now, seen, refusals, since)
+        self.work()
+
+    def publish(self, action: Publish) -> None:
+        """Sign, write each node's item, then the roster, then the generation; live by it here as well."""
+        roster = action.roster
+        papers = self._sign(roster)
+        table, number = self.agent.table, roster.generation
+        trust.in_parallel([lambda n=n: self._put_node(n, number, papers[n.instance_id]) for n in roster.nodes], 8)
+        table.put("authority", public_key=self.authority.public_key)
+        table.put("roster", generation=number, roster=roster.to_json())
+        self.state.roster, self.state.published_at = roster, time.monotonic()
+        self._put_generation()
+        me = self.state.me.instance_id
+        contract.apply(roster, me, self.agent.machine(), papers[me], self.agent.root)
+        self.state.acks[me] = number
+        self.agent.log.say(f"generation {number}: {len(roster.nodes)} nodes, {len(roster.missing)} missing")
+        self._give_up(action)
+
+    def _sign(self, roster: Roster) -> dict[str, contract.Papers]:
+        signed = self.authority.sign(roster.nodes, self.agent.settings.job_user)
+        return {i: contract.Papers(self.authority.public_key, *pair) for i, pair in signed.items()}
+
+    def _put_node(self, node: Node, generation: int, papers: contract.Papers) -> None:
+        self.agent.table.put(
+            f"node#{node.instance_id}",
+            generation=generation,
+            host_certificate=papers.host_certificate,
+            user_certificate=papers.user_certificate,
+        )
+
+    def _put_generation(self) -> None:
+        roster, head = self.state.roster, self.state.me
+        assert roster is not None
+        self.agent.table.put(
+            "generation",
+            number=roster.generation,
+            head=head.instance_id,
+            head_address=head.address,
+            ready=self.state.signalled,
+        )
+
+    def _give_up(self, action: Publish) -> None:
+        """End what will not be a node, and stop Auto Scaling from trying for ever."""
+        for instance_id in action.drop:
+            self.agent.fleet.terminate(instance_id)
+        if action.shrink:
+            self.agent.fleet.set_desired(len(action.roster.nodes) - 1)
+
+    def prove(self, nodes: tuple[Node, ...]) -> None:
+        """Log in to these nodes; who does not let us in is a node no more."""
+        refused = proof.log_in(nodes, self.agent.settings.job_user, self.agent.job_uid())
+        self.state.failed.update(refused)
+        self.state.proven.update(n.instance_id for n in nodes if n.instance_id not in refused)
+
+    def signal(self, status: str, text: str) -> None:
+        """Tell CloudFormation how it ended; once in the cluster's life."""
+        self.agent.log.say(f"{status}: {text}")
+        outcome.signal(self.agent.settings.wait_handle, status, text)
+        self.state.signalled = True
+        if self.state.roster is not None:
+            self._put_generation()
+
+
+def raise_workers(agent: Agent) -> None:
+    """Ask Auto Scaling for all workers; the same wish twice is no harm."""
+    if agent.settings.nodes > 1:
+        agent.fleet.set_desired(agent.settings.nodes - 1)

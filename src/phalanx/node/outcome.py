@@ -1,0 +1,56 @@
+"""What the cluster's beginning came to: the texts for people, and the signal to CloudFormation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any, Optional
+
+from phalanx.node import wire
+from phalanx.node.roster import Roster
+from phalanx.node.sigv4 import Request
+
+# docs/aws-behaviour.md 1.11: 4,096 bytes, less what CloudFormation puts around.
+_LIMIT_BYTES = 3900
+_DEADLINE_S = 120
+
+
+def summary(roster: Optional[Roster]) -> str:
+    """The outcome as JSON, short enough for a signal: reasons are cut, then left out, as they must."""
+    assert roster is not None
+    for most in (1000, 250, 80, 0):
+        missing = [asdict(replace(m, reason=m.reason[:most])) for m in roster.missing]
+        text = _summary(roster, missing)
+        if len(text.encode()) <= _LIMIT_BYTES:
+            return text
+    return _summary(roster, [])
+
+
+def _summary(roster: Roster, missing: list[dict[str, Any]]) -> str:
+    data = {
+        "requested": roster.requested,
+        "launched": len(roster.nodes),
+        "generation": roster.generation,
+        "missing": missing,
+    }
+    return json.dumps(data, separators=(",", ":"))
+
+
+def boot_failure(message: dict[str, Any]) -> str:
+    """A `failed` message in words: where, what, and what it said."""
+    return (
+        f"boot step '{message['step']}' failed on {message['instance_id']}: "
+        f"{message['command']}: exit {message['exit']}: {message['output']}"
+    )
+
+
+def signal(url: str, status: str, text: str) -> None:
+    """PUT the outcome to the wait condition's handle; a second time is ignored there. Raises OSError.
+
+    Without a Content-Type, which the presigned URL would not match (docs/aws-behaviour.md 1.10).
+    """
+    content = {"Status": status, "UniqueId": "phalanx", "Data": text, "Reason": "the cluster is ready"}
+    if status == "FAILURE":
+        content.update(Data="", Reason=text.encode()[:_LIMIT_BYTES].decode("utf-8", "ignore"))
+    request = Request("PUT", url, {}, json.dumps(content).encode())
+    wire.insist(lambda: wire.fetch(request, 10), _DEADLINE_S, "the signal to CloudFormation")

@@ -1,0 +1,51 @@
+"""The proof that a node can be used: log in to it as jobs do, by name, over ssh."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Sequence
+
+from phalanx.node import trust
+from phalanx.node.command import CommandError, run
+from phalanx.node.roster import Node
+
+_DEADLINE_S = 30.0
+_AT_ONCE = 16
+
+
+def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
+    """Instance id → why, for each node that did not let `user` in within 30 s."""
+    refused: dict[str, str] = {}
+    end = time.monotonic() + _DEADLINE_S
+    options = _as_user(user, uid)
+
+    def prove(node: Node) -> None:
+        reason = _log_in(node, options, end)
+        if reason:
+            refused[node.instance_id] = f"{node.instance_id} acknowledged, but ssh {node.name} failed: {reason}"
+
+    trust.in_parallel([lambda n=n: prove(n) for n in nodes], _AT_ONCE)
+    return refused
+
+
+def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
+    """ "" when it worked. Tried again: an sshd that reads its configuration anew is away for some milliseconds."""
+    pause_s = 0.02
+    while True:
+        try:
+            run(["ssh", "-o", "BatchMode=yes", node.name, "true"], 20, **options)
+            return ""
+        except CommandError as error:
+            if time.monotonic() > end:
+                return error.output
+        time.sleep(pause_s)
+        pause_s = min(2.0, pause_s * 2)
+
+
+def _as_user(user: str, uid: int) -> dict[str, Any]:
+    """Options of Popen to be that user; none where there is only one uid, and setgroups is refused."""
+    if uid == os.getuid():
+        return {}
+    environment = {**os.environ, "HOME": f"/home/{user}", "USER": user, "LOGNAME": user}
+    return {"user": uid, "group": uid, "extra_groups": [], "env": environment, "cwd": "/"}

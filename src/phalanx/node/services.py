@@ -1,0 +1,154 @@
+"""The four services that a node uses: its queue, the roster table, the workers' Auto Scaling group, the boot log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.node.aws import Aws, AwsError
+
+
+class Queue:
+    """The head's SQS queue: every node sends, only the head receives."""
+
+    def __init__(self, aws: Aws, url: str) -> None:
+        self._aws, self._url = aws, url
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._call("SendMessage", MessageBody=json.dumps(message))
+
+    def receive(self, wait_s: int) -> list[dict[str, Any]]:
+        """Up to 10 raw messages; waits for the first at most `wait_s` (0 to 20)."""
+        answer = self._call("ReceiveMessage", wait_s + 10, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
+        return answer.get("Messages") or []
+
+    def delete(self, messages: list[dict[str, Any]]) -> None:
+        """Forget messages that `receive` gave; one that can't be deleted comes again, which does no harm."""
+        entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
+        self._call("DeleteMessageBatch", Entries=entries)
+
+    def _call(self, action: str, timeout_s: float = 10, **payload: Any) -> dict[str, Any]:
+        return self._aws.json("sqs", f"AmazonSQS.{action}", {"QueueUrl": self._url, **payload}, timeout_s)
+
+
+class Table:
+    """The roster table in DynamoDB; items are flat, with texts, whole numbers and truth values."""
+
+    def __init__(self, aws: Aws, name: str) -> None:
+        self._aws, self._name = aws, name
+
+    def get(self, item: str, consistent: bool = True) -> dict[str, Any]:
+        """The item's attributes, {} when there is none. Not consistent: half the price, seconds old at worst."""
+        answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
+        return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
+
+    def put(self, item: str, **attributes: Any) -> None:
+        attributes["item"] = item
+        self._call("PutItem", Item={name: _typed(value) for name, value in attributes.items()})
+
+    def delete(self, item: str) -> None:
+        self._call("DeleteItem", Key={"item": {"S": item}})
+
+    def _call(self, action: str, **payload: Any) -> dict[str, Any]:
+        return self._aws.json("dynamodb", f"DynamoDB_20120810.{action}", {"TableName": self._name, **payload})
+
+
+def _plain(value: dict[str, Any]) -> Any:
+    (kind, content), *_ = value.items()
+    return int(content) if kind == "N" else content
+
+
+def _typed(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    return {"N": str(value)} if isinstance(value, int) else {"S": value}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A launch that Auto Scaling gave up; one attempt has one cause, however many instances it was for."""
+
+    cause: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The workers' group at one moment. `instances`: ids of all that are there or coming."""
+
+    desired: int
+    instances: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+
+class Fleet:
+    """The workers' Auto Scaling group."""
+
+    def __init__(self, aws: Aws, group: str) -> None:
+        self._aws, self._group = aws, group
+
+    def set_desired(self, number: int) -> None:
+        self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
+
+    def terminate(self, instance_id: str) -> None:
+        """End an instance and lower the desired capacity by it; no error when it is gone already."""
+        try:
+            self._call(
+                "TerminateInstanceInAutoScalingGroup", InstanceId=instance_id, ShouldDecrementDesiredCapacity="true"
+            )
+        except AwsError as error:
+            if error.code != "ValidationError":
+                raise
+
+    def read(self) -> Reading:
+        """The group and its failed launches, newest first (docs/aws-behaviour.md 3.5, 3.8)."""
+        group = self._call("DescribeAutoScalingGroups", **{"AutoScalingGroupNames.member.1": self._group})
+        instances = [
+            i.findtext("{*}InstanceId", "")
+            for i in group.iterfind(".//{*}Instances/{*}member")
+            if not i.findtext("{*}LifecycleState", "").startswith(("Terminat", "Detach"))
+        ]
+        desired = int(group.findtext(".//{*}DesiredCapacity") or 0)
+        return Reading(desired, tuple(instances), self._refusals() if len(instances) < desired else ())
+
+    def _refusals(self) -> tuple[Refusal, ...]:
+        answer = self._call("DescribeScalingActivities", AutoScalingGroupName=self._group)
+        return tuple(
+            Refusal(activity.findtext("{*}Cause", ""), _words(activity))
+            for activity in answer.iterfind(".//{*}Activities/{*}member")
+            if activity.findtext("{*}StatusCode") in ("Failed", "Cancelled")
+        )
+
+    def _call(self, action: str, **parameters: Any) -> Any:
+        from xml.etree import ElementTree  # 10 ms that only the head pays
+
+        return ElementTree.fromstring(self._aws.query("autoscaling", "2011-01-01", action, parameters))
+
+
+def _words(activity: Any) -> str:
+    """Why a launch failed, as Auto Scaling says it."""
+    return activity.findtext("{*}StatusMessage") or activity.findtext("{*}Description") or "no reason given"
+
+
+class LogStream:
+    """One stream of the cluster's log group."""
+
+    def __init__(self, aws: Aws, group: str, stream: str) -> None:
+        self._aws, self._names = aws, {"logGroupName": group, "logStreamName": stream}
+        self._made = False
+
+    def put(self, events: list[tuple[int, str]]) -> None:
+        """Append lines; each with its time in milliseconds, oldest first."""
+        if not self._made:
+            self._make()
+        lines = [{"timestamp": at, "message": text or " "} for at, text in events]
+        self._aws.json("logs", "Logs_20140328.PutLogEvents", {**self._names, "logEvents": lines})
+
+    def _make(self) -> None:
+        try:
+            self._aws.json("logs", "Logs_20140328.CreateLogStream", self._names)
+        except AwsError as error:
+            if error.code != "ResourceAlreadyExistsException":
+                raise
+        self._made = True

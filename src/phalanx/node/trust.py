@@ -1,0 +1,103 @@
+"""The cluster's ssh certificate authority, and the keys of a node. Private keys stay where they are made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any, Callable, Iterable, Sequence
+
+from phalanx.node import files
+from phalanx.node.command import run
+from phalanx.node.roster import MASTER, Node
+
+VALID_S = 24 * 3600
+# 5 minutes of clock skew are allowed.
+_VALIDITY = f"-5m:+{VALID_S}s"
+
+
+def make_key(path: str, comment: str) -> str:
+    """Public key line of the ed25519 key at `path`, which is made when it is not there."""
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path], 30)
+    return files.read(path + ".pub").strip()
+
+
+class Authority:
+    """Signs certificates with the key at `path`; it is made on the first use."""
+
+    def __init__(self, path: str, cluster: str) -> None:
+        self._path, self._cluster = path, cluster
+        self.public_key = make_key(path, f"{cluster} authority")
+
+    def sign(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
+        """Host and user certificate of each node, by instance id; valid for 24 hours from 5 minutes ago."""
+        base = os.path.join(os.path.dirname(self._path), f"signing-{os.getpid()}")
+        for node in nodes:
+            files.write(f"{base}/{node.instance_id}.host.pub", node.host_key + "\n")
+            files.write(f"{base}/{node.instance_id}.user.pub", node.user_key + "\n")
+        users = [f"{base}/{node.instance_id}.user.pub" for node in nodes]
+        jobs = [lambda: self._keygen(["-n", user], users)]
+        jobs += [lambda node=node: self._sign_host(base, node) for node in nodes]
+        in_parallel(jobs, os.cpu_count() or 1)
+        found = {node.instance_id: _collect(f"{base}/{node.instance_id}") for node in nodes}
+        os.rmdir(base)
+        return found
+
+    def _sign_host(self, base: str, node: Node) -> None:
+        names = [node.name, node.address, node.hostname, *([MASTER] if node.head else [])]
+        self._keygen(["-h", "-n", ",".join(names)], [f"{base}/{node.instance_id}.host.pub"])
+
+    def _keygen(self, options: list[str], public_keys: list[str]) -> None:
+        run(["ssh-keygen", "-q", "-s", self._path, "-I", self._cluster, "-V", _VALIDITY, *options, *public_keys], 60)
+
+
+def _collect(path: str) -> tuple[str, str]:
+    """The two certificates beside `path`; all files of the signing are removed."""
+    host, user = files.read(f"{path}.host-cert.pub"), files.read(f"{path}.user-cert.pub")
+    for kind in ("host", "user"):
+        os.unlink(f"{path}.{kind}.pub")
+        os.unlink(f"{path}.{kind}-cert.pub")
+    return host.strip(), user.strip()
+
+
+def in_parallel(jobs: Iterable[Callable[[], Any]], width: int) -> None:
+    """Call all `jobs` in at most `width` threads; the first error is raised when all have ended."""
+    waiting, errors = list(jobs)[::-1], []
+
+    def work() -> None:
+        for job in iter(lambda: waiting.pop() if waiting else None, None):
+            try:
+                job()
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(min(width, len(waiting)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def reload_sshd(proc: str = "/proc") -> int:
+    """Tell the listening sshd to read its configuration again; how many there were.
+
+    The same everywhere: what `systemctl reload` does is this signal. With socket activation (Ubuntu 24.04)
+    there may be none; the next one reads the new files anyway.
+    """
+    listening = [int(pid) for pid in os.listdir(proc) if pid.isdigit() and _is_listener(f"{proc}/{pid}")]
+    for pid in listening:
+        os.kill(pid, signal.SIGHUP)
+    return len(listening)
+
+
+def _is_listener(process: str) -> bool:
+    try:
+        with open(f"{process}/cmdline", "rb") as file:
+            words = file.read()
+    except OSError:
+        return False
+    return words.startswith(b"sshd: ") and b"[listener]" in words

@@ -1,0 +1,69 @@
+"""What a worker does for ever: say hello until the roster names it, and live by the newest generation."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import asdict
+from typing import Optional
+
+from phalanx.node import contract
+from phalanx.node.agent import Agent
+from phalanx.node.roster import Node, Roster
+
+# Hellos may be lost, and a head that dies forgets them.
+_HELLO_AGAIN_S = 30.0
+_POLL_MOST_S = 5.0
+_POLL_LEAST_S = 0.1
+# A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we take a third of that.
+_READS_PER_S = 2000
+_POLL_SETTLED_S = 15.0
+
+
+def serve(agent: Agent) -> None:
+    """Never returns."""
+    me = agent.describe()
+    began = hello_at = time.monotonic()
+    hello(agent, me)
+    applied: Optional[int] = None
+    while True:
+        generation = agent.table.get("generation", consistent=False).get("number", 0)
+        if generation and generation != applied and follow(agent, me):
+            applied = generation
+        now = time.monotonic()
+        if applied is None and now - hello_at > _HELLO_AGAIN_S:
+            hello_at = now
+            hello(agent, me)
+        time.sleep(poll_pause_s(now - began, agent.settings.nodes, applied is not None))
+
+
+def poll_pause_s(elapsed_s: float, nodes: int, settled: bool) -> float:
+    """How long to wait before the next look: a tenth of the wait so far, less often the more nodes there are."""
+    least = max(_POLL_LEAST_S, nodes / _READS_PER_S)
+    pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 10), max(least, _POLL_MOST_S))
+    return pause * random.uniform(0.7, 1.3)
+
+
+def hello(agent: Agent, me: Node) -> None:
+    """Introduce this node to the head."""
+    content = asdict(me)
+    for name in ("name", "head", "instance_id"):
+        del content[name]
+    agent.report("hello", **content)
+
+
+def follow(agent: Agent, me: Node) -> bool:
+    """Apply the newest roster and acknowledge it; False when it is not whole yet or does not name this node."""
+    item = agent.table.get("roster")
+    papers = agent.table.get(f"node#{me.instance_id}")
+    if not item or papers.get("generation", -1) < item["generation"]:
+        return False
+    roster = Roster.from_json(item["roster"])
+    if roster.find(me.instance_id) is None:
+        return False
+    authority = agent.table.get("authority")["public_key"]
+    signed = contract.Papers(authority, papers["host_certificate"], papers["user_certificate"])
+    contract.apply(roster, me.instance_id, agent.machine(), signed, agent.root)
+    agent.report("ack", generation=roster.generation)
+    agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")
+    return True
