@@ -56,10 +56,10 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """The `phalanx` program: runs a command and ends with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(execute(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
+def execute(arguments: list[str]) -> int:
     """Run one command line; every error becomes one message and an exit code here, and nowhere else."""
     context: click.Context | None = None
     try:

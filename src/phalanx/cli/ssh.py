@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
+_COMMAND = "phalanx.ssh.command"
 
-@click.command("ssh", context_settings={"allow_interspersed_args": False})
+
+class NodeThenCommand(click.Command):
+    """Cuts the line at its first `--` itself: click drops it, and `ssh -- hostname` would take hostname for a node."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            args, ctx.meta[_COMMAND] = args[:cut], args[cut + 1 :]
+        return super().parse_args(ctx, args)
+
+
+@click.command("ssh", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option("--admin", is_flag=True, help="As the image's own user, who can sudo, instead of the job user.")
 @debug_option
 @click.argument("node", default="head")
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-def command(name: str | None, file: Path | None, admin: bool, node: str, words: tuple[str, ...]) -> int:
+@click.pass_context
+def command(
+    context: click.Context, name: str | None, file: Path | None, admin: bool, node: str, words: tuple[str, ...]
+) -> int:
     """Log in to NODE (default: the head), or run COMMAND there. Ends with ssh's exit status.
 
     \b
@@ -28,11 +42,6 @@ def command(name: str | None, file: Path | None, admin: bool, node: str, words: 
     """
     cluster = load_cluster(name, file)
     remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
-    return remote.interactive(_one_command(words))
-
-
-def _one_command(words: tuple[str, ...]) -> str | None:
-    """As ssh has it: a single word is shell text, several are the arguments of one command."""
-    if not words:
-        return None
-    return words[0] if len(words) == 1 else shlex.join(words)
+    # Joined with spaces, as ssh does: the node's shell reads it.
+    text = " ".join([*words, *context.meta.get(_COMMAND, [])])
+    return remote.interactive(text or None)

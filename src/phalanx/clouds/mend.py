@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx import clouds
 from phalanx.cluster import Cluster
 from phalanx.errors import ClusterError
-from phalanx.remote import HostRefused
+from phalanx.remote import ConnectionLost, HostRefused
 
 
 def mend(cluster: Cluster, error: ClusterError) -> bool:
@@ -16,7 +16,8 @@ def mend(cluster: Cluster, error: ClusterError) -> bool:
         from phalanx.lifecycle import renew_trust
 
         return renew_trust(clouds.get, cluster)
-    _require_stack(cluster)
+    if isinstance(error, ConnectionLost):
+        _require_stack(cluster)
     return False
 
 

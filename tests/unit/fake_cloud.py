@@ -1,0 +1,155 @@
+"""A cloud in memory: stacks go through the events that a test wrote down, one look at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from phalanx.errors import CloudError
+from phalanx.node.roster import Missing, Node, Roster
+from phalanx.plan import Facts
+from phalanx.stack import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
+
+STACK = "AWS::CloudFormation::Stack"
+AUTHORITY = "ssh-ed25519 AAAAauthority head"
+
+
+def event(number, logical_id, status, kind="AWS::EC2::VPC", reason=""):
+    return StackEvent(f"e{number}", float(number), logical_id, f"physical-{logical_id}", kind, status, reason)
+
+
+def node(number, head=False):
+    name = f"deeplearning-worker{number}"
+    return Node(
+        name, f"i-{number}", f"10.0.1.{number}", f"ip-10-0-1-{number}", "us-east-1a", "c5.large", 0, 2, head, "hk", "uk"
+    )
+
+
+def roster(count=2, missing=()):
+    nodes = tuple(node(number, head=number == 1) for number in range(1, count + 1))
+    return Roster("demo", 1, count + len(missing), 1, nodes, tuple(missing))
+
+
+READY = [
+    event(1, "demo", "CREATE_IN_PROGRESS", STACK),
+    event(2, "Vpc", "CREATE_IN_PROGRESS"),
+    event(3, "Vpc", "CREATE_COMPLETE"),
+    event(4, "RosterTable", "CREATE_COMPLETE", "AWS::DynamoDB::Table"),
+    event(5, "demo", "CREATE_COMPLETE", STACK),
+]
+HEAD_FAILED = [
+    event(1, "demo", "CREATE_IN_PROGRESS", STACK),
+    event(2, "LogGroup", "CREATE_COMPLETE", "AWS::Logs::LogGroup"),
+    event(
+        3,
+        "Ready1",
+        "CREATE_FAILED",
+        "AWS::CloudFormation::WaitCondition",
+        "WaitCondition received failed message: 'boot script failed: `false` ended with 1' for uniqueId: i-1",
+    ),
+    event(4, "HeadGroup", "CREATE_FAILED", "AWS::AutoScaling::AutoScalingGroup", "Resource creation cancelled"),
+    event(5, "demo", "ROLLBACK_IN_PROGRESS", STACK),
+    event(6, "demo", "ROLLBACK_COMPLETE", STACK),
+]
+
+
+@dataclass
+class FakeStack:
+    state: StackState
+    script: list[StackEvent]
+    shown: int = 0
+
+
+@dataclass
+class FakeCloud:
+    """`script` is what a new stack goes through; each look shows one event more."""
+
+    script: list[StackEvent] = field(default_factory=lambda: list(READY))
+    roster: Roster = field(default_factory=roster)
+    left: list[list[str]] = field(default_factory=list)
+    name: str = "local"
+    region: str = "us-east-1"
+    poll_interval_s: float = 0.0
+    stacks: dict[str, FakeStack] = field(default_factory=dict)
+    refuse_create: CloudError | None = None
+    logs: dict[str, str] = field(default_factory=lambda: {"i-1": "line 1\nfalse: exit 1"})
+    deleted_groups: list[str] = field(default_factory=list)
+    stopped: int = 0
+    made: int = 0
+
+    def facts(self, spec, ssh_public_key):
+        return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
+
+    def create_stack(self, name, template, parameters):
+        if self.refuse_create:
+            raise self.refuse_create
+        return self.put(name, "CREATE_IN_PROGRESS", self.script, parameters=dict(parameters))
+
+    def put(self, name, status, script=(), parameters=None, ours=True):
+        """Have a stack; returns its id."""
+        self.made += 1
+        stack_id = f"arn:stack/{name}/{self.made}"
+        outputs = {"RosterTable": "table", "HeadAddress": "54.0.0.1"}
+        tags = {CLUSTER_TAG: name} if ours else {}
+        state = StackState(name, stack_id, status, "", 100.0, outputs, parameters or {}, tags)
+        self.stacks[stack_id] = FakeStack(state, list(script))
+        return stack_id
+
+    def _find(self, name_or_id):
+        if name_or_id in self.stacks:
+            return self.stacks[name_or_id]
+        alive = [s for s in self.stacks.values() if s.state.name == name_or_id and s.state.status != "DELETE_COMPLETE"]
+        return alive[-1] if alive else None
+
+    def describe_stack(self, name_or_id):
+        stack = self._find(name_or_id)
+        if stack is None:
+            return None
+        if stack.state.in_progress and stack.shown < len(stack.script):
+            stack.shown += 1
+            latest = stack.script[stack.shown - 1]
+            if latest.resource_type == STACK:
+                stack.state = replace(stack.state, status=latest.status)
+        return stack.state
+
+    def events(self, stack_id, after):
+        stack = self.stacks[stack_id]
+        shown = stack.script[: stack.shown]
+        known = [number for number, entry in enumerate(shown, 1) if entry.event_id == after]
+        return shown[known[0] if known else 0 :]
+
+    def resources(self, stack_id):
+        made = {e.logical_id: e for e in self.stacks[stack_id].script if e.resource_type != STACK}
+        return [Resource(e.logical_id, e.physical_id, e.resource_type) for e in made.values()]
+
+    def delete_stack(self, stack_id):
+        stack = self.stacks[stack_id]
+        stack.state = replace(stack.state, status="DELETE_IN_PROGRESS")
+        number = len(stack.script) + 1
+        stack.script = stack.script[: stack.shown] + [
+            event(number, "Vpc", "DELETE_COMPLETE"),
+            event(number + 1, stack.state.name, "DELETE_COMPLETE", STACK),
+        ]
+
+    def leftovers(self, cluster, resources):
+        return self.left.pop(0) if self.left else []
+
+    def item(self, table, key):
+        return {"roster": {"roster": self.roster.to_json()}, "authority": {"public_key": AUTHORITY}}.get(key)
+
+    def boot_logs(self, log_group):
+        return self.logs
+
+    def delete_log_group(self, log_group):
+        self.deleted_groups.append(log_group)
+
+    def ssh_route(self):
+        return SshRoute(("ProxyCommand dial %h %p",), worker_host="instance_id")
+
+    def accounts_separated(self):
+        return True
+
+    def stop_if_idle(self):
+        self.stopped += 1
+
+
+MISSING = Missing("deeplearning-worker3", "InsufficientInstanceCapacity")

@@ -1,0 +1,232 @@
+"""The command line, typed at a cloud in memory: output, exit codes, messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster
+
+from phalanx import cli, clouds
+from phalanx.cli.console import duration
+from phalanx.clouds import endpoint, mend
+from phalanx.cluster import Cluster
+from phalanx.errors import CloudError
+
+
+class Terminal:
+    """Types a command line; `out` and `err` hold what the last one printed."""
+
+    def __init__(self, capsys):
+        self._capsys = capsys
+
+    def __call__(self, *arguments):
+        status = cli.execute(list(arguments))
+        self.out, self.err = self._capsys.readouterr()
+        return status
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return Terminal(capsys)
+
+
+@pytest.fixture
+def cloud(monkeypatch, tmp_path):
+    fake = FakeCloud()
+    monkeypatch.setattr(clouds, "get", lambda name, region: fake)
+    monkeypatch.setattr(clouds, "begin", lambda name: None)
+    monkeypatch.setattr(mend, "require_local_cloud", lambda cluster: None)
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
+    return fake
+
+
+def test_a_mistyped_command_brings_the_nearest(phalanx):
+    assert phalanx("statsu") == 2
+    assert "Did you mean 'status'?" in phalanx.err
+
+
+@pytest.mark.parametrize("command", [name for section in cli.COMMANDS.values() for name in section])
+def test_every_command_has_help_with_examples(phalanx, command):
+    assert phalanx(command, "--help") == 0
+    assert f"phalanx {command}" in phalanx.out.partition("Examples:")[2]
+
+
+def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
+    phalanx("--help")
+    for section in cli.COMMANDS.values():
+        for name, (_, line) in section.items():
+            assert f"{name} " in phalanx.out
+            assert line.endswith(".")
+
+
+def test_init_writes_a_spec_that_loads_and_refuses_to_overwrite_it(phalanx, tmp_path):
+    assert phalanx("init", "--name", "vision") == 0
+    first = (tmp_path / "phalanx.yaml").read_text()
+    assert phalanx("init", "--name", "other") == 2
+    assert "--force" in phalanx.err
+    assert (tmp_path / "phalanx.yaml").read_text() == first
+    assert phalanx("plan") == 0
+    assert "vision" in phalanx.out
+
+
+def test_the_template_is_json_and_the_same_on_screen_and_in_a_file(phalanx, cloud, tmp_path):
+    assert phalanx("template", "-o", "cluster.json") == 0
+    assert phalanx("template") == 0
+    assert phalanx.out == (tmp_path / "cluster.json").read_text()
+    assert json.loads(phalanx.out)["Resources"]
+
+
+def test_plan_has_json(phalanx, cloud):
+    assert phalanx("plan", "--json") == 0
+    assert json.loads(phalanx.out)["spec"]["nodes"] == 3
+
+
+def test_all_mistakes_of_a_spec_are_told(phalanx, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnods: 4\nnodes: 0\n")
+    assert phalanx("up") == 2
+    assert "nods" in phalanx.err
+    assert "nodes" in phalanx.err
+    assert "Traceback" not in phalanx.err
+
+
+def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
+    cloud.roster = roster(2, missing=[MISSING])
+    assert phalanx("up") == 0
+    assert "CREATE_COMPLETE     Vpc (EC2::VPC)" in phalanx.err
+    assert "deeplearning-worker2 (10.0.1.2) answered: 2 of 3" in phalanx.err
+    assert "missing  deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
+    assert "54.0.0.1" in phalanx.out
+    assert "phalanx down" in phalanx.out
+
+
+def test_up_again_says_so(phalanx, cloud):
+    phalanx("up")
+    assert phalanx("up") == 0
+    assert "is up already" in phalanx.out
+
+
+def test_up_prints_json_alone_on_standard_output(phalanx, cloud):
+    assert phalanx("up", "--json") == 0
+    state = json.loads(phalanx.out)
+    assert (state["state"], state["already"], len(state["nodes"])) == ("CREATE_COMPLETE", False, 2)
+
+
+def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
+    cloud.script = list(HEAD_FAILED)
+    assert phalanx("up") == 4
+    assert "boot script failed: `false` ended with 1" in phalanx.err
+    assert "the end of the boot log of i-1" in phalanx.err
+    assert "the name is free" in phalanx.err
+    assert cloud.stopped
+
+
+def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
+    def interrupt(stack_id, after):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cloud, "events", interrupt)
+    assert phalanx("up") == 130
+    assert "`phalanx up` follows it again, `phalanx down` removes it" in phalanx.err
+    monkeypatch.undo()
+    assert cloud.describe_stack("demo") is not None
+
+
+def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._jobs_running", lambda cluster: 1)
+    cloud.roster = roster(2, missing=[MISSING])
+    phalanx("up")
+    assert phalanx("status") == 0
+    assert "2 ready of 3" in phalanx.out
+    assert "deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
+    assert phalanx("status", "--json") == 0
+    assert json.loads(phalanx.out)["jobs_running"] == 1
+
+
+def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):
+    cloud.roster = roster(2, missing=[MISSING])
+    phalanx("up")
+    assert phalanx("nodes") == 0
+    assert "10.0.1.2" in phalanx.out
+    assert phalanx("nodes", "--json") == 0
+    assert [row["role"] for row in json.loads(phalanx.out)] == ["head", "worker", "worker"]
+
+
+def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
+    phalanx("up")
+    assert phalanx("down", "--yes") == 0
+    assert "nothing of it is left" in phalanx.out
+    assert phalanx("down", "--yes") == 0
+    assert "Nothing to do" in phalanx.out
+
+
+def test_down_without_a_record_works_by_name(phalanx, cloud):
+    cloud.put("demo", "CREATE_COMPLETE")
+    assert phalanx("down", "--json") == 0
+    assert json.loads(phalanx.out)["existed"] is True
+
+
+def test_down_of_a_local_cluster_whose_local_cloud_is_gone_only_forgets(phalanx, tmp_path):
+    Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1").save()
+    assert phalanx("down", "-c", "demo", "-y") == 0
+    assert not (tmp_path / "state/clusters/demo").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["logs"], ["stop"], ["run", "--", "true"]]
+)
+def test_a_cluster_that_nobody_knows_is_told_with_the_way_out(phalanx, command):
+    assert phalanx(*command) == 6
+    assert "phalanx up" in phalanx.err
+
+
+@pytest.mark.parametrize("command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["run", "--", "true"]])
+def test_a_cluster_whose_local_cloud_is_gone_is_told(phalanx, command, tmp_path):
+    cluster = Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1", "/efs").save()
+    (cluster.directory / "ssh_config").write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    assert phalanx(*command) == 6
+    assert "cluster demo is gone" in phalanx.err
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_with_debug(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr(cloud, "describe_stack", lambda name: 1 / 0)
+    assert phalanx("up") == 1
+    assert "ZeroDivisionError" in phalanx.err
+    assert "Traceback" not in phalanx.err
+    assert phalanx("up", "--debug") == 1
+    assert "Traceback" in phalanx.err
+
+
+def test_a_refusal_of_the_cloud_has_its_own_exit_code(phalanx, cloud):
+    cloud.refuse_create = CloudError("these credentials may not", "Ask for a policy.")
+    assert phalanx("up") == 3
+    assert "error: these credentials may not\nAsk for a policy." in phalanx.err
+
+
+def test_local_status_without_a_local_cloud(phalanx):
+    assert phalanx("local", "status", "--json") == 0
+    assert json.loads(phalanx.out) == {"running": False}
+    assert phalanx("local", "stop") == 0
+
+
+def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\n")
+    failing = ["sh", "-c", "echo 'no sshd: apt-get install openssh-server' >&2; exit 1"]
+    monkeypatch.setattr(endpoint, "_serve_argv", lambda: failing)
+    assert phalanx("up") == 5
+    assert "no sshd: apt-get install openssh-server" in phalanx.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_shell_s_script(phalanx, shell):
+    assert phalanx("completion", shell) == 0
+    assert "_PHALANX_COMPLETE" in phalanx.out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (4.24, "4.2 s"), (200, "3 min 20 s"), (18180, "5 h 03 min")]
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text

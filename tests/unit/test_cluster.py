@@ -1,0 +1,99 @@
+"""What this machine keeps of a cluster."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+from fake_cloud import AUTHORITY
+
+from phalanx import cluster as store
+from phalanx.cluster import Cluster
+from phalanx.errors import ClusterError
+from phalanx.stack import SshRoute
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def saved(name="demo", **values):
+    return Cluster(name, "local", "us-east-1", **{"stack_id": "arn", "head_address": "54.0.0.1", **values}).save()
+
+
+def test_a_record_comes_back_as_it_was():
+    cluster = saved(worker_options=("ProxyJump=deeplearning-master",), spec={"nodes": 4})
+    assert Cluster.load("demo") == cluster
+
+
+def test_the_only_cluster_needs_no_name():
+    saved()
+    assert Cluster.load().name == "demo"
+
+
+def test_of_several_clusters_one_must_be_chosen():
+    saved("one"), saved("two")
+    with pytest.raises(ClusterError, match=r"This machine knows one, two"):
+        Cluster.load()
+
+
+def test_an_unknown_name_brings_the_nearest():
+    saved("vision")
+    with pytest.raises(ClusterError, match=r"did you mean 'vision'"):
+        Cluster.load("visoin")
+
+
+@pytest.mark.parametrize("name", ["../demo", "a/b", "", "-x", "1st"])
+def test_a_name_can_t_leave_the_directory(name):
+    with pytest.raises(ClusterError, match="can't be the name"):
+        store.cluster_directory(name)
+
+
+def test_a_damaged_record_is_told(state):
+    saved()
+    (state / "clusters/demo/cluster.json").write_text("{")
+    with pytest.raises(ClusterError, match="is damaged"):
+        Cluster.load("demo")
+
+
+def test_the_key_is_made_once_and_is_private(state):
+    key = store.make_key("demo")
+    assert key.startswith("ssh-ed25519 ")
+    assert store.make_key("demo") == key == store.public_key("demo")
+    directory = state / "clusters/demo"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / "id_ed25519").stat().st_mode) == 0o600
+    assert sorted(path.name for path in directory.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
+
+
+def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
+    cluster = saved()
+    store.write_ssh_config(cluster, AUTHORITY, SshRoute(("ProxyUseFdpass yes",)))
+    text = cluster.ssh_config.read_text()
+    assert "StrictHostKeyChecking yes" in text
+    assert "ProxyUseFdpass yes" in text
+    assert (state / "clusters/demo/known_hosts").read_text() == f"@cert-authority * {AUTHORITY}\n"
+
+
+def test_a_new_authority_is_told_from_the_known_one():
+    cluster = saved()
+    store.write_ssh_config(cluster, AUTHORITY, SshRoute())
+    assert not store.write_authority(cluster, AUTHORITY)
+    assert store.write_authority(cluster, "ssh-ed25519 other")
+
+
+def test_a_cluster_that_is_not_ready_can_t_be_logged_in_to():
+    with pytest.raises(ClusterError, match="not ready"):
+        saved(head_address="").remote()
+
+
+def test_forgetting_leaves_nothing_or_the_boot_logs(state):
+    cluster = saved()
+    store.write_private(cluster.directory / "boot-logs/i-1.log", "text")
+    cluster.forget(keep_logs=True)
+    assert [path.name for path in cluster.directory.iterdir()] == ["boot-logs"]
+    assert store.known() == []
+    cluster.forget()
+    assert not cluster.directory.exists()

@@ -1,0 +1,77 @@
+"""Which modules a command line pulls in: by name, because a stopwatch would be wrong on a busy machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+import json, sys
+from phalanx.cli import execute
+status = execute({arguments!r})
+print("\\n" + json.dumps([status, sorted(sys.modules)]))
+"""
+HEAVY = ("boto3", "botocore", "pydantic", "yaml", "troposphere", "rich", "moto")
+
+
+def loaded(arguments, tmp_path, **variables):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(arguments=arguments)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PHALANX_STATE_DIR": str(tmp_path / "state"), "PATH": "/usr/bin:/bin", **variables},
+        timeout=30,
+    )
+    status, modules = json.loads(done.stdout.splitlines()[-1])
+    return status, modules, done.stderr
+
+
+def heavy(modules):
+    return [name for name in HEAVY if name in modules]
+
+
+def test_help_imports_no_command_and_nothing_heavy(tmp_path):
+    status, modules, _ = loaded(["--help"], tmp_path)
+    assert status == 0
+    assert heavy(modules) == []
+    assert [name for name in modules if name.startswith("phalanx")] == [
+        "phalanx",
+        "phalanx.cli",
+        "phalanx.cli.group",
+        "phalanx.errors",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"]], ids=lambda a: a[0]
+)
+def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_path):
+    record = tmp_path / "state/clusters/demo/cluster.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(
+        json.dumps({"name": "demo", "cloud": "aws", "region": "r", "head_address": "a", "shared": "/efs"})
+    )
+    (tmp_path / "phalanx.yaml").write_text("name: demo # the one\nnodes: 4\n")
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    status, modules, stderr = loaded(arguments, tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert (status, heavy(modules)) == (6, []), stderr
+
+
+def test_importing_phalanx_costs_nothing():
+    code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_every_public_name_is_there():
+    import phalanx
+
+    for name in phalanx.__all__:
+        assert getattr(phalanx, name) is not None
+    assert dir(phalanx) == sorted(phalanx.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        phalanx.nonsense  # noqa: B018

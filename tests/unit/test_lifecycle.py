@@ -1,0 +1,157 @@
+"""Up and down against a cloud in memory: whatever was there before, and whatever goes wrong."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event
+
+from phalanx import cluster as store
+from phalanx.cluster import Cluster
+from phalanx.errors import CloudError, ClusterError, StackFailed
+from phalanx.lifecycle import BringUp, Note, TakeDown, renew_trust
+from phalanx.spec import ClusterSpec
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def spec(**values):
+    return ClusterSpec(**{"name": "demo", "nodes": 2, **values})
+
+
+def up(cloud, **values):
+    bring_up = BringUp(cloud, spec(**values))
+    steps = list(bring_up.steps())
+    return bring_up.result, [step.text for step in steps if isinstance(step, Note)]
+
+
+def test_up_leaves_a_record_that_ssh_can_use():
+    result, _ = up(FakeCloud())
+    assert not result.already
+    cluster = Cluster.load("demo")
+    assert (cluster.head_address, cluster.shared, cluster.slots) == ("54.0.0.1", "/efs", 2)
+    assert "ProxyCommand dial %h %p" in cluster.ssh_config.read_text()
+
+
+def test_the_key_that_was_made_is_the_key_that_is_sent():
+    cloud = FakeCloud()
+    up(cloud)
+    assert cloud.describe_stack("demo").parameters == {"SshPublicKey": store.public_key("demo")}
+
+
+def test_a_second_up_changes_nothing():
+    cloud = FakeCloud()
+    up(cloud)
+    result, _ = up(cloud)
+    assert result.already
+    assert cloud.made == 1
+
+
+def test_up_with_other_settings_says_which():
+    cloud = FakeCloud()
+    up(cloud)
+    with pytest.raises(ClusterError, match=r"other settings: nodes: 2 → 3"):
+        up(cloud, nodes=3)
+
+
+def test_a_killed_up_is_picked_up_by_the_next():
+    cloud = FakeCloud()
+    killed = BringUp(cloud, spec()).steps()
+    next(killed)
+    killed.close()
+    assert not Cluster.load("demo").ready
+    result, notes = up(cloud)
+    assert cloud.made == 1
+    assert "following it" in notes[0]
+    assert result.cluster.ready
+
+
+def test_of_two_ups_at_once_the_refused_one_follows_the_other():
+    class Overtaken(FakeCloud):
+        def create_stack(self, name, template, parameters):
+            super().create_stack(name, template, parameters)
+            raise CloudError("AlreadyExistsException")
+
+    result, _ = up(Overtaken())
+    assert result.cluster.ready
+
+
+def test_a_stack_of_somebody_else_is_not_touched():
+    cloud = FakeCloud()
+    cloud.put("demo", "CREATE_COMPLETE", ours=False)
+    with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
+        up(cloud)
+    with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
+        list(TakeDown(cloud, "demo").steps())
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+
+
+def test_a_cluster_of_another_machine_can_t_be_entered():
+    cloud = FakeCloud()
+    cloud.put("demo", "CREATE_COMPLETE", parameters={"SshPublicKey": "ssh-ed25519 AAAA other"})
+    with pytest.raises(ClusterError, match="another machine's key"):
+        up(cloud)
+
+
+@pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_IN_PROGRESS"])
+def test_remains_of_a_failed_attempt_are_removed_first(status):
+    cloud = FakeCloud()
+    cloud.put("demo", status, [event(1, "demo", "ROLLBACK_COMPLETE", STACK)])
+    result, notes = up(cloud)
+    assert result.cluster.ready
+    assert "removing its remains first" in notes[-1]
+
+
+def test_an_update_under_way_is_left_alone():
+    cloud = FakeCloud()
+    cloud.put("demo", "UPDATE_IN_PROGRESS")
+    with pytest.raises(CloudError, match=r"UPDATE_IN_PROGRESS; `up` can't go on"):
+        up(cloud)
+
+
+def test_a_failure_tells_the_reason_keeps_the_logs_and_frees_the_name(state):
+    cloud = FakeCloud(script=list(HEAD_FAILED))
+    with pytest.raises(StackFailed) as failure:
+        up(cloud)
+    assert "boot script failed: `false` ended with 1" in failure.value.message
+    assert "false: exit 1" in failure.value.message
+    assert "nothing is left" in failure.value.hint
+    assert (state / "clusters/demo/boot-logs/i-1.log").read_text() == "line 1\nfalse: exit 1\n"
+    assert cloud.describe_stack("demo") is None
+    assert store.known() == []
+
+
+def test_a_refused_creation_leaves_no_record():
+    with pytest.raises(CloudError, match="not authorized"):
+        up(FakeCloud(refuse_create=CloudError("not authorized")))
+    assert store.known() == []
+
+
+def test_down_deletes_and_forgets(state):
+    cloud = FakeCloud()
+    up(cloud)
+    take_down = TakeDown(cloud, "demo")
+    list(take_down.steps())
+    assert take_down.found
+    assert cloud.describe_stack("demo") is None
+    assert not (state / "clusters/demo").exists()
+    assert cloud.stopped == 1
+
+
+def test_a_second_down_finds_nothing():
+    cloud = FakeCloud()
+    take_down = TakeDown(cloud, "demo")
+    assert list(take_down.steps()) == []
+    assert not take_down.found
+
+
+def test_trust_is_renewed_from_the_table():
+    cloud = FakeCloud()
+    cluster = up(cloud)[0].cluster
+    assert not renew_trust(lambda name, region: cloud, cluster)
+    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 BBBB new-head"}
+    assert renew_trust(lambda name, region: cloud, cluster)
+    assert "new-head" in (cluster.directory / "known_hosts").read_text()

@@ -1,0 +1,169 @@
+"""ssh from the outside: its command line, its answers, with a program on PATH that answers as ssh does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx import remote as module
+from phalanx.errors import ClusterError
+from phalanx.remote import ConnectionLost, HostRefused, Remote, classify
+
+# Behaves as OpenSSH: -f -N makes a master that listens on ControlPath; a command runs by a shell.
+FAKE_SSH = f"""#!{sys.executable} -IS
+import os, socket, subprocess, sys
+words = sys.argv[1:]
+control = next(w for w in words if w.startswith("ControlPath=")).partition("=")[2]
+here = os.path.dirname(os.path.abspath(__file__))
+pid_file = here + "/pid-" + os.path.basename(control)
+with open(here + "/calls", "a") as calls:
+    print(" ".join(words), file=calls)
+if "-O" in words:
+    os.kill(int(open(pid_file).read()), 15)
+elif "-N" in words:
+    if os.path.exists(here + "/refusal"):
+        sys.stderr.write(open(here + "/refusal").read())
+        sys.exit(255)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(control)
+    listener.listen()
+    child = os.fork()
+    if child:
+        print(child, file=open(pid_file, "w"))
+        os._exit(0)
+    os.setsid()
+    while True:
+        listener.accept()
+else:
+    sys.exit(subprocess.call(["sh", "-c", words[-1]]))
+"""
+
+
+@pytest.fixture
+def bin_directory(tmp_path, monkeypatch):
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "ssh").write_text(FAKE_SSH)
+    (directory / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return directory
+
+
+@pytest.fixture
+def head(tmp_path, bin_directory):
+    config = tmp_path / "ssh_config"
+    yield Remote(config, "deeplearning-master")
+    module.close_all(config)
+
+
+def master_pid(head, bin_directory):
+    return int((bin_directory / f"pid-{head.control_path.name}").read_text())
+
+
+def calls(bin_directory):
+    return (bin_directory / "calls").read_text().splitlines()
+
+
+def test_the_command_line_names_the_config_the_user_and_the_options(tmp_path):
+    node = Remote(tmp_path / "ssh_config", "deeplearning-worker2", "ubuntu", ("HostName=10.0.1.7",))
+    words = node.argv("hostname")
+    assert words[:3] == ["ssh", "-F", str(tmp_path / "ssh_config")]
+    assert words[-4:] == ["HostName=10.0.1.7", "-T", "deeplearning-worker2", "hostname"]
+    assert words[words.index("-l") + 1] == "ubuntu"
+    assert node.argv(None, terminal=True)[-2:] == ["-t", "deeplearning-worker2"]
+
+
+def test_control_paths_are_short_private_and_different_for_each_node(tmp_path):
+    deep = tmp_path / ("x" * 100) / "ssh_config"
+    paths = {Remote(deep, host, user).control_path for host in ("a", "b") for user in ("phalanx", "ubuntu")}
+    assert len(paths) == 4
+    assert all(len(str(path)) < 80 for path in paths)
+    assert Path(paths.pop()).parent.stat().st_mode & 0o077 == 0
+
+
+def test_run_gives_status_and_output_over_one_connection(head, bin_directory):
+    assert head.run("echo out; echo err >&2", timeout_s=5).stdout == b"out\n"
+    assert head.run("cat", input=b"text", timeout_s=5).stdout == b"text"
+    assert head.run("exit 3", timeout_s=5, check=False).status == 3
+    assert sum(" -N " in call for call in calls(bin_directory)) == 1
+
+
+def test_a_failing_command_is_told_with_what_it_said(head):
+    with pytest.raises(ClusterError, match=r"`echo no >&2; exit 2` on deeplearning-master ended with status 2: no"):
+        head.run("echo no >&2; exit 2", timeout_s=5)
+
+
+def test_a_command_has_a_deadline(head):
+    with pytest.raises(ClusterError, match=r"did not end within 0.2 s"):
+        head.run("exec sleep 20", timeout_s=0.2)
+
+
+def test_status_255_is_the_command_s_own_while_the_connection_lives(head):
+    assert head.run("exit 255", timeout_s=5, check=False).status == 255
+
+
+def test_status_255_without_a_connection_is_a_broken_one(head, bin_directory):
+    head.connect()
+    master = master_pid(head, bin_directory)
+    with pytest.raises(ConnectionLost, match="broke while"):
+        head.run(f"kill -9 {master}; sleep 0.1; exit 255", timeout_s=5, check=False)
+
+
+def test_a_stale_socket_is_replaced(head, bin_directory):
+    head.connect()
+    os.kill(master_pid(head, bin_directory), signal.SIGKILL)
+    assert head.run("echo again", timeout_s=5).stdout == b"again\n"
+
+
+def test_closing_ends_every_connection(head, bin_directory):
+    head.connect()
+    pid = master_pid(head, bin_directory)
+    module.close_all(head.config)
+    assert not head.connected()
+    assert not head.control_path.exists()
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    assert listed.strip()[:1] in ("", "Z")
+
+
+def test_a_refused_host_is_mended_once(head, bin_directory):
+    refusal = bin_directory / "refusal"
+    refusal.write_text("No ED25519 host key is known for x.\nHost key verification failed.\n")
+    seen = []
+
+    def mend(error):
+        seen.append(type(error))
+        refusal.unlink()
+        return True
+
+    mended = Remote(head.config, head.host, mend=mend)
+    assert mended.run("echo in", timeout_s=5).stdout == b"in\n"
+    assert seen == [HostRefused]
+
+
+def test_what_can_t_be_mended_is_raised(head, bin_directory):
+    (bin_directory / "refusal").write_text("ssh: connect to host x port 22: Connection refused\n")
+    with pytest.raises(ConnectionLost, match=r"nothing listens there"):
+        Remote(head.config, head.host, mend=lambda error: False).connect()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("Host key verification failed.", HostRefused, "not certified"),
+        ("phalanx@x: Permission denied (publickey).", ClusterError, "does not accept this machine's key"),
+        ("ssh: connect to host x port 22: Connection timed out", ConnectionLost, "does not answer"),
+        ("ssh: Could not resolve hostname x: Name or service not known", ConnectionLost, "name is unknown"),
+        ("kex_exchange_identification: Connection closed by remote host", ConnectionLost, "closed by remote host"),
+        ("", ConnectionLost, "without a word"),
+    ],
+)
+def test_what_ssh_says_becomes_one_sentence(said, kind, words):
+    error = classify("deeplearning-master", said)
+    assert type(error) is kind
+    assert words in error.message
+    assert error.hint

@@ -1,0 +1,87 @@
+"""Stacks against a cloud in memory: events once, nodes as they answer, failures explained, deletions proven."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
+
+from phalanx.errors import CloudError, StackFailed
+from phalanx.stack import Creation, Deletion, NodeAnswered, NodeMissing, Stack, StackEvent, destroy, wait_ready
+
+
+def asked_for(cloud):
+    return Stack(cloud, "demo", cloud.create_stack("demo", "{}", {}))
+
+
+def test_each_event_is_told_once_and_in_order():
+    steps = list(Creation(asked_for(FakeCloud())).steps())
+    assert [step for step in steps if isinstance(step, StackEvent)] == READY
+
+
+def test_nodes_are_told_as_they_answer_and_missing_ones_with_their_reason():
+    cloud = FakeCloud(roster=roster(2, missing=[MISSING]))
+    steps = list(Creation(asked_for(cloud)).steps())
+    answered = [step for step in steps if isinstance(step, NodeAnswered)]
+    assert [(step.name, step.answered, step.requested) for step in answered] == [
+        ("deeplearning-worker1", 1, 3),
+        ("deeplearning-worker2", 2, 3),
+    ]
+    assert NodeMissing("deeplearning-worker3", "InsufficientInstanceCapacity") in steps
+
+
+def test_wait_ready_gives_the_roster():
+    assert len(wait_ready(asked_for(FakeCloud())).nodes) == 2
+
+
+def test_a_failure_is_told_in_the_head_s_own_words():
+    with pytest.raises(StackFailed, match=r"^boot script failed: `false` ended with 1$"):
+        wait_ready(asked_for(FakeCloud(script=HEAD_FAILED)))
+
+
+def test_the_first_failure_counts_and_not_what_was_cancelled_for_it():
+    script = [
+        event(1, "Nat", "CREATE_FAILED", "AWS::EC2::NatGateway", "Resource creation cancelled"),
+        event(2, "FileSystem", "CREATE_FAILED", "AWS::EFS::FileSystem", "quota of file systems reached"),
+        event(3, "demo", "ROLLBACK_COMPLETE", STACK),
+    ]
+    with pytest.raises(StackFailed, match=r"FileSystem \(AWS::EFS::FileSystem\): quota of file systems reached"):
+        wait_ready(asked_for(FakeCloud(script=script)))
+
+
+def test_a_wait_ends_and_says_what_it_waited_for():
+    stack = asked_for(FakeCloud(script=READY[:2]))
+    with pytest.raises(CloudError, match=r"gave up waiting for stack demo to be created.*CREATE_IN_PROGRESS"):
+        wait_ready(stack, deadline_s=0)
+
+
+def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_group():
+    cloud = FakeCloud(script=[*HEAD_FAILED], left=[["instance i-1 (shutting-down)"], []])
+    stack = asked_for(cloud)
+    destroy(stack)
+    assert cloud.describe_stack(stack.stack_id).status == "DELETE_COMPLETE"
+    assert cloud.left == []
+    assert cloud.deleted_groups == ["physical-LogGroup"]
+
+
+def test_what_is_left_is_named():
+    cloud = FakeCloud(poll_interval_s=0.01, left=[["Volume vol-1"]] * 1000)
+    with pytest.raises(CloudError, match=r"everything of demo to be gone.*Volume vol-1"):
+        list(Deletion(asked_for(cloud), deadline_s=0.2).steps())
+
+
+def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():
+    class Stubborn(FakeCloud):
+        tries = 0
+
+        def delete_stack(self, stack_id):
+            super().delete_stack(stack_id)
+            self.tries += 1
+            stack = self.stacks[stack_id]
+            number = len(stack.script)
+            failed = event(number + 10, "Subnet", "DELETE_FAILED", "AWS::EC2::Subnet", "has dependencies")
+            stack.script[-2:] = [failed, event(number + 11, "demo", "DELETE_FAILED", STACK)]
+
+    cloud = Stubborn()
+    with pytest.raises(CloudError, match=r"Subnet \(physical-Subnet\): has dependencies"):
+        destroy(asked_for(cloud))
+    assert cloud.tries == 2
