@@ -72,7 +72,7 @@ def _pss_kib(pid: int) -> int:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except PermissionError:
         raise SystemExit("memory: the nodes' accounts are not yours; measure this as root") from None
-    except ProcessLookupError:  # it ended meanwhile
+    except (ProcessLookupError, FileNotFoundError):  # it ended meanwhile
         return 0
     return next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
 
