@@ -6,12 +6,13 @@ import errno
 import os
 import socket
 import struct
+from typing import NamedTuple
 
 _NLMSG_ERROR = 2
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 18, 20, 24
 _REQUEST_ACK = 0x1 | 0x4
 _CREATE_EXCLUSIVE = 0x400 | 0x200
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 4, 10, 18, 28
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _RTA_GATEWAY = 1, 2, 5
 _IFF_UP = 1
@@ -37,6 +38,14 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, flags, change)
 
 
+class Peer(NamedTuple):
+    """The far end of a veth: its name, hardware address and the fd of its network namespace."""
+
+    name: str
+    mac: str
+    netns: int
+
+
 class Rtnetlink:
     """Works in the network namespace that its thread was in when it was made, wherever that thread goes later.
 
@@ -57,10 +66,12 @@ class Rtnetlink:
         body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + kind
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, body)
 
-    def add_veth(self, name: str, master: int, peer: str, peer_netns: int, mtu: int) -> None:
-        """A pair: `name` (up, port of the bridge with index `master`) here, `peer` in the namespace of that fd."""
-        far = _link() + attribute(_IFLA_IFNAME, peer) + attribute(_IFLA_MTU, mtu)
-        far += attribute(_IFLA_NET_NS_FD, peer_netns)
+    def add_veth(self, name: str, master: int, peer: Peer, mtu: int) -> None:
+        """A pair: `name` here, up and a port of the bridge with index `master`; `peer` there, down."""
+        far = _link() + attribute(_IFLA_IFNAME, peer.name) + attribute(_IFLA_MTU, mtu)
+        far += attribute(_IFLA_ADDRESS, bytes.fromhex(peer.mac.replace(":", ""))) + attribute(
+            _IFLA_NET_NS_FD, peer.netns
+        )
         pair = attribute(_IFLA_INFO_KIND, "veth") + attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, far))
         near = _link(0, _IFF_UP, _IFF_UP) + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu)
         near += attribute(_IFLA_MASTER, master) + attribute(_IFLA_LINKINFO, pair)

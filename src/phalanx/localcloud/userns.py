@@ -108,9 +108,17 @@ def _write_range_map(pid: int) -> None:
         _write(f"/proc/{pid}/gid_map", identity_map(Path("/proc/self/gid_map").read_text()))
         _write(f"/proc/{pid}/uid_map", identity_map(Path("/proc/self/uid_map").read_text()))
         return
-    name = pwd.getpwuid(os.getuid()).pw_name
+    name = user_name()
     _run_helper("newgidmap", pid, os.getgid(), *subordinate_range(Path("/etc/subgid"), name, os.getuid()))
     _run_helper("newuidmap", pid, os.getuid(), *subordinate_range(Path("/etc/subuid"), name, os.getuid()))
+
+
+def user_name() -> str:
+    """Ours; the uid as text where it has no account."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def identity_map(own_map: str) -> str:

@@ -92,3 +92,8 @@ class Site:
 
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def mac_of(address: str) -> str:
+    """The hardware address of the interface with this IPv4 address; 0a: as on EC2, locally administered."""
+    return ":".join(["0a", "ff", *(f"{int(part):02x}" for part in address.split("."))])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.netlink import Rtnetlink
-from phalanx.localcloud.nodes.machine import API_ADDRESS, IMDS_ADDRESS
+from phalanx.localcloud.netlink import Peer, Rtnetlink
+from phalanx.localcloud.nodes.machine import API_ADDRESS, IMDS_ADDRESS, mac_of
 
 _BRIDGE = "vpc"
 # AWS lets instances of a VPC send frames of this size (docs: EC2, network MTU)
@@ -60,7 +60,7 @@ class Vpc:
         bridge = Rtnetlink()
         kernel.unshare(kernel.CLONE_NEWNET)
         own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        bridge.add_veth(link, self._bridge, "eth0", own, _MTU)
+        bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), own), _MTU)
         bridge.close()
         os.close(own)
         node = Rtnetlink()

@@ -1,0 +1,271 @@
+"""The instance metadata service, version 2: one server for all nodes, which it knows by VPC and source address."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from phalanx.localcloud.nodes.machine import mac_of
+
+_MAX_TTL_S = 21600
+_IDLE_TIMEOUT_S = 10
+_TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
+_TOKEN_HEADER = "X-aws-ec2-metadata-token"
+_VERSION = re.compile(r"/(latest|\d{4}-\d{2}-\d{2})(/.*)?$")
+
+
+@dataclass(frozen=True)
+class InstanceFacts:
+    """What an instance may know of itself.
+
+    `credentials()` returns the JSON document of its role as AWS gives it (AccessKeyId, SecretAccessKey, Token,
+    Expiration …). `tags` are the ones to show: none unless the instance's metadata options say so.
+    """
+
+    instance_id: str
+    instance_type: str
+    address: str
+    hostname: str
+    zone: str
+    region: str
+    image_id: str
+    public_address: str | None
+    role_name: str | None
+    credentials: Callable[[], Mapping[str, Any]]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    user_data: bytes = b""
+    account: str = "123456789012"
+
+
+Lookup = Callable[[str, str], "InstanceFacts | None"]
+Value = str | bytes | Callable[[], str]
+
+
+def documents(facts: InstanceFacts) -> dict[str, Value]:
+    """Every path below /latest/ that answers for this instance; the folders between them are listings."""
+    return {
+        **{f"meta-data/{path}": value for path, value in _metadata(facts).items()},
+        "dynamic/instance-identity/document": json.dumps(_identity(facts), indent=2),
+        **({"user-data": facts.user_data} if facts.user_data else {}),
+    }
+
+
+def full_hostname(facts: InstanceFacts) -> str:
+    """ip-10-0-1-12.ec2.internal; in other Regions than us-east-1 …REGION.compute.internal."""
+    domain = "ec2.internal" if facts.region == "us-east-1" else f"{facts.region}.compute.internal"
+    return f"{facts.hostname.partition('.')[0]}.{domain}"
+
+
+def _metadata(facts: InstanceFacts) -> dict[str, Value]:
+    hostname = full_hostname(facts)
+    return {
+        "ami-id": facts.image_id,
+        "ami-launch-index": "0",
+        "hostname": hostname,
+        "instance-action": "none",
+        "instance-id": facts.instance_id,
+        "instance-life-cycle": "on-demand",
+        "instance-type": facts.instance_type,
+        "local-hostname": hostname,
+        "local-ipv4": facts.address,
+        "mac": mac_of(facts.address),
+        "placement/availability-zone": facts.zone,
+        "placement/region": facts.region,
+        "services/domain": "amazonaws.com",
+        "services/partition": "aws",
+        **_interface(facts),
+        **_public(facts),
+        **_role(facts),
+        **{f"tags/instance/{key}": value for key, value in facts.tags.items()},
+    }
+
+
+def _interface(facts: InstanceFacts) -> dict[str, Value]:
+    base = f"network/interfaces/macs/{mac_of(facts.address)}"
+    public: dict[str, Value] = {f"{base}/public-ipv4s": facts.public_address} if facts.public_address else {}
+    return {
+        f"{base}/device-number": "0",
+        f"{base}/local-hostname": full_hostname(facts),
+        f"{base}/local-ipv4s": facts.address,
+        f"{base}/mac": mac_of(facts.address),
+        f"{base}/owner-id": facts.account,
+        **public,
+    }
+
+
+def _public(facts: InstanceFacts) -> dict[str, Value]:
+    """Absent, and 404, without a public address."""
+    if not facts.public_address:
+        return {}
+    domain = "compute-1" if facts.region == "us-east-1" else f"{facts.region}.compute"
+    name = f"ec2-{facts.public_address.replace('.', '-')}.{domain}.amazonaws.com"
+    return {"public-ipv4": facts.public_address, "public-hostname": name}
+
+
+def _role(facts: InstanceFacts) -> dict[str, Value]:
+    """Absent, and 404, without an instance profile."""
+    if not facts.role_name:
+        return {}
+    profile = f"arn:aws:iam::{facts.account}:instance-profile/{facts.role_name}"
+    info = {"Code": "Success", "InstanceProfileArn": profile, "InstanceProfileId": f"AIPA{facts.role_name}"}
+    return {
+        "iam/info": json.dumps(info, indent=2),
+        f"iam/security-credentials/{facts.role_name}": lambda: json.dumps(dict(facts.credentials()), indent=2),
+    }
+
+
+def _identity(facts: InstanceFacts) -> dict[str, Any]:
+    return {
+        "accountId": facts.account,
+        "architecture": "x86_64",
+        "availabilityZone": facts.zone,
+        "imageId": facts.image_id,
+        "instanceId": facts.instance_id,
+        "instanceType": facts.instance_type,
+        "privateIp": facts.address,
+        "region": facts.region,
+        "version": "2017-09-30",
+    }
+
+
+def find(tree: Mapping[str, Value], path: str) -> str | bytes | None:
+    """The text at `path`, or the listing of the folder there (folders end in "/"); None is a 404."""
+    path = re.sub("/+", "/", path).strip("/")
+    if path in tree:
+        value = tree[path]
+        return value() if callable(value) else value
+    prefix = f"{path}/" if path else ""
+    names = {name[len(prefix) :] for name in tree if name.startswith(prefix)}
+    return "\n".join(sorted({first + slash for first, slash, _rest in (name.partition("/") for name in names)})) or None
+
+
+class Tokens:
+    """Session tokens: each is good for the instance that asked for it, until its time is over."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._issued: dict[str, tuple[str, float]] = {}
+        self._lock = threading.Lock()
+
+    def issue(self, instance_id: str, ttl_s: int) -> str:
+        token = secrets.token_urlsafe(42)
+        with self._lock:
+            now = self._now()
+            self._issued = {key: entry for key, entry in self._issued.items() if entry[1] > now}
+            self._issued[token] = (instance_id, now + ttl_s)
+        return token
+
+    def remaining_s(self, instance_id: str, token: str) -> int | None:
+        """Seconds that the token is still good for, None when it is not."""
+        owner, end = self._issued.get(token, ("", 0.0))
+        left = end - self._now()
+        return int(left) if owner == instance_id and left > 0 else None
+
+
+class Imds:
+    """`lookup(vpc_id, source address)` says who is asking; one listener per VPC."""
+
+    def __init__(self, lookup: Lookup, now: Callable[[], float] = time.monotonic) -> None:
+        self._lookup = lookup
+        self._tokens = Tokens(now)
+        self._servers: dict[str, _Server] = {}
+
+    def attach(self, vpc_id: str, listener: socket.socket) -> None:
+        """Answer on this listening socket, from a thread of its own."""
+        server = _Server(listener, self._tokens, lambda address: self._lookup(vpc_id, address))
+        self._servers[vpc_id] = server
+        threading.Thread(target=server.serve_forever, args=(0.1,), name=f"imds-{vpc_id}", daemon=True).start()
+
+    def detach(self, vpc_id: str) -> None:
+        """Stop answering there and close the socket; no error when it is not attached."""
+        server = self._servers.pop(vpc_id, None)
+        if server:
+            server.shutdown()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, tokens: Tokens, lookup: Callable[[str], InstanceFacts | None]) -> None:
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.tokens = tokens
+        self.lookup = lookup
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "EC2ws"
+    sys_version = ""
+    timeout = _IDLE_TIMEOUT_S
+
+    def do_PUT(self) -> None:
+        facts = self._who()
+        if facts is None or self.path.rstrip("/") != "/latest/api/token":
+            self._answer(HTTPStatus.NOT_FOUND if facts is None else HTTPStatus.METHOD_NOT_ALLOWED)
+        elif "X-Forwarded-For" in self.headers:
+            # a request that came through a proxy gets no token (docs: EC2, IMDSv2)
+            self._answer(HTTPStatus.FORBIDDEN)
+        elif not (ttl_s := _ttl_s(self.headers.get(_TTL_HEADER, ""))):
+            self._answer(HTTPStatus.BAD_REQUEST)
+        else:
+            self._answer(HTTPStatus.OK, self._server().tokens.issue(facts.instance_id, ttl_s), ttl_s)
+
+    def do_GET(self) -> None:
+        facts = self._who()
+        if facts is None:
+            self._answer(HTTPStatus.NOT_FOUND)
+            return
+        left_s = self._server().tokens.remaining_s(facts.instance_id, self.headers.get(_TOKEN_HEADER, ""))
+        if left_s is None:
+            self._answer(HTTPStatus.UNAUTHORIZED)
+            return
+        found = self._find(facts)
+        self._answer(HTTPStatus.OK if found is not None else HTTPStatus.NOT_FOUND, found, left_s)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _server(self) -> _Server:
+        return cast(_Server, self.server)
+
+    def _who(self) -> InstanceFacts | None:
+        return self._server().lookup(self.client_address[0])
+
+    def _find(self, facts: InstanceFacts) -> str | bytes | None:
+        path = self.path.partition("?")[0]
+        if path == "/":
+            return "latest"
+        match = _VERSION.match(path)
+        return find(documents(facts), match[2] or "") if match else None
+
+    def _answer(self, status: HTTPStatus, body: str | bytes | None = None, ttl_s: int | None = None) -> None:
+        raw = body.encode() if isinstance(body, str) else body or b""
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(raw)))
+        if ttl_s is not None:
+            self.send_header(_TTL_HEADER, str(ttl_s))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Thousands of requests a boot would bury the log."""
+
+
+def _ttl_s(text: str) -> int:
+    """0 when it is missing or out of AWS's bounds."""
+    return int(text) if text.isascii() and text.isdigit() and 1 <= int(text) <= _MAX_TTL_S else 0

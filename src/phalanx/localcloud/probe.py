@@ -1,0 +1,233 @@
+"""What this machine can do: tries to build a node in each mode, and says how to mend what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.localcloud import kernel, userns
+from phalanx.localcloud.nodes import rootfs
+from phalanx.localcloud.nodes.machine import Machine, Site
+from phalanx.localcloud.nodes.vpc import Vpc
+
+_TRIAL_TIMEOUT_S = 10
+# mount_setattr(2), with which the host's files are made read-only in nodes
+_MIN_LINUX = (5, 12)
+_PROGRAMS = (("/usr/sbin/sshd", "openssh-server"), ("/usr/bin/ssh", "openssh-client"))
+_SYSCTL = Path("/proc/sys")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that is not there, and the command that mends it."""
+
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`mode` is the one to use ("" when `ok` is false); `missing` then explains what keeps a better one away."""
+
+    ok: bool
+    mode: str
+    missing: tuple[Missing, ...]
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Print the verdict as JSON; status 0 when the local cloud can run here."""
+    parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud probe")
+    parser.add_argument("--mode", choices=("auto", *userns.MODES), default="auto")
+    verdict = find_mode(parser.parse_args(arguments).mode)
+    print(json.dumps(dataclasses.asdict(verdict)))
+    return 0 if verdict.ok else 1
+
+
+def find_mode(wanted: str = "auto") -> Verdict:
+    """Try `wanted`; "auto" is range and else single (root is never chosen, only asked for)."""
+    if missing := _missing_basics():
+        return Verdict(False, "", missing)
+    if wanted != "auto":
+        problem = try_mode(wanted)
+        return Verdict(False, "", (problem,)) if problem else Verdict(True, wanted, ())
+    no_range = try_mode("range")
+    if no_range is None:
+        return Verdict(True, "range", ())
+    no_single = try_mode("single")
+    if no_single is None:
+        return Verdict(True, "single", (_unseparated(no_range),))
+    return Verdict(False, "", (no_single,))
+
+
+def _unseparated(no_range: Missing) -> Missing:
+    return Missing(f"Accounts on nodes are not separated (every user is uid 0 there): {no_range.what}", no_range.mend)
+
+
+def _missing_basics() -> tuple[Missing, ...]:
+    if sys.platform != "linux":
+        what = f"The local cloud's nodes are Linux namespaces, and this is {platform.system()}."
+        return (Missing(what, "Run phalanx in a Linux virtual machine (limactl start; multipass launch), or use AWS."),)
+    release = platform.release()
+    if _version(release) < _MIN_LINUX:
+        what = f"The local cloud needs Linux {_MIN_LINUX[0]}.{_MIN_LINUX[1]} or newer; this is {release}."
+        return (Missing(what, "sudo apt-get dist-upgrade && sudo reboot"),)
+    return tuple(
+        Missing(f"{program} is not installed.", f"sudo apt-get install -y {package}")
+        for program, package in _PROGRAMS
+        if not os.access(program, os.X_OK)
+    )
+
+
+def _version(release: str) -> tuple[int, int]:
+    major, minor, *_rest = [*release.split("."), "0"]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
+
+
+def try_mode(mode: str) -> Missing | None:
+    """Build a node's namespaces, network and root file system in a child; None when all of it worked."""
+    with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as scratch:
+        try:
+            failure = _run_trial(mode, Path(scratch).resolve())
+        except userns.NamespaceError as problem:
+            failure = (problem.step, problem.code, problem.detail)
+    return diagnose(*failure, _host()) if failure else None
+
+
+def _run_trial(mode: str, scratch: Path) -> tuple[str, int, str] | None:
+    """(step, errno, words) of what failed."""
+    said_r, said_w = os.pipe()
+    pid = userns.spawn(mode, lambda: _trial(mode, scratch, said_w))
+    os.close(said_w)
+    with os.fdopen(said_r) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    if text == "ok":
+        return None
+    step, code, words = json.loads(text) if text else ("trial", 0, "it ended without a word")
+    return step, code, words
+
+
+def _trial(mode: str, scratch: Path, said_w: int) -> int:
+    """In the child. The alarm is the deadline: its end closes the pipe."""
+    signal.alarm(_TRIAL_TIMEOUT_S)
+    try:
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
+        kernel.unshare(kernel.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            kernel.die_with_parent()
+            os._exit(_build(mode, scratch, said_w))
+        os.waitpid(pid, 0)
+    except OSError as problem:
+        _say(said_w, problem)
+    return 0
+
+
+def _build(mode: str, scratch: Path, said_w: int) -> int:
+    """As process 1 of a pid namespace: what the supervisor and a node's init do first."""
+    try:
+        kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
+        kernel.mount("proc", "/proc", "proc")
+        site = Site(scratch, mode, (), ())
+        machine = Machine("i-probe", "vpc-probe", "10.0.0.0/16", "10.0.0.4", "probe", "", 1, b"", "", "", ())
+        for directory in (site.image / "etc", site.image / "sbin", site.node(machine.instance_id) / "root"):
+            directory.mkdir(parents=True)
+        vpc = Vpc()
+        vpc.serve(machine.vpc_cidr)
+        vpc.join("probe", machine.address, machine.vpc_cidr)
+        kernel.pivot_root(str(rootfs.build(site, machine)))
+        os.write(said_w, b"ok")
+    except OSError as problem:
+        _say(said_w, problem)
+    except Exception:
+        os.write(said_w, json.dumps(["trial", 0, traceback.format_exc()[-2000:]]).encode())
+    return 0
+
+
+def _say(said_w: int, problem: OSError) -> None:
+    step = str(problem.filename or problem.strerror or problem)
+    os.write(said_w, json.dumps([step, problem.errno or 0, problem.strerror or ""]).encode())
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the diagnosis of a failure looks at."""
+
+    user: str
+    root: bool
+    restricted_by_apparmor: bool
+    clone_forbidden: bool
+    max_user_namespaces: int
+    has_newuidmap: bool
+    python: str
+
+
+def _host() -> Host:
+    return Host(
+        user=userns.user_name(),
+        root=os.geteuid() == 0,
+        restricted_by_apparmor=_sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1",
+        clone_forbidden=_sysctl("kernel/unprivileged_userns_clone") == "0",
+        max_user_namespaces=int(_sysctl("user/max_user_namespaces") or "-1"),
+        has_newuidmap=bool(shutil.which("newuidmap") and shutil.which("newgidmap")),
+        python=str(Path(sys.executable).resolve()),
+    )
+
+
+def _sysctl(name: str) -> str:
+    try:
+        return (_SYSCTL / name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def diagnose(step: str, code: int, words: str, host: Host) -> Missing:
+    """What a failed step means on this host, and the command that mends it."""
+    if step in ("newuidmap", "newgidmap", "subordinate ids"):
+        return _no_range(step, words, host)
+    if code == errno.ENOSPC and step == "unshare":
+        what = f"The limit of user namespaces (user.max_user_namespaces = {host.max_user_namespaces}) is reached."
+        return Missing(what, "sudo sysctl -w user.max_user_namespaces=65536")
+    if code in (errno.EPERM, errno.EACCES):
+        return _forbidden(step, words, host)
+    if code in (errno.EOPNOTSUPP, errno.ENODEV):
+        return Missing(f"The kernel lacks a module: {step}: {words}.", "sudo modprobe -a bridge veth overlay")
+    return Missing(f"Building a node failed at {step}: {words}.", "Please report this as a bug of phalanx.")
+
+
+def _no_range(step: str, words: str, host: Host) -> Missing:
+    if not host.has_newuidmap:
+        return Missing("newuidmap is not installed.", "sudo apt-get install -y uidmap")
+    if step == "subordinate ids":
+        ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
+        return Missing(f"{host.user} has no subordinate ids: {words}.", f"sudo usermod {ranges} {host.user}")
+    return Missing(f"{step} failed: {words}.", "sudo apt-get install -y --reinstall uidmap")
+
+
+def _forbidden(step: str, words: str, host: Host) -> Missing:
+    if host.restricted_by_apparmor and not host.root:
+        what = "AppArmor forbids user namespaces to ordinary users (Ubuntu's default since 23.10)."
+        profile = f"profile phalanx {host.python} flags=(unconfined) {{ userns, }}"
+        mend = (
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   (until the next boot; or, for this Python "
+            f"only: printf 'abi <abi/4.0>,\\n{profile}\\n' | sudo tee /etc/apparmor.d/phalanx && "
+            "sudo apparmor_parser -r /etc/apparmor.d/phalanx)"
+        )
+        return Missing(what, mend)
+    if host.clone_forbidden and not host.root:
+        what = "User namespaces are switched off for ordinary users."
+        return Missing(what, "sudo sysctl -w kernel.unprivileged_userns_clone=1")
+    what = f"Namespaces are forbidden here, as in most containers: {step}: {words}."
+    return Missing(what, "docker run --privileged …  (or run phalanx outside of the container)")
