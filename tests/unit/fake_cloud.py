@@ -125,10 +125,8 @@ class FakeCloud:
         stack = self.stacks[stack_id]
         stack.state = replace(stack.state, status="DELETE_IN_PROGRESS")
         number = len(stack.script) + 1
-        stack.script = stack.script[: stack.shown] + [
-            event(number, "Vpc", "DELETE_COMPLETE"),
-            event(number + 1, stack.state.name, "DELETE_COMPLETE", STACK),
-        ]
+        gone = [event(number, "Vpc", "DELETE_COMPLETE"), event(number + 1, stack.state.name, "DELETE_COMPLETE", STACK)]
+        stack.script = [*stack.script[: stack.shown], *gone]
 
     def leftovers(self, cluster, resources):
         return self.left.pop(0) if self.left else []

@@ -1,0 +1,154 @@
+"""The door to AWS's API: refusals in words, pages, remains; no network, no credentials."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from botocore import exceptions as boto
+
+from phalanx import clouds
+from phalanx.clouds import lookups, remains
+from phalanx.clouds.api import ApiCloud
+from phalanx.clouds.refusals import is_gone, translate
+from phalanx.errors import CloudError, SpecError
+from phalanx.spec import ClusterSpec
+from phalanx.stack import Resource
+
+
+def refused(code, words="", operation="CreateStack"):
+    return boto.ClientError({"Error": {"Code": code, "Message": words}}, operation)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (boto.NoCredentialsError(), "no AWS credentials were found", "AWS_ACCESS_KEY_ID"),
+        (refused("ExpiredToken"), "have expired", "aws sso login"),
+        (refused("InvalidClientTokenId"), "does not know these credentials", "aws configure"),
+        (
+            refused("AccessDenied", "User: x is not authorized to perform: iam:CreateRole on resource: y"),
+            "may not call iam:CreateRole",
+            "a policy that allows iam:CreateRole",
+        ),
+        (refused("UnauthorizedOperation", "no"), "may not call cloudformation:CreateStack", "a policy that allows"),
+        (refused("Throttling", "Rate exceeded"), "throttles cloudformation:CreateStack", "Try again"),
+        (boto.EndpointConnectionError(endpoint_url="https://x"), "AWS in r does not answer", "network"),
+        (refused("LimitExceeded", "Limit of stacks"), "refused (LimitExceeded): Limit of stacks", ""),
+    ],
+)
+def test_a_refusal_says_what_failed_and_the_way_out(error, message, hint):
+    told = translate(error, "cloudformation:CreateStack", "AWS in r")
+    assert message in told.message
+    assert hint in told.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "gone"),
+    [
+        ("ValidationError", "Stack with id demo does not exist", True),
+        ("ResourceNotFoundException", "", True),
+        ("InvalidVpcID.NotFound", "", True),
+        ("AWS.SimpleQueueService.NonExistentQueue", "", True),
+        ("NoSuchEntity", "", True),
+        ("ValidationError", "1 validation error detected", False),
+        ("AccessDenied", "role not found in policy", False),
+    ],
+)
+def test_gone_is_told_from_refused(code, words, gone):
+    assert is_gone(refused(code, words)) is gone
+
+
+class Scripted(ApiCloud):
+    """Answers calls from a table of (service, operation) → answer, error, or list of them."""
+
+    def __init__(self, answers):
+        super().__init__("us-east-1")
+        self.answers = {key: list(value) if isinstance(value, list) else value for key, value in answers.items()}
+        self.asked = []
+
+    def call(self, service, operation, **arguments):
+        self.asked.append((operation, arguments))
+        answer = self.answers.get((service, operation), {})
+        answer = answer.pop(0) if isinstance(answer, list) else answer
+        if isinstance(answer, Exception):
+            raise translate(answer, f"{service}:{operation}", "AWS") from answer
+        return answer
+
+
+def entry(number):
+    at = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    return {"EventId": f"e{number}", "Timestamp": at, "LogicalResourceId": f"r{number}", "ResourceStatus": "X"}
+
+
+def test_events_come_oldest_first_and_only_new_pages_are_read():
+    pages = [
+        {"StackEvents": [entry(4), entry(3)], "NextToken": "n"},
+        {"StackEvents": [entry(2), entry(1)], "NextToken": "m"},
+    ]
+    cloud = Scripted({("cloudformation", "describe_stack_events"): pages})
+    assert [event.event_id for event in cloud.events("arn", "e1")] == ["e2", "e3", "e4"]
+    assert len(cloud.asked) == 2
+
+
+def test_a_stack_that_is_not_there_is_none():
+    gone = refused("ValidationError", "Stack with id demo does not exist")
+    assert Scripted({("cloudformation", "describe_stacks"): gone}).describe_stack("demo") is None
+
+
+def test_a_stack_that_can_t_be_asked_about_is_an_error():
+    with pytest.raises(CloudError, match="may not call"):
+        Scripted({("cloudformation", "describe_stacks"): refused("AccessDenied")}).describe_stack("demo")
+
+
+def test_remains_are_named_and_what_is_ending_does_not_count():
+    resources = [
+        Resource("HeadQueue", "https://queue", "AWS::SQS::Queue"),
+        Resource("HeadRole", "role", "AWS::IAM::Role"),
+        Resource("FileSystem", "fs-1", "AWS::EFS::FileSystem"),
+    ]
+    instances = [{"InstanceId": "i-1", "State": {"Name": s}} for s in ("terminated", "shutting-down")]
+    cloud = Scripted(
+        {
+            ("ec2", "describe_instances"): {"Reservations": [{"Instances": instances}]},
+            ("ec2", "describe_nat_gateways"): {"NatGateways": [{"NatGatewayId": "nat-1", "State": "deleted"}]},
+            ("ec2", "describe_volumes"): {"Volumes": [{"VolumeId": "vol-1", "State": "available"}]},
+            ("sqs", "get_queue_attributes"): refused("AWS.SimpleQueueService.NonExistentQueue"),
+            ("efs", "describe_file_systems"): refused("FileSystemNotFound"),
+            ("iam", "get_role"): {"Role": {}},
+        }
+    )
+    assert remains.find(cloud, "demo", resources) == ["instance i-1 (shutting-down)", "Volume vol-1", "HeadRole role"]
+
+
+def test_facts_are_read_from_what_ec2_says():
+    described = {
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "VCpuInfo": {"DefaultVCpus": 48},
+        "MemoryInfo": {"SizeInMiB": 196608},
+        "GpuInfo": {"Gpus": [{"Count": 4}]},
+        "NetworkInfo": {"MaximumNetworkCards": 1},
+    }
+    cloud = Scripted(
+        {
+            ("ec2", "describe_instance_types"): {"InstanceTypes": [described]},
+            ("ec2", "describe_instance_type_offerings"): {
+                "InstanceTypeOfferings": [{"Location": "us-east-1c"}, {"Location": "us-east-1a"}]
+            },
+            ("ssm", "get_parameter"): refused("ParameterNotFound"),
+        }
+    )
+    facts = lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="g5.12xlarge"), "key")
+    assert (facts.vcpus, facts.gpus, facts.memory_gib, facts.zones) == (48, 4, 192, ("us-east-1a", "us-east-1c"))
+    assert facts.image_parameter_exists is False
+
+
+def test_an_unknown_type_is_the_user_s_mistake():
+    cloud = Scripted({("ec2", "describe_instance_types"): refused("InvalidInstanceType", "c5.huge")})
+    with pytest.raises(SpecError, match=r"no instance type 'c5.huge'"):
+        lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="c5.huge"), "")
+
+
+def test_an_unknown_cloud_is_told():
+    with pytest.raises(SpecError, match="there is no cloud 'gcp'"):
+        clouds.get("gcp", "r")
