@@ -69,7 +69,7 @@ def _places(plan: Plan) -> dict[str, dict[str, Any]]:
         "Image": {
             "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
             "Default": plan.image_parameter,
-            "Description": "SSM parameter with the AMI id of a Linux that has Python 3.9 or newer, sshd and cloud-init.",
+            "Description": "SSM parameter with the AMI id of a Linux with Python 3.9 or newer, sshd and cloud-init.",
         },
         "RootDevice": {
             **_text(plan.root_device, "/dev/sda1 for Ubuntu, /dev/xvda for Amazon Linux."),

@@ -1,10 +1,11 @@
-"""What no head can do for itself: get its Elastic IP when it is launched, and tell the stack when it can't be launched."""
+"""What no head can do for itself: get its Elastic IP, and tell the stack when it can't be launched."""
 
 import json
 import os
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 import boto3
 from botocore.exceptions import ClientError
@@ -16,37 +17,40 @@ PAUSE_S = 2
 REASON_CHARACTERS = 3500
 
 
-def handler(event, context):
+def handler(event: dict, context: object) -> None:  # noqa: ARG001
     """Takes notifications of Auto Scaling from SNS; they may come twice, late, or about another group."""
     for record in event["Records"]:
         act(json.loads(record["Sns"]["Message"]))
 
 
-def act(activity):
+def act(activity: dict) -> None:
     if activity.get("AutoScalingGroupName") != os.environ["HEAD_GROUP"]:
         return
     if activity.get("Event") == LAUNCHED:
         give_address(activity["EC2InstanceId"])
     elif activity.get("Event") == FAILED:
-        words = activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
+        words = (
+            activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
+        )
         signal_failure("The head could not be launched: " + words, activity.get("ActivityId", ""))
 
 
-def give_address(instance_id):
+def give_address(instance_id: str) -> None:
     """Waits for the instance to run. An instance that has gone since (a late notification) is left alone."""
     ec2 = boto3.client("ec2")
     # EC2 answers "no such instance" for a moment after a launch, too (it is eventually consistent).
     for _ in range(ATTEMPTS):
         state = state_of(ec2, instance_id)
-        if state == "running":
-            return associate(ec2, instance_id)
         if state not in ("pending", "unknown"):
             break
         time.sleep(PAUSE_S)
-    print("no address for", instance_id, "in state", state)
+    if state == "running":
+        associate(ec2, instance_id)
+    else:
+        print("no address for", instance_id, "in state", state)
 
 
-def state_of(ec2, instance_id):
+def state_of(ec2: Any, instance_id: str) -> str:
     try:
         found = ec2.describe_instances(InstanceIds=[instance_id])
     except ClientError as error:
@@ -56,7 +60,7 @@ def state_of(ec2, instance_id):
     return found["Reservations"][0]["Instances"][0]["State"]["Name"]
 
 
-def associate(ec2, instance_id):
+def associate(ec2: Any, instance_id: str) -> None:
     address = os.environ["EIP_ALLOCATION_ID"]
     try:
         ec2.associate_address(AllocationId=address, InstanceId=instance_id, AllowReassociation=True)
@@ -67,8 +71,8 @@ def associate(ec2, instance_id):
     print("gave", address, "to", instance_id)
 
 
-def signal_failure(reason, unique_id):
-    """Fails the stack that is being made. Once it stands the handle is used up, and S3 or CloudFormation ignores this."""
+def signal_failure(reason: str, unique_id: str) -> None:
+    """Fails the stack that is being made. Once it stands the handle is used up: S3 or CloudFormation ignores it."""
     body = {"Status": "FAILURE", "UniqueId": "head-" + unique_id, "Data": "", "Reason": reason[:REASON_CHARACTERS]}
     # CloudFormation's presigned URL is for an empty Content-Type.
     request = urllib.request.Request(

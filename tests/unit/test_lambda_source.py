@@ -1,0 +1,209 @@
+"""The function of the stack, as it is packed into the template: run against moto's EC2 and a real HTTP server."""
+
+import ast
+import json
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import resources
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from phalanx.template.rendezvous import FUNCTION_TIMEOUT_S, function_source
+
+LAUNCH, ERROR = "autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
+
+
+@pytest.fixture
+def handle():
+    """A wait handle: `.url`, `.puts` as (content type, document), `.status` is what it answers."""
+    handle = SimpleNamespace(puts=[], status=200)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            handle.puts.append((self.headers["Content-Type"], json.loads(body)))
+            self.send_response(handle.status)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    handle.url = f"http://127.0.0.1:{server.server_port}/handle?X-Amz-Signature=abc"
+    yield handle
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def ec2():
+    """moto's EC2, made once, and without the thousands of images that it would load."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        environment.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        environment.delenv("AWS_ENDPOINT_URL", raising=False)
+        with mock_aws():
+            yield boto3.client("ec2")
+
+
+@pytest.fixture
+def function(monkeypatch, handle, ec2):
+    """The packed program with the environment that the template gives it, and an address that nobody holds yet."""
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    monkeypatch.setenv("EIP_ALLOCATION_ID", address)
+    monkeypatch.setenv("HEAD_GROUP", "demo-head")
+    monkeypatch.setenv("WAIT_HANDLE", handle.url)
+    program = {"__name__": "index"}
+    exec(compile(function_source(), "index.py", "exec"), program)
+    program["PAUSE_S"] = 0
+    return Function(program, ec2, address)
+
+
+@dataclass
+class Function:
+    program: dict[str, Any]
+    ec2: Any
+    address: str
+
+    def send(self, **message: Any) -> None:
+        self.program["handler"](event(message), None)
+
+    def launch(self) -> str:
+        started = self.ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType="c5.large")
+        return started["Instances"][0]["InstanceId"]
+
+    def holder(self) -> str | None:
+        (found,) = self.ec2.describe_addresses(AllocationIds=[self.address])["Addresses"]
+        return found.get("InstanceId") or None
+
+
+def event(message):
+    message = {
+        "AutoScalingGroupName": "demo-head",
+        "Event": LAUNCH,
+        "StatusCode": "InProgress",
+        "Progress": 50,
+    } | message
+    return {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps(message)}}]}
+
+
+def test_a_launched_head_gets_its_address(function, handle):
+    instance_id = function.launch()
+    function.send(EC2InstanceId=instance_id)
+    function.send(EC2InstanceId=instance_id)
+    assert function.holder() == instance_id
+    assert handle.puts == []
+
+
+def test_a_replacement_takes_the_address_over(function):
+    first, second = function.launch(), function.launch()
+    function.send(EC2InstanceId=first)
+    function.send(EC2InstanceId=second)
+    assert function.holder() == second
+
+
+def test_a_late_notification_of_a_gone_head_changes_nothing(function, handle):
+    first, second = function.launch(), function.launch()
+    function.send(EC2InstanceId=second)
+    function.ec2.terminate_instances(InstanceIds=[first])
+    function.send(EC2InstanceId=first)
+    assert function.holder() == second
+    assert handle.puts == []
+
+
+def test_it_waits_until_the_instance_runs(function):
+    instance_id = function.launch()
+    states = iter(["unknown", "pending", "pending", "running"])
+    function.program["state_of"] = lambda ec2, instance: next(states)
+    function.send(EC2InstanceId=instance_id)
+    assert function.holder() == instance_id
+
+
+def test_an_instance_that_never_shows_up_is_given_up(function, handle):
+    function.send(EC2InstanceId="i-0123456789abcdef0")
+    assert function.holder() is None
+    assert handle.puts == []
+
+
+def test_waiting_ends_before_the_function_is_killed(function):
+    index = ast.parse((resources.files("phalanx.template") / "lambda_source" / "index.py").read_text())
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value) for node in index.body if isinstance(node, ast.Assign)
+    }
+    assert constants["ATTEMPTS"] * constants["PAUSE_S"] <= FUNCTION_TIMEOUT_S - 20
+
+
+def test_an_address_that_can_not_be_given_fails_the_stack(function, handle, monkeypatch):
+    instance_id = function.launch()
+    monkeypatch.setenv("EIP_ALLOCATION_ID", "eipalloc-0")
+    with pytest.raises(Exception, match="eipalloc-0"):
+        function.send(EC2InstanceId=instance_id)
+    ((_, body),) = handle.puts
+    assert body["Status"] == "FAILURE"
+    assert body["Reason"].startswith(f"The head {instance_id} could not get its address: ")
+
+
+def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_words(function, handle):
+    words = "You have requested more vCPU capacity than your current vCPU limit of 0 allows"
+    function.send(Event=ERROR, StatusCode="Failed", StatusMessage=words, ActivityId="act-1", EC2InstanceId="")
+    assert handle.puts == [
+        (
+            "",
+            {
+                "Status": "FAILURE",
+                "UniqueId": "head-act-1",
+                "Data": "",
+                "Reason": f"The head could not be launched: {words}",
+            },
+        )
+    ]
+
+
+def test_a_long_reason_is_cut(function, handle):
+    function.send(Event=ERROR, StatusMessage="", Description="x" * 9000)
+    ((_, body),) = handle.puts
+    assert len(json.dumps(body)) < 4096
+
+
+@pytest.mark.parametrize(("status", "raises"), [(403, False), (503, True)])
+def test_a_used_up_handle_is_no_error_but_a_failing_one_is_tried_again(function, handle, status, raises):
+    """Lambda calls again when the handler raises."""
+    handle.status = status
+    if raises:
+        with pytest.raises(Exception, match="503"):
+            function.send(Event=ERROR, StatusMessage="no")
+    else:
+        function.send(Event=ERROR, StatusMessage="no")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"AutoScalingGroupName": "demo-workers", "Event": ERROR},
+        {"AutoScalingGroupName": "demo-workers", "EC2InstanceId": "i-1"},
+        {"Event": "autoscaling:TEST_NOTIFICATION"},
+        {"Event": "autoscaling:EC2_INSTANCE_TERMINATE", "EC2InstanceId": "i-1"},
+    ],
+)
+def test_other_notifications_are_ignored(function, handle, message):
+    function.send(**message)
+    assert handle.puts == []
+    assert function.holder() is None
+
+
+def test_the_packed_program_is_the_source_without_its_words():
+    packed = function_source()
+    assert len(packed) < 4096
+    assert '"""' not in packed
+    assert "#" not in packed
+    ast.parse(packed)

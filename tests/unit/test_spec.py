@@ -1,0 +1,293 @@
+"""phalanx.yaml: what is read, and every mistake in plain words with its line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.errors import SpecError
+from phalanx.spec import KEYS, ClusterSpec, init_text, load
+from phalanx.spec_checks import LARGEST_BOOT_BYTES
+
+GOOD = "name: demo\nnodes: 4\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "phalanx.yaml"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def mistakes(write):
+    """The lines of the SpecError for a text, without the directory of the file."""
+
+    def mistakes(content: str | bytes) -> list[str]:
+        path = write(content)
+        with pytest.raises(SpecError) as caught:
+            load(path)
+        return str(caught.value).replace(f"{path.parent}/", "").split("\n")
+
+    return mistakes
+
+
+def test_two_lines_are_enough(write):
+    assert load(write(GOOD)).model_dump() == {
+        "name": "demo",
+        "cloud": "local",
+        "region": "us-east-1",
+        "nodes": 4,
+        "min": 1,
+        "type": "c5.large",
+        "image": None,
+        "shared": "/efs",
+        "slots": None,
+        "ssh_from": "127.0.0.1/32",
+        "key_pair": None,
+        "node_timeout_s": 600,
+        "boot": None,
+    }
+
+
+def test_every_key(write):
+    spec = load(
+        write(
+            "name: A-1\ncloud: aws\nregion: eu-central-1\nnodes: 16\nmin: 16\ntype: p5.48xlarge\n"
+            "image: /aws/service/x\nshared: /mnt/fs/\nslots: 8\nssh_from: 203.0.113.9\nkey_pair: my key\n"
+            "node_timeout: 1m30s\nboot: |\n  true\n  false\n"
+        )
+    )
+    assert (spec.name, spec.cloud, spec.region, spec.nodes, spec.min) == ("A-1", "aws", "eu-central-1", 16, 16)
+    assert (spec.type, spec.image, spec.shared, spec.slots) == ("p5.48xlarge", "/aws/service/x", "/mnt/fs", 8)
+    assert (spec.ssh_from, spec.key_pair, spec.node_timeout_s) == ("203.0.113.9/32", "my key", 90)
+    assert spec.boot == "true\nfalse\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), "---\n" + GOOD, "name: &n demo\nnodes: 4\n"]
+)
+def test_harmless_variants_of_the_file(write, text):
+    assert load(write(text)).name == "demo"
+
+
+def test_a_spec_is_frozen():
+    spec = ClusterSpec(name="demo", nodes=1)
+    with pytest.raises(ValueError, match="frozen"):
+        spec.nodes = 2  # type: ignore[misc]
+
+
+def test_all_mistakes_at_once_in_order_of_lines(mistakes):
+    text = "nodez: 3\nname: 1st\nnodes: 0\nmin: yes\ntype: c5\nregion: us-est-1\nnode_timeout: 10\n"
+    assert [line.split(": ", 2)[:2] for line in mistakes(text)] == [
+        ["phalanx.yaml:1", "nodez"],
+        ["phalanx.yaml:2", "name"],
+        ["phalanx.yaml:3", "nodes"],
+        ["phalanx.yaml:4", "min"],
+        ["phalanx.yaml:5", "type"],
+        ["phalanx.yaml:6", "region"],
+        ["phalanx.yaml:7", "node_timeout"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nodse: 4", "nodse: is no key of phalanx.yaml; did you mean nodes?"),
+        ("zzz: 4", f"zzz: is no key of phalanx.yaml; valid: {', '.join(sorted(KEYS))}"),
+        ("node_timeout_s: 4", "node_timeout_s: is no key of phalanx.yaml; did you mean node_timeout?"),
+        ("min: 5", "min: must be at most nodes (4), is 5"),
+        ("min: 0", "min: must be at least 1, is 0"),
+        ("min: yes", "min: must be a whole number, is yes, which YAML reads as true; write digits only"),
+        ('min: "2"', "min: must be a whole number, is the text '2'; write digits only"),
+        ("min: 2.0", "min: must be a whole number, is the number 2.0;"),
+        ("min: 010", "min: must be a whole number, is the number 010;"),
+        ("min: 1:30", "min: must be a whole number, is the number 1:30;"),
+        ("min: 2024-01-02", "min: must be a whole number, is 2024-01-02, which YAML reads as a date;"),
+        ("min: [2]", "min: must be a whole number, is a list;"),
+        ("min: {a: 2}", "min: must be a whole number, is a group of keys;"),
+        ("min: " + "9" * 5000, "min: must be a whole number, is the number 9999"),
+        ("slots:", "slots: has no value; write one, or remove the line"),
+        ("slots: ~", "slots: has no value;"),
+        ("slots: 0", "slots: must be at least 1, is 0"),
+        ("cloud: awz", "cloud: 'awz' is no cloud that phalanx knows; did you mean aws?"),
+        ("cloud: gcp", "cloud: 'gcp' is no cloud that phalanx knows; valid: aws, local"),
+        ("cloud: no", "cloud: must be text, is no, which YAML reads as false; put it in quotes"),
+        ("region: us-east1", "region: 'us-east1' is no AWS region; did you mean us-east-1"),
+        ("type: 5", "type: must be text, is the number 5;"),
+        ("type: c5large", "type: 'c5large' is no instance type; did you mean c5.large"),
+        (
+            "image: ami-0abc",
+            "image: 'ami-0abc' is an AMI id, and those differ in every region; put it into an SSM parameter",
+        ),
+        ("image: ubuntu-24", "image: 'ubuntu-24' is no known image; did you mean ubuntu-24.04"),
+        ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),
+        ("shared: /a/../etc", "shared: must be an absolute path, is '/a/../etc';"),
+        ("shared: /my data", "shared: must be an absolute path, is '/my data';"),
+        ("shared: /", "shared: '/' belongs to the system of every node; mount it elsewhere"),
+        ("shared: //usr//local", "shared: '/usr/local' belongs to the system"),
+        ("shared: /etc", "shared: '/etc' belongs to the system"),
+        ("shared: /opt", "shared: '/opt' belongs to the system"),
+        ("shared: /opt/phalanx/x", "shared: '/opt/phalanx/x' belongs to the system"),
+        ("ssh_from: 0.0.0.0/0", "ssh_from: '0.0.0.0/0' opens ssh to the whole internet; write `ssh_from: anywhere`"),
+        ("ssh_from: 10.0.0.5/8", "ssh_from: '10.0.0.5/8' is an address inside a network; write 10.0.0.0/8"),
+        ("ssh_from: 10.0.0.0/33", "ssh_from: '10.0.0.0/33' is no network; write one such as"),
+        ('ssh_from: "::1"', "ssh_from: '::1' is an IPv6 network"),
+        ("ssh_from: home", "ssh_from: 'home' is no network;"),
+        ("node_timeout: 600", "node_timeout: must be a time with its unit, is '600'; such as 600s or 600m"),
+        ("node_timeout: 10 m", "node_timeout: must be a time with its unit, is '10 m'; such as 90s"),
+        ("node_timeout: 0s", "node_timeout: must be from 1s to 45m, is 0s; the stack itself"),
+        ("node_timeout: 2h", "node_timeout: must be from 1s to 45m, is 7200s;"),
+        ("node_timeout: yes", "node_timeout: must be a time with its unit, is yes, which YAML reads as true;"),
+        ('key_pair: " k"', "key_pair: ' k' can't be the name of an EC2 key pair;"),
+        ("name: other", "name: is written twice, first in line 1; remove one"),
+        ("<<: {min: 2}", "<<: is no key of phalanx.yaml;"),
+        ("[a]: 2", "a key must be a word, is a list"),
+        ("min: !Ref x", "min: must be a whole number, is x, tagged !Ref;"),
+    ],
+)
+def test_one_mistake(mistakes, line, said):
+    (found,) = mistakes(GOOD + line + "\n")
+    assert found.startswith(f"phalanx.yaml:3: {said}")
+
+
+@pytest.mark.parametrize("name", ["1st", "-a", "my_cluster", "my cluster", "ä", "a" * 64, "a.b", '""'])
+def test_names_that_cloudformation_refuses(mistakes, name):
+    (found,) = mistakes(f"name: {name}\nnodes: 1\n")
+    assert found.startswith("phalanx.yaml:1: name: CloudFormation refuses ")
+    assert found.endswith("begin with a letter, then letters, digits and '-'; at most 63")
+
+
+def test_a_name_that_yaml_reads_as_a_number(mistakes):
+    assert mistakes("name: 123\nnodes: 1\n") == [
+        "phalanx.yaml:1: name: must be text, is the number 123; put it in quotes if that is what you mean"
+    ]
+
+
+def test_missing_keys(mistakes):
+    assert mistakes("min: 2\n") == [
+        "phalanx.yaml:1: name: is missing; add a line such as `name: demo`",
+        "phalanx.yaml:1: nodes: is missing; add a line such as `nodes: 4`",
+    ]
+
+
+def test_a_mistake_in_nodes_does_not_hide_one_in_min(mistakes):
+    assert len(mistakes("name: a\nnodes: 0\nmin: 0\n")) == 2
+
+
+def test_aws_must_say_who_may_ssh(mistakes, write):
+    (found,) = mistakes(GOOD + "cloud: aws\n")
+    assert "ssh_from: is missing" in found
+    assert load(write(GOOD + "cloud: aws\nssh_from: anywhere\n")).ssh_from == "0.0.0.0/0"
+
+
+def test_boot_limit_is_of_the_compressed_script(mistakes, write):
+    long_but_regular = "boot: |\n" + "  echo the same line again and again\n" * 500
+    assert load(write(GOOD + long_but_regular)).boot.count("\n") == 500
+    noise = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(1000))
+    (found,) = mistakes(GOOD + f"boot: echo {noise}\n")
+    assert f"and at most {LARGEST_BOOT_BYTES} fit" in found
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"# only a comment\n", "the file is empty"),
+        (b"- a\n", "must hold lines such as `name: demo`, is a list"),
+        (b"just words", "must hold lines such as `name: demo`, is the text 'just words'"),
+        (b"name: a\n\tnodes: 1\n", "a tab can't indent in YAML; use spaces"),
+        (b"name: a: b\n", "a second `: ` in one line"),
+        (b"name: 'a\n", "a quote is not closed"),
+        (b"name: a\n---\nname: b\n", "holds more than one document"),
+        (b"name: *x\n", "an alias (*name) names nothing"),
+        (b"name: @x\n", "a value begins with a character that YAML keeps for itself"),
+        (b"name: a\n nodes: 1\n", "a second `: ` in one line; put the value in quotes, or check the indentation"),
+        (b"name: a\x00b\n", "holds the character U+0000, which YAML does not allow"),
+        (b"name: \xff\n", "is not UTF-8 text (byte 0xff)"),
+        ("name: a\n".encode("utf-16"), "is UTF-16 text"),
+        (b"[" * 1200, "is nested too deeply"),
+        (b"a" * 300_000, "is larger than 256 KiB"),
+    ],
+)
+def test_what_is_no_yaml(mistakes, content, said):
+    assert said in mistakes(content)[0]
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(SpecError, match="there is no such file") as caught:
+        load(tmp_path / "phalanx.yaml")
+    assert "phalanx init" in caught.value.hint
+
+
+def test_a_directory(tmp_path):
+    with pytest.raises(SpecError, match="is a directory"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300])
+def test_a_path_that_can_not_be(name):
+    with pytest.raises(SpecError, match="can't be read"):
+        load(name)
+
+
+def test_init_text_is_a_good_spec(write):
+    spec = load(write(init_text("first")))
+    assert (spec.name, spec.cloud, spec.nodes, spec.min) == ("first", "local", 4, 2)
+
+
+def test_init_text_for_aws_wants_one_thing(mistakes):
+    (found,) = mistakes(init_text("first", "aws"))
+    assert "ssh_from" in found
+
+
+def test_init_text_names_every_key():
+    assert all(f"{key}:" in init_text("first") for key in KEYS)
+
+
+def _outcome(path: Path) -> None:
+    try:
+        load(path)
+    except SpecError as error:
+        assert str(error).strip()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(alphabet=st.sampled_from("ab:-?*&!|>'\"%@`{}[],#\n\t 019.~<=\u00e9\x00"), max_size=40))
+def test_never_a_traceback_for_odd_text(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "odd.yaml"
+    path.write_text(text, newline="")
+    _outcome(path)
+
+
+_VALUES = st.sampled_from(
+    [
+        "",
+        "yes",
+        "~",
+        "1",
+        "-1",
+        "1e9",
+        ".nan",
+        "0x1f",
+        "[1]",
+        "{a: b}",
+        "!!binary aa",
+        "!!int x",
+        "!!timestamp 1",
+        "'x'",
+        "9" * 30,
+    ]
+) | st.text(max_size=12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.sampled_from([*KEYS, "nope"]), _VALUES, max_size=6))
+def test_never_a_traceback_for_odd_values(tmp_path_factory, entries):
+    path = tmp_path_factory.getbasetemp() / "values.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in entries.items()), errors="surrogatepass", newline="")
+    _outcome(path)
