@@ -38,7 +38,7 @@ class Context:
     """One running local cloud.
 
     `url_host` is the API's address on this machine, `url_nodes` the one inside every node.
-    `serve_vpc(vpc_id)` makes API and metadata answer inside a VPC; call it before the VPC's first boot, again is harmless.
+    `close_vpc(vpc_id)` ends what answers inside a VPC and takes its network away; harmless when there is none.
     """
 
     runner: NodeRunner
@@ -48,6 +48,7 @@ class Context:
     account: str = "123456789012"
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)
+    close_vpc: Callable[[str], None] = lambda _vpc_id: None
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 

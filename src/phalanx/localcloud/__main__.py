@@ -1,0 +1,66 @@
+"""`python -m phalanx.localcloud serve|probe|stop|status`: what the phalanx command calls to have a local cloud."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 1 with the reason on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["probe"]:
+        from phalanx.localcloud import probe
+
+        return probe.main(words[1:])
+    options = _parser().parse_args(words)
+    return _serve(options) if options.command == "serve" else _control(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="start it in the background; returns when it answers")
+    serve.add_argument("--bind", action="append", default=[], metavar="PATH", help="also visible in nodes, read-only")
+    serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
+    serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
+    stop = commands.add_parser("stop", help="stop it, when it has no stacks")
+    stop.add_argument("--force", action="store_true", help="even with stacks: their nodes end at once")
+    commands.add_parser("probe", help="say as JSON whether this machine can run it, and how to mend what is missing")
+    for command in (serve, stop, commands.add_parser("status", help="show stacks, nodes and processes as JSON")):
+        command.add_argument("--state", type=Path, required=True, metavar="DIR")
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from phalanx.localcloud.lifecycle import CannotStart, Options, start
+
+    binds = tuple(Path(path).absolute() for path in options.bind)
+    path_dirs = tuple(part for part in options.path.split(":") if part)
+    try:
+        start(Options(options.state.absolute(), binds, path_dirs, options.mode))
+    except CannotStart as reason:
+        sys.stderr.write(f"{reason}\n")
+        return 1
+    return 0
+
+
+def _control(options: argparse.Namespace) -> int:
+    from phalanx.localcloud.lifecycle import ask
+
+    if options.command == "stop":
+        answer = ask(options.state, "POST", "stop", {"force": options.force})
+    else:
+        answer = ask(options.state, "GET", "status")
+    if answer is None:
+        sys.stderr.write(f"no local cloud answers in {options.state}\n")
+        return 1
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    return 1 if "message" in answer else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

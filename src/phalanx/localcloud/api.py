@@ -1,0 +1,71 @@
+"""The AWS API as one WSGI app: moto's services, our CloudFormation, wait handles, and the control endpoints beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.core.request import Request
+from moto.ec2.models import ec2_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.wrappers import Response
+
+from phalanx.localcloud import (
+    autoscaling,
+    ec2,
+    functions,
+    iam,
+    moto_setup,
+    notifications,
+    parameters,
+    waitconditions,
+)
+from phalanx.localcloud.cloudformation.api import CloudFormationApi
+from phalanx.localcloud.cloudformation.engine import Engine
+from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
+from phalanx.localcloud.context import Context
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+CONTROL_PATH = "/_localcloud/"
+_CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_request")
+# In this order: each stands on the ones before.
+PARTS = (ec2, functions, notifications, autoscaling, iam)
+
+
+def build(context: Context) -> tuple[WsgiApp, Engine]:
+    """Installs every part into moto and gives the app and the stacks' engine. `moto_setup.install` comes before."""
+    parameters.install()
+    moto_setup.check_names([name for part in PARTS for name in part.PATCHED])
+    for part in PARTS:
+        part.install(context)
+    engine = Engine(
+        context,
+        ssm=lambda region, name: parameters.value(context.account, region, name),
+        zones=lambda region: [
+            zone.name for zone in ec2_backends[context.account][region].describe_availability_zones()
+        ],
+    )
+    guarded = iam.wrap(context, _services(engine))
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path.startswith(WAIT_PATH):
+            return waitconditions.answer(engine, f"{context.url_nodes}{path}", environ, start_response)
+        return guarded(environ, start_response)
+
+    return app, engine
+
+
+def _services(engine: Engine) -> WsgiApp:
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def services(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not _CLOUDFORMATION.search(environ.get("HTTP_AUTHORIZATION", "")):
+            return moto(environ, start_response)
+        request = Request(environ)
+        request.from_wsgi_server = True
+        status, headers, body = CloudFormationApi(engine)._dispatch(request)
+        return Response(body, status, headers)(environ, start_response)
+
+    return services

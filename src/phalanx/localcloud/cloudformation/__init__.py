@@ -1,0 +1,1 @@
+"""CloudFormation with a control flow of its own, over moto's resource models."""

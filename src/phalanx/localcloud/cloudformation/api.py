@@ -1,0 +1,250 @@
+"""CloudFormation's API: requests as botocore sends them, answers as its service model describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, BaseResponse, EmptyResult, PaginatedResult
+
+from phalanx.localcloud.cloudformation.engine import Engine, Wish
+from phalanx.localcloud.cloudformation.errors import Refused
+from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
+from phalanx.localcloud.cloudformation.refusals import required_capabilities
+from phalanx.localcloud.cloudformation.signals import Signal
+
+ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
+UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy constraint: Member must not be null"
+
+
+class _Refusal(ServiceException):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.code = refused.code
+
+
+class CloudFormationApi(BaseResponse):
+    """One request. moto parses it and writes the answer; each action is a method of its own name."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(service_name="cloudformation")
+        self.automated_parameter_parsing = True
+        self._engine = engine
+
+    def call_action(self) -> Any:
+        action = self._get_action()
+        if action not in ACTIONS:
+            text = f"The local cloud's CloudFormation does not know the action {action}"
+            return self.serialized(ActionResult(_Refusal(Refused(text, "InvalidAction"))))
+        try:
+            result = ACTIONS[action](self)
+        except Refused as refused:
+            result = ActionResult(_Refusal(refused))
+        return self.serialized(result)
+
+    def _required(self, name: str) -> str:
+        value = self._get_param(name)
+        if not value:
+            raise Refused(UNNAMED.format(name[0].lower() + name[1:]))
+        return str(value)
+
+    def _stack(self) -> Stack:
+        return self._engine.find(self._required("StackName"), self.region)
+
+    def create_stack(self) -> ActionResult:
+        wish = Wish(
+            name=self._required("StackName"),
+            region=self.region,
+            body=self._body(),
+            parameters=_pairs(self._get_param("Parameters") or [], "ParameterKey", "ParameterValue"),
+            tags=_pairs(self._get_param("Tags") or [], "Key", "Value"),
+            capabilities=list(self._get_param("Capabilities") or []),
+            on_failure=self._on_failure(),
+            timeout_s=60.0 * int(self._get_param("TimeoutInMinutes") or 0) or None,
+            protected=bool(self._get_param("EnableTerminationProtection")),
+            token=self._get_param("ClientRequestToken"),
+        )
+        return ActionResult({"StackId": self._engine.create(wish).stack_id})
+
+    def _body(self) -> str:
+        if self._get_param("TemplateURL"):
+            raise Refused("The local cloud has no S3: give TemplateBody instead of TemplateURL")
+        return self._get_param("TemplateBody") or ""
+
+    def _on_failure(self) -> str:
+        # docs/aws-behaviour.md 1.19
+        wanted, disabled = self._get_param("OnFailure"), self._get_param("DisableRollback")
+        if wanted and disabled is not None:
+            raise Refused("You can specify either DisableRollback or OnFailure, but not both.")
+        if wanted and wanted not in ON_FAILURE:
+            raise Refused(f"1 validation error detected: Value '{wanted}' at 'onFailure' failed to satisfy constraint")
+        return wanted or ("DO_NOTHING" if disabled else "ROLLBACK")
+
+    def update_stack(self) -> ActionResult:
+        stack = self._stack()
+        raise Refused(f"Stack [{stack.name}]: the local cloud can't update stacks yet; delete it and create it anew")
+
+    def delete_stack(self) -> ActionResult:
+        name = self._required("StackName")
+        try:
+            stack = self._engine.find(name, self.region)
+        except Refused:
+            return EmptyResult()  # deleting what isn't there succeeds
+        self._engine.delete(stack, self._get_param("ClientRequestToken"), self._get_param("RetainResources") or [])
+        return EmptyResult()
+
+    def describe_stacks(self) -> ActionResult:
+        if self._get_param("StackName"):
+            return ActionResult({"Stacks": [_described(self._stack())]})
+        stacks = [stack for stack in self._engine.stacks if stack.region == self.region and not stack.gone]
+        return ActionResult({"Stacks": [_described(stack) for stack in stacks]})
+
+    def list_stacks(self) -> ActionResult:
+        wanted = self._get_param("StackStatusFilter") or []
+        stacks = [s for s in self._engine.stacks if s.region == self.region and (not wanted or s.status in wanted)]
+        return ActionResult({"StackSummaries": [_summary(stack) for stack in stacks]})
+
+    def describe_stack_events(self) -> ActionResult:
+        stack = self._stack()
+        events = [_event(stack, event) for event in reversed(list(stack.events))]
+        return PaginatedResult({"StackEvents": events})
+
+    def describe_stack_resources(self) -> ActionResult:
+        if not self._get_param("StackName") and self._get_param("PhysicalResourceId"):
+            stack = self._owner(self._get_param("PhysicalResourceId"))
+        else:
+            stack = self._stack()
+        wanted = self._get_param("LogicalResourceId")
+        found = [_resource(stack, resource) for resource in _tried(stack, wanted)]
+        return ActionResult({"StackResources": found})
+
+    def _owner(self, physical_id: str) -> Stack:
+        for stack in self._engine.stacks:
+            if any(resource.physical_id == physical_id for resource in list(stack.resources.values())):
+                return stack
+        raise Refused(f"Stack for {physical_id} does not exist")
+
+    def describe_stack_resource(self) -> ActionResult:
+        stack, wanted = self._stack(), self._required("LogicalResourceId")
+        found = _tried(stack, wanted)
+        if not found:
+            raise Refused(f"Resource {wanted} does not exist for stack {stack.name}")
+        return ActionResult({"StackResourceDetail": _resource(stack, found[0])})
+
+    def list_stack_resources(self) -> ActionResult:
+        stack = self._stack()
+        return PaginatedResult({"StackResourceSummaries": [_resource(stack, item) for item in _tried(stack)]})
+
+    def get_template(self) -> ActionResult:
+        return ActionResult({"TemplateBody": self._stack().template.body, "StagesAvailable": ["Original", "Processed"]})
+
+    def validate_template(self) -> ActionResult:
+        template = self._engine.validated(self._body())
+        capability = required_capabilities(template)
+        return ActionResult(
+            {
+                "Description": template.description,
+                "Parameters": [_declared(key, rules) for key, rules in template.parameters.items()],
+                "Capabilities": [capability] if capability else [],
+                "CapabilitiesReason": "The template creates IAM resources" if capability else "",
+            }
+        )
+
+    def signal_resource(self) -> ActionResult:
+        stack = self._stack()
+        signal = Signal(self._required("UniqueId"), self._required("Status"))
+        self._engine.signal_resource(stack, self._required("LogicalResourceId"), signal)
+        return EmptyResult()
+
+
+ACTIONS = {
+    "CreateStack": CloudFormationApi.create_stack,
+    "DeleteStack": CloudFormationApi.delete_stack,
+    "DescribeStackEvents": CloudFormationApi.describe_stack_events,
+    "DescribeStackResource": CloudFormationApi.describe_stack_resource,
+    "DescribeStackResources": CloudFormationApi.describe_stack_resources,
+    "DescribeStacks": CloudFormationApi.describe_stacks,
+    "GetTemplate": CloudFormationApi.get_template,
+    "ListStackResources": CloudFormationApi.list_stack_resources,
+    "ListStacks": CloudFormationApi.list_stacks,
+    "SignalResource": CloudFormationApi.signal_resource,
+    "UpdateStack": CloudFormationApi.update_stack,
+    "ValidateTemplate": CloudFormationApi.validate_template,
+}
+
+
+def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str, str]:
+    return {str(item[key]): str(item.get(value, "")) for item in items}
+
+
+def _tried(stack: Stack, logical_id: str | None = None) -> list[Resource]:
+    resources = list(stack.resources.values())
+    return [item for item in resources if item.status and logical_id in (None, item.declared.logical_id)]
+
+
+def _summary(stack: Stack) -> dict[str, Any]:
+    return {
+        "StackId": stack.stack_id,
+        "StackName": stack.name,
+        "TemplateDescription": stack.template.description,
+        "CreationTime": stack.created_at,
+        "DeletionTime": stack.deleted_at,
+        "StackStatus": stack.status,
+        "StackStatusReason": stack.reason or None,
+        "DriftInformation": {"StackDriftStatus": "NOT_CHECKED"},
+    }
+
+
+def _described(stack: Stack) -> dict[str, Any]:
+    return _summary(stack) | {
+        "Description": stack.template.description,
+        "Parameters": [entry.described() for entry in stack.inputs.values()],
+        "Outputs": list(stack.outputs),
+        "Tags": [{"Key": key, "Value": value} for key, value in stack.tags.items()],
+        "Capabilities": stack.capabilities,
+        "DisableRollback": stack.on_failure == "DO_NOTHING",
+        "TimeoutInMinutes": int(stack.timeout_s // 60) if stack.timeout_s else None,
+        "EnableTerminationProtection": stack.protected,
+        "RollbackConfiguration": {},
+        "NotificationARNs": [],
+    }
+
+
+def _event(stack: Stack, event: Event) -> dict[str, Any]:
+    return {
+        "StackId": stack.stack_id,
+        "EventId": event.event_id,
+        "StackName": stack.name,
+        "LogicalResourceId": event.logical_id,
+        "PhysicalResourceId": event.physical_id,
+        "ResourceType": event.type,
+        "Timestamp": event.timestamp,
+        "ResourceStatus": event.status,
+        "ResourceStatusReason": event.reason or None,
+        "ClientRequestToken": event.token,
+    }
+
+
+def _resource(stack: Stack, resource: Resource) -> dict[str, Any]:
+    return {
+        "StackName": stack.name,
+        "StackId": stack.stack_id,
+        "LogicalResourceId": resource.declared.logical_id,
+        "PhysicalResourceId": resource.physical_id or None,
+        "ResourceType": resource.declared.type,
+        "Timestamp": resource.changed_at,
+        "LastUpdatedTimestamp": resource.changed_at,
+        "ResourceStatus": resource.status,
+        "ResourceStatusReason": resource.reason or None,
+        "DriftInformation": {"StackResourceDriftStatus": "NOT_CHECKED"},
+    }
+
+
+def _declared(key: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "ParameterKey": key,
+        "DefaultValue": None if rules.get("Default") is None else str(rules["Default"]),
+        "NoEcho": str(rules.get("NoEcho", "")).lower() == "true",
+        "Description": rules.get("Description"),
+    }

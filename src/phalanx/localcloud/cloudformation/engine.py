@@ -1,0 +1,187 @@
+"""All stacks of the local cloud: creating, finding, signalling, deleting them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from phalanx.localcloud.cloudformation import refusals
+from phalanx.localcloud.cloudformation.errors import Refused
+from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
+from phalanx.localcloud.cloudformation.inputs import Input, read_inputs
+from phalanx.localcloud.cloudformation.model import Resource, Stack
+from phalanx.localcloud.cloudformation.signals import Signal
+from phalanx.localcloud.cloudformation.template import Declared, Template, parse
+from phalanx.localcloud.cloudformation.worker import Worker
+from phalanx.localcloud.context import Context
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A CreateStack request. `parameters` are as given; `timeout_s` None means no limit for the whole."""
+
+    name: str
+    region: str
+    body: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    capabilities: Collection[str] = ()
+    on_failure: str = "ROLLBACK"
+    timeout_s: float | None = None
+    protected: bool = False
+    token: str | None = None
+
+
+class Engine:
+    """The stacks of one local cloud.
+
+    `ssm(region, name)` gives the value of a parameter, KeyError when there is none; `zones(region)` names its zones.
+    """
+
+    def __init__(self, context: Context, ssm: Callable[[str, str], str], zones: Callable[[str], list[str]]) -> None:
+        self._context = context
+        self._ssm = ssm
+        self._zones = zones
+        self._workers: dict[str, Worker] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """Every stack, deleted ones included, newest first."""
+        return [worker.stack for worker in reversed(list(self._workers.values()))]
+
+    def create(self, wish: Wish) -> Stack:
+        """Starts a stack, or raises Refused as CreateStack would."""
+        refusals.refuse_stack_name(wish.name)
+        template = self.validated(wish.body)
+        inputs = self.inputs(template, wish.parameters, wish.region)
+        refusals.refuse_capabilities(template, wish.capabilities)
+        with self._lock:
+            taken = next(
+                (s for s in self.stacks if s.name == wish.name and s.region == wish.region and not s.gone), None
+            )
+            if taken:
+                # The same token means the same request, sent twice.
+                if wish.token and taken.token == wish.token:
+                    return taken
+                raise Refused(f"Stack [{wish.name}] already exists", "AlreadyExistsException")
+            worker = self._worker(wish, template, inputs)
+            self._workers[worker.stack.stack_id] = worker
+        worker.create()
+        return worker.stack
+
+    def inputs(self, template: Template, given: Mapping[str, str], region: str) -> dict[str, Input]:
+        """The template's parameters with their values."""
+        return read_inputs(template, given, lambda name: self._ssm(region, name))
+
+    @staticmethod
+    def validated(body: str) -> Template:
+        """A template that CreateStack would accept by itself."""
+        refusals.refuse_body(body)
+        template = parse(body)
+        refusals.refuse_template(template)
+        return template
+
+    def _worker(self, wish: Wish, template: Template, inputs: dict[str, Input]) -> Worker:
+        arn = f"arn:aws:cloudformation:{wish.region}:{self._context.account}:stack/{wish.name}/{uuid.uuid4()}"
+        scope = self._scope(wish, arn, template, inputs)
+        wanted = selected(template, scope)
+        stack = Stack(
+            arn,
+            wish.name,
+            wish.region,
+            template,
+            inputs,
+            self._context.clock.now(),
+            dict(wish.tags),
+            list(wish.capabilities),
+            wish.on_failure,
+            wish.timeout_s,
+            wish.protected,
+            wish.token,
+            {name: Resource(declared) for name, declared in wanted.items()},
+            {name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
+        )
+        return Worker(self._context, stack, scope)
+
+    def _scope(self, wish: Wish, arn: str, template: Template, inputs: Mapping[str, Input]) -> Scope:
+        pseudo = {
+            "AWS::AccountId": self._context.account,
+            "AWS::NotificationARNs": [],
+            "AWS::NoValue": NO_VALUE,
+            "AWS::Partition": "aws",
+            "AWS::Region": wish.region,
+            "AWS::StackId": arn,
+            "AWS::StackName": wish.name,
+            "AWS::URLSuffix": "amazonaws.com",
+        }
+        return Scope(
+            pseudo,
+            {name: entry.value for name, entry in inputs.items()},
+            template.mappings,
+            template.conditions,
+            zones=self._zones,
+            parameter=lambda name: self._ssm(wish.region, name),
+        )
+
+    def find(self, name_or_id: str, region: str) -> Stack:
+        """A stack by name (those not deleted) or by id (deleted ones too: docs/aws-behaviour.md 1.21)."""
+        if name_or_id in self._workers:
+            return self._workers[name_or_id].stack
+        for stack in self.stacks:
+            if stack.name == name_or_id and stack.region == region and not stack.gone:
+                return stack
+        raise Refused(f"Stack with id {name_or_id} does not exist")
+
+    def delete(self, stack: Stack, token: str | None = None, retain: Collection[str] = ()) -> None:
+        """Starts a deletion; nothing happens for a stack that is already gone."""
+        if stack.gone:
+            return
+        if stack.protected:
+            raise Refused(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
+        if retain and stack.status != "DELETE_FAILED":
+            raise Refused(f"Invalid operation on stack [{stack.name}]: RetainResources needs the state DELETE_FAILED")
+        self._workers[stack.stack_id].delete(token, retain)
+
+    def signal_resource(self, stack: Stack, logical_id: str, signal: Signal) -> None:
+        """SignalResource: for resources with a CreationPolicy while they are created (docs/aws-behaviour.md 1.8)."""
+        if logical_id not in stack.resources:
+            raise Refused(f"Resource {logical_id} does not exist for stack {stack.name}")
+        resource = stack.resources[logical_id]
+        if resource.status != "CREATE_IN_PROGRESS" or not resource.declared.creation_policy:
+            raise Refused(f"Resource {logical_id} is in {resource.status or 'no'} state and cannot be signaled")
+        self._workers[stack.stack_id].signal(logical_id, signal)
+
+    def signal_handle(self, handle: str, signal: Signal) -> bool:
+        """A PUT to a wait handle's URL; False when no stack has such a handle."""
+        for worker in list(self._workers.values()):
+            if any(
+                resource.exists and resource.physical_id == handle for resource in list(worker.stack.resources.values())
+            ):
+                worker.signal(handle, signal)
+                return True
+        return False
+
+    def idle(self) -> None:
+        """Returns when every stack has worked off its messages (for tests and an orderly stop)."""
+        for worker in list(self._workers.values()):
+            worker.mailbox.join()
+
+
+def selected(template: Template, scope: Scope) -> dict[str, Declared]:
+    """The resources whose conditions hold, with every Fn::If decided; Refused when one names a dropped one."""
+    kept = {
+        name: replace(item, properties=chosen(item.properties, scope))
+        for name, item in template.resources.items()
+        if item.condition is None or scope.condition(item.condition)
+    }
+    for item in kept.values():
+        for reference in references(item.properties):
+            if reference.name in template.resources and reference.name not in kept:
+                raise Refused(
+                    f"Template format error: Unresolved resource dependencies [{reference.name}] "
+                    "in the Resources block of the template"
+                )
+    return kept

@@ -1,0 +1,17 @@
+"""The resource types that the local cloud can make, each over moto's models."""
+
+from __future__ import annotations
+
+from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - imported to register their types
+    access,
+    fleet,
+    functions,
+    messaging,
+    network,
+    security,
+    storage,
+    waiting,
+)
+from phalanx.localcloud.cloudformation.resources.registry import TYPES, Made, Request, ResourceType
+
+__all__ = ["TYPES", "Made", "Request", "ResourceType"]

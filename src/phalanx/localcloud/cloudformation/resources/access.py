@@ -1,0 +1,84 @@
+"""AWS::IAM types: roles, their policies, instance profiles."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.iam.models import iam_backends
+
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+
+
+def iam(request: Request) -> Any:
+    """moto's IAM: one for all regions."""
+    return iam_backends[request.context.account]["aws"]
+
+
+def _document(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _role_of(request: Request, name: str) -> Any:
+    return next((role for role in iam(request).get_roles() if role.name == name), None)
+
+
+def _delete_role(request: Request, physical_id: str) -> None:
+    backend, role = iam(request), _role_of(request, physical_id)
+    if role is None:
+        return
+    for policy in list(role.policies):
+        backend.delete_role_policy(physical_id, policy)
+    for arn in list(role.managed_policies):
+        backend.detach_role_policy(arn, physical_id)
+    backend.delete_role(physical_id)
+
+
+@resource("AWS::IAM::Role", _delete_role, "Arn RoleId")
+def _role(request: Request) -> Made:
+    properties, backend = request.properties, iam(request)
+    name = request.name("RoleName", 64)
+    role = backend.create_role(
+        name,
+        _document(properties["AssumeRolePolicyDocument"]),
+        properties.get("Path", "/"),
+        properties.get("PermissionsBoundary"),
+        properties.get("Description", ""),
+        # IAM keeps tag keys that start with aws: for itself; CloudFormation doesn't set them on roles.
+        [tag for tag in request.tag_list() if not tag["Key"].startswith("aws:")],
+        properties.get("MaxSessionDuration", 3600),
+    )
+    for policy in properties.get("Policies", []):
+        backend.put_role_policy(name, policy["PolicyName"], _document(policy["PolicyDocument"]))
+    for arn in properties.get("ManagedPolicyArns", []):
+        backend.attach_role_policy(arn, name)
+    return Made(name, {"Arn": role.arn, "RoleId": role.id})
+
+
+def _delete_policy(request: Request, physical_id: str) -> None:  # noqa: ARG001
+    for name in request.properties.get("Roles", []):
+        role = _role_of(request, name)
+        if role is not None and request.properties["PolicyName"] in role.policies:
+            iam(request).delete_role_policy(name, request.properties["PolicyName"])
+
+
+@resource("AWS::IAM::Policy", _delete_policy, "Id")
+def _policy(request: Request) -> Made:
+    properties = request.properties
+    for role in properties.get("Roles", []):
+        iam(request).put_role_policy(role, properties["PolicyName"], _document(properties["PolicyDocument"]))
+    name = request.name("", 64)
+    return Made(name, {"Id": name})
+
+
+def _delete_profile(request: Request, physical_id: str) -> None:
+    if physical_id in {profile.name for profile in iam(request).get_instance_profiles()}:
+        iam(request).delete_instance_profile(physical_id, ignore_attached_roles=True)
+
+
+@resource("AWS::IAM::InstanceProfile", _delete_profile, "Arn")
+def _profile(request: Request) -> Made:
+    properties = request.properties
+    name = request.name("InstanceProfileName", 128)
+    profile = iam(request).create_instance_profile(name, properties.get("Path", "/"), list(properties["Roles"]))
+    return Made(name, {"Arn": profile.arn})

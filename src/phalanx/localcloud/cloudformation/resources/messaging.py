@@ -1,0 +1,109 @@
+"""AWS::SQS and AWS::SNS types: queues, topics, and who may use them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.sns.models import sns_backends
+from moto.sqs.models import sqs_backends
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, nothing, resource
+
+QUEUE_ATTRIBUTES = (
+    "ContentBasedDeduplication",
+    "DelaySeconds",
+    "FifoQueue",
+    "KmsMasterKeyId",
+    "MaximumMessageSize",
+    "MessageRetentionPeriod",
+    "ReceiveMessageWaitTimeSeconds",
+    "RedrivePolicy",
+    "VisibilityTimeout",
+)
+
+
+def _sqs(request: Request) -> Any:
+    return sqs_backends[request.context.account][request.region]
+
+
+def _sns(request: Request) -> Any:
+    return sns_backends[request.context.account][request.region]
+
+
+def _queue_name(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _delete_queue(request: Request, physical_id: str) -> None:
+    if _queue_name(physical_id) in _sqs(request).queues:
+        _sqs(request).delete_queue(_queue_name(physical_id))
+
+
+@resource("AWS::SQS::Queue", _delete_queue, "Arn QueueName QueueUrl")
+def _queue(request: Request) -> Made:
+    properties = request.properties
+    name = request.name("QueueName", 80)
+    if name in _sqs(request).queues:
+        raise ResourceFailed(f"Queue {name} already exists (Service: Sqs, Status Code: 400)")
+    attributes = {key: properties[key] for key in QUEUE_ATTRIBUTES if key in properties}
+    queue = _sqs(request).create_queue(name, tags=request.tag_map(), **attributes)
+    url = f"https://sqs.{request.region}.amazonaws.com/{request.context.account}/{name}"
+    return Made(url, {"Arn": queue.queue_arn, "QueueName": name, "QueueUrl": url})
+
+
+def _delete_queue_policy(request: Request, physical_id: str) -> None:  # noqa: ARG001
+    for url in request.properties["Queues"]:
+        queue = _sqs(request).queues.get(_queue_name(url))
+        if queue is not None:
+            queue.policy = None
+
+
+@resource("AWS::SQS::QueuePolicy", _delete_queue_policy, "Id")
+def _queue_policy(request: Request) -> Made:
+    document = json.dumps(request.properties["PolicyDocument"])
+    for url in request.properties["Queues"]:
+        _sqs(request).get_queue(_queue_name(url)).policy = document
+    name = request.name("", 128)
+    return Made(name, {"Id": name})
+
+
+def _delete_topic(request: Request, physical_id: str) -> None:
+    _sns(request).delete_topic(physical_id)
+
+
+@resource("AWS::SNS::Topic", _delete_topic, "TopicArn TopicName")
+def _topic(request: Request) -> Made:
+    properties, backend = request.properties, _sns(request)
+    name = request.name("TopicName", 256)
+    attributes = {key: properties[key] for key in ("DisplayName", "KmsMasterKeyId") if key in properties}
+    topic = backend.create_topic(name, attributes, request.tag_map())
+    for subscription in properties.get("Subscription", []):
+        backend.subscribe(topic.arn, subscription["Endpoint"], subscription["Protocol"])
+    return Made(topic.arn, {"TopicArn": topic.arn, "TopicName": name})
+
+
+def _unsubscribe(request: Request, physical_id: str) -> None:
+    _sns(request).unsubscribe(physical_id)
+
+
+@resource("AWS::SNS::Subscription", _unsubscribe, "Arn")
+def _subscription(request: Request) -> Made:
+    properties = request.properties
+    made = _sns(request).subscribe(properties["TopicArn"], properties.get("Endpoint"), properties["Protocol"])
+    for key in ("FilterPolicy", "FilterPolicyScope", "RawMessageDelivery"):
+        if key in properties:
+            value = properties[key]
+            text = value if isinstance(value, str) else json.dumps(value)
+            _sns(request).set_subscription_attributes(made.arn, key, text)
+    return Made(made.arn, {"Arn": made.arn})
+
+
+@resource("AWS::SNS::TopicPolicy", nothing, "Id")
+def _topic_policy(request: Request) -> Made:
+    document = json.dumps(request.properties["PolicyDocument"])
+    for arn in request.properties["Topics"]:
+        _sns(request).set_topic_attribute(arn, "policy", document)
+    name = request.name("", 128)
+    return Made(name, {"Id": name})

@@ -1,0 +1,99 @@
+"""AWS::EC2 security groups and their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.cloudformation.resources.network import ec2
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+
+
+def _delete_group(request: Request, physical_id: str) -> None:
+    backend = ec2(request)
+    if backend.get_security_group_from_id(physical_id) is None:
+        return
+    if any(physical_id in [group.id for group in eni.group_set] for eni in list(backend.enis.values())):
+        raise ResourceFailed(f"resource {physical_id} has a dependent object (Service: Ec2, Status Code: 400)")
+    if _named_elsewhere(backend, physical_id):
+        raise ResourceFailed(f"resource {physical_id} has a dependent object (Service: Ec2, Status Code: 400)")
+    backend.delete_security_group(group_id=physical_id)
+
+
+def _named_elsewhere(backend: Any, group_id: str) -> bool:
+    others = [group for groups in backend.groups.values() for group in groups.values() if group.id != group_id]
+    rules = [rule for group in others for rule in (*group.ingress_rules, *group.egress_rules)]
+    return any((rule.source_group or {}).get("GroupId") == group_id for rule in rules)
+
+
+@resource("AWS::EC2::SecurityGroup", _delete_group, "GroupId Id VpcId")
+def _group(request: Request) -> Made:
+    properties, backend = request.properties, ec2(request)
+    group = backend.create_security_group(
+        request.name("GroupName", 255),
+        properties["GroupDescription"],
+        vpc_id=properties.get("VpcId"),
+        tags=request.tag_map(),
+    )
+    if "SecurityGroupEgress" in properties:
+        group.egress_rules.clear()  # a stated egress list replaces the default that allows everything
+    for way, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
+        for rule in properties.get(key, []):
+            _authorize(backend, way, group.id, rule)
+    return Made(group.id, {"GroupId": group.id, "Id": group.id, "VpcId": group.vpc_id})
+
+
+def _authorize(backend: Any, way: str, group_id: str, rule: Mapping[str, Any]) -> str:
+    """Adds one rule as templates write it; gives its id."""
+    description = {"Description": rule["Description"]} if "Description" in rule else {}
+    ranges = [{key: rule[key], **description} for key in ("CidrIp", "CidrIpv6") if key in rule]
+    peer = rule.get("SourceSecurityGroupId") or rule.get("DestinationSecurityGroupId")
+    if not ranges and not peer:
+        raise ResourceFailed("Exactly one of CidrIp, CidrIpv6 or a security group must be specified in a rule")
+    authorize = getattr(backend, f"authorize_security_group_{way}")
+    rules, _ = authorize(
+        group_id,
+        str(rule["IpProtocol"]),
+        rule.get("FromPort", -1),
+        rule.get("ToPort", -1),
+        ranges,
+        source_groups=[{"GroupId": peer, **description}] if peer else [],
+    )
+    return rules[0].id
+
+
+def _revoke(way: str, request: Request, physical_id: str) -> None:
+    backend = ec2(request)
+    group_id = request.properties["GroupId"]
+    if backend.get_security_group_from_id(group_id) is None:
+        return
+    try:
+        getattr(backend, f"revoke_security_group_{way}")(group_id, "", "", "", [], security_rule_ids=[physical_id])
+    except EC2ClientError as error:
+        if "NotFound" not in str(error.code):
+            raise
+
+
+def _revoke_ingress(request: Request, physical_id: str) -> None:
+    _revoke("ingress", request, physical_id)
+
+
+def _revoke_egress(request: Request, physical_id: str) -> None:
+    _revoke("egress", request, physical_id)
+
+
+@resource("AWS::EC2::SecurityGroupIngress", _revoke_ingress, "Id")
+def _ingress(request: Request) -> Made:
+    if "GroupId" not in request.properties:
+        raise ResourceFailed("GroupId is missing: groups of a VPC are named by id")
+    rule = _authorize(ec2(request), "ingress", request.properties["GroupId"], request.properties)
+    return Made(rule, {"Id": rule})
+
+
+@resource("AWS::EC2::SecurityGroupEgress", _revoke_egress, "Id")
+def _egress(request: Request) -> Made:
+    rule = _authorize(ec2(request), "egress", request.properties["GroupId"], request.properties)
+    return Made(rule, {"Id": rule})

@@ -1,0 +1,118 @@
+"""AWS::EFS, AWS::DynamoDB and AWS::Logs types: where things are kept."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moto.dynamodb.models import dynamodb_backends
+from moto.efs.models import efs_backends
+from moto.logs.models import logs_backends
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.cloudformation.resources.network import truth
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+
+
+def _efs(request: Request) -> Any:
+    return efs_backends[request.context.account][request.region]
+
+
+def file_system_directory(state: Path, file_system_id: str) -> Path:
+    """Where the data of a file system lies on this machine."""
+    return state / "efs" / file_system_id
+
+
+def _delete_file_system(request: Request, physical_id: str) -> None:
+    if physical_id in _efs(request).file_systems_by_id:
+        _efs(request).delete_file_system(physical_id)
+    shutil.rmtree(file_system_directory(request.context.state, physical_id), ignore_errors=True)
+
+
+@resource("AWS::EFS::FileSystem", _delete_file_system, "Arn FileSystemId")
+def _file_system(request: Request) -> Made:
+    properties = request.properties
+    made = _efs(request).create_file_system(
+        f"{request.stack_id}/{request.logical_id}"[-64:],
+        performance_mode=properties.get("PerformanceMode", "generalPurpose"),
+        encrypted=truth(properties.get("Encrypted", False)),
+        kms_key_id=properties.get("KmsKeyId"),
+        throughput_mode=properties.get("ThroughputMode", "bursting"),
+        provisioned_throughput_in_mibps=properties.get("ProvisionedThroughputInMibps", 0),
+        availability_zone_name=properties.get("AvailabilityZoneName"),
+        backup=properties.get("BackupPolicy", {}).get("Status") == "ENABLED",
+        tags=request.tag_list("FileSystemTags"),
+    )
+    file_system_directory(request.context.state, made.file_system_id).mkdir(parents=True, mode=0o755)
+    return Made(made.file_system_id, {"Arn": made.file_system_arn, "FileSystemId": made.file_system_id})
+
+
+def _delete_mount_target(request: Request, physical_id: str) -> None:
+    if physical_id in _efs(request).mount_targets_by_id:
+        _efs(request).delete_mount_target(physical_id)
+
+
+@resource("AWS::EFS::MountTarget", _delete_mount_target, "Id IpAddress")
+def _mount_target(request: Request) -> Made:
+    properties = request.properties
+    target = _efs(request).create_mount_target(
+        properties["FileSystemId"],
+        properties["SubnetId"],
+        ip_address=properties.get("IpAddress"),
+        security_groups=properties.get("SecurityGroups"),
+    )
+    return Made(target.mount_target_id, {"Id": target.mount_target_id, "IpAddress": target.ip_address})
+
+
+def _tables(request: Request) -> Any:
+    return dynamodb_backends[request.context.account][request.region]
+
+
+def _delete_table(request: Request, physical_id: str) -> None:
+    if physical_id in _tables(request).tables:
+        _tables(request).delete_table(physical_id)
+
+
+@resource("AWS::DynamoDB::Table", _delete_table, "Arn StreamArn")
+def _table(request: Request) -> Made:
+    properties = request.properties
+    keys = {key["AttributeName"] for key in properties["KeySchema"]}
+    missing = keys - {item["AttributeName"] for item in properties.get("AttributeDefinitions", [])}
+    if missing:
+        raise ResourceFailed(
+            f"One or more parameter values were invalid: Some index key attributes are not defined: {missing}"
+        )
+    table = _tables(request).create_table(
+        request.name("TableName", 255),
+        schema=properties["KeySchema"],
+        throughput=properties.get("ProvisionedThroughput"),
+        attr=properties.get("AttributeDefinitions", []),
+        global_indexes=properties.get("GlobalSecondaryIndexes", []),
+        indexes=properties.get("LocalSecondaryIndexes", []),
+        streams=properties.get("StreamSpecification"),
+        billing_mode=properties.get("BillingMode", "PROVISIONED"),
+        sse_specification=properties.get("SSESpecification"),
+        tags=request.tag_list(),
+        deletion_protection_enabled=truth(properties.get("DeletionProtectionEnabled", False)),
+        warm_throughput=properties.get("WarmThroughput"),
+    )
+    return Made(table.name, {"Arn": table.table_arn})
+
+
+def _logs(request: Request) -> Any:
+    return logs_backends[request.context.account][request.region]
+
+
+def _delete_log_group(request: Request, physical_id: str) -> None:
+    if physical_id in _logs(request).groups:
+        _logs(request).delete_log_group(physical_id)
+
+
+@resource("AWS::Logs::LogGroup", _delete_log_group, "Arn")
+def _log_group(request: Request) -> Made:
+    name = request.name("LogGroupName", 512)
+    group = _logs(request).create_log_group(name, request.tag_map())
+    if "RetentionInDays" in request.properties:
+        _logs(request).put_retention_policy(name, str(request.properties["RetentionInDays"]))
+    return Made(name, {"Arn": f"{group.arn.removesuffix(':*')}:*"})

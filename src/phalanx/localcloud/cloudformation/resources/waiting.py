@@ -1,0 +1,24 @@
+"""AWS::CloudFormation types: wait conditions and their handles."""
+
+from __future__ import annotations
+
+import secrets
+
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, nothing, resource
+
+WAIT_CONDITION = "AWS::CloudFormation::WaitCondition"
+WAIT_HANDLE = "AWS::CloudFormation::WaitConditionHandle"
+WAIT_PATH = "/waitcondition/"
+
+
+@resource(WAIT_HANDLE, nothing, "Id")
+def _handle(request: Request) -> Made:
+    # AWS gives a presigned S3 URL: whoever knows it may signal, so it must not be guessable.
+    url = f"{request.context.url_nodes}{WAIT_PATH}{secrets.token_urlsafe(24)}"
+    return Made(url, {"Id": url})
+
+
+@resource(WAIT_CONDITION, nothing, "Data Id")
+def _condition(request: Request) -> Made:
+    # The engine waits for the signals; Data is filled in when they are there.
+    return Made(f"{request.stack_id}/{request.logical_id}", {"Id": request.logical_id, "Data": "{}"}, pending=True)

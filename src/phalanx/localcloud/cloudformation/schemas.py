@@ -1,0 +1,122 @@
+"""AWS's own resource schemas (they come with cfn-lint, as plain JSON): which properties a type knows.
+
+cfn-lint itself is never imported: that takes over a second; the schemas of one stack are read in 10 ms.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+KINDS: dict[str, tuple[type, ...]] = {
+    # CloudFormation turns "3" into a number and numbers into text, so scalars pass for each other.
+    "string": (str, int, float, bool),
+    "integer": (int, str),
+    "number": (int, float, str),
+    "boolean": (bool, str),
+    "array": (list,),
+    "object": (dict, str),
+}
+
+
+def directory() -> Path:
+    """Where the schemas lie; FileNotFoundError when this machine has none."""
+    found = importlib.util.find_spec("cfnlint")
+    if found is None or found.origin is None:
+        raise FileNotFoundError("cfn-lint's resource schemas")
+    return Path(found.origin).parent / "data" / "schemas"
+
+
+@functools.cache
+def known_types() -> Mapping[str, str]:
+    """Every resource type that AWS has in us-east-1, with the name of its schema file."""
+    return json.loads((directory() / "providers" / "us-east-1.json").read_bytes())
+
+
+@functools.cache
+def schema(resource_type: str) -> Mapping[str, Any]:
+    """The schema of a type that `known_types` lists."""
+    return json.loads((directory() / "resources" / f"{known_types()[resource_type]}.json").read_bytes())
+
+
+def attributes(resource_type: str) -> set[str]:
+    """The names that Fn::GetAtt accepts by the schema (read-only properties)."""
+    paths = schema(resource_type).get("readOnlyProperties", [])
+    return {path.removeprefix("/properties/").replace("/", ".") for path in paths if "*" not in path}
+
+
+def problems(resource_type: str, properties: Mapping[str, Any]) -> list[str]:
+    """What is wrong with resolved properties, in the words of CloudFormation's own validator."""
+    whole = schema(resource_type)
+    return list(_object_problems("#", properties, whole, whole))
+
+
+def _object_problems(
+    path: str, value: Mapping[str, Any], rules: Mapping[str, Any], whole: Mapping[str, Any]
+) -> Iterator[str]:
+    known = rules.get("properties", {})
+    if rules.get("additionalProperties") is False and not rules.get("patternProperties"):
+        for key in value:
+            if key not in known:
+                yield f"{path}: extraneous key [{key}] is not permitted"
+    for key in rules.get("required", []):
+        if key not in value:
+            yield f"{path}: required key [{key}] not found"
+    for key, item in value.items():
+        if key in known:
+            yield from _problems(f"{path}/{key}", item, known[key], whole)
+
+
+def _problems(path: str, value: Any, rules: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[str]:
+    rules = _followed(rules, whole)
+    kinds = rules.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(isinstance(value, KINDS.get(kind, (object,))) for kind in kinds):
+        yield f"{path}: expected type: {kinds[0].title()}, found: {_kind(value)}"
+    elif isinstance(value, dict):
+        yield from _object_problems(path, value, rules, whole)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _problems(f"{path}/{index}", item, rules.get("items", {}), whole)
+    else:
+        yield from _scalar_problems(path, value, rules)
+
+
+def _followed(rules: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "$ref" in rules:
+        found: Any = whole
+        for step in rules["$ref"].removeprefix("#/").split("/"):
+            found = found[step]
+        rules = found
+    return rules
+
+
+def _scalar_problems(path: str, value: Any, rules: Mapping[str, Any]) -> Iterator[str]:
+    if "enum" in rules and str(value) not in [str(choice) for choice in rules["enum"]]:
+        yield f"{path}: {value} is not a valid enum value"
+    number = _number(value)
+    if number is not None and "maximum" in rules and number > rules["maximum"]:
+        yield f"{path}: {value} is not less or equal to {rules['maximum']}"
+    if number is not None and "minimum" in rules and number < rules["minimum"]:
+        yield f"{path}: {value} is not greater or equal to {rules['minimum']}"
+    if (
+        isinstance(value, str)
+        and "string" in str(rules.get("type"))
+        and len(value) > rules.get("maxLength", len(value))
+    ):
+        yield f"{path}: expected maxLength: {rules['maxLength']}, actual: {len(value)}"
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _kind(value: Any) -> str:
+    return {dict: "JSONObject", list: "JSONArray", bool: "Boolean", int: "Integer"}.get(type(value), "String")

@@ -1,0 +1,90 @@
+"""Signals of wait conditions and creation policies: what was received, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.cloudformation.resources.waiting import WAIT_CONDITION
+
+SUCCESS, FAILURE, UNPARSABLE = "SUCCESS", "FAILURE", "UNPARSABLE"
+DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One signal; a second one with the same `unique_id` is a retransmission (docs/aws-behaviour.md 1.10)."""
+
+    unique_id: str
+    status: str
+    data: str = ""
+    reason: str = ""
+
+
+def read_signal(body: bytes) -> Signal:
+    """The signal that was PUT to a wait handle; anything else than AWS's document is UNPARSABLE."""
+    try:
+        document = json.loads(body)
+        status, unique_id = document["Status"], document["UniqueId"]
+    except (ValueError, KeyError, TypeError):
+        return Signal("", UNPARSABLE)
+    if status not in (SUCCESS, FAILURE) or not isinstance(unique_id, str):
+        return Signal("", UNPARSABLE)
+    return Signal(unique_id, status, str(document.get("Data", "")), str(document.get("Reason", "")))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a resource waits for: `count` successes sent to `target` (a handle, or its own name) in `timeout_s`."""
+
+    target: str
+    count: int
+    timeout_s: float
+    is_condition: bool
+
+    def failure(self, received: Collection[Signal]) -> str | None:
+        """Why the wait has failed, if it has."""
+        for signal in received:
+            if signal.status == UNPARSABLE:
+                return "Unparsable WaitCondition data"  # docs/aws-behaviour.md 1.11
+            if signal.status == FAILURE and self.is_condition:
+                return f"WaitCondition received failed message: '{signal.reason}' for uniqueId: {signal.unique_id}"
+            if signal.status == FAILURE:
+                return f"Received FAILURE signal with UniqueId {signal.unique_id}"
+        return None
+
+    def timeout(self, received: Collection[Signal]) -> str:
+        """The reason when time is up."""
+        if self.is_condition:
+            return f"WaitCondition timed out. Received {len(received)} conditions when expecting {self.count}"
+        return f"Failed to receive {self.count - len(received)} resource signal(s) within the specified duration"
+
+
+def data_text(received: Collection[Signal]) -> str:
+    """What `Fn::GetAtt: [condition, Data]` yields (docs/aws-behaviour.md 1.11)."""
+    return json.dumps({signal.unique_id: signal.data for signal in received}, separators=(",", ":"))
+
+
+def wait_of(logical_id: str, kind: str, properties: Mapping[str, Any], policy: Mapping[str, Any]) -> Wait | None:
+    """What a resource has to wait for after it was made, if anything; `policy` is its CreationPolicy, resolved."""
+    is_condition = kind == WAIT_CONDITION
+    if policy:
+        rule = policy.get("ResourceSignal", {})
+        return Wait(logical_id, int(rule.get("Count", 1)), seconds(str(rule.get("Timeout", "PT5M"))), is_condition)
+    if not is_condition:
+        return None
+    if "Handle" not in properties or "Timeout" not in properties:
+        raise ResourceFailed("WaitCondition must have both a Handle and a Timeout, or a CreationPolicy")
+    return Wait(properties["Handle"], int(properties.get("Count", 1)), float(properties["Timeout"]), True)
+
+
+def seconds(duration: str) -> float:
+    """An ISO 8601 duration such as PT15M or PT1H30M, in seconds."""
+    found = DURATION.fullmatch(duration)
+    if not found or duration == "PT":
+        raise ResourceFailed(f"CreationPolicy Timeout {duration} is not in ISO8601 duration format, e.g. PT15M")
+    return float(sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)))

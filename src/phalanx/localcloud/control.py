@@ -1,0 +1,87 @@
+"""What the command line asks the local cloud itself: its status, to stop, to break something on purpose."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.localcloud import faults
+from phalanx.localcloud.api import CONTROL_PATH, WsgiApp
+from phalanx.localcloud.cloudformation.engine import Engine
+from phalanx.localcloud.context import Context
+
+MAX_BODY_BYTES = 64 * 1024
+Answer = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Control:
+    """The endpoints under /_localcloud/; each needs the header X-Localcloud-Key with the admin's secret."""
+
+    context: Context
+    engine: Engine
+    secret: str
+    mode: str
+    pid: int
+    stop: Callable[[], None]
+
+    def around(self, app: WsgiApp, touched: Callable[[], None]) -> WsgiApp:
+        """`app` with the control endpoints before it; `touched` is called at every request."""
+
+        def with_control(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            touched()
+            path = environ.get("PATH_INFO", "")
+            if not path.startswith(CONTROL_PATH):
+                return app(environ, start_response)
+            status, document = self._answer(environ, path.removeprefix(CONTROL_PATH))
+            body = json.dumps(document).encode()
+            start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+            return [body]
+
+        return with_control
+
+    def _answer(self, environ: dict[str, Any], name: str) -> Answer:
+        if not hmac.compare_digest(environ.get("HTTP_X_LOCALCLOUD_KEY", "").encode(), self.secret.encode()):
+            return "403 Forbidden", {"message": "X-Localcloud-Key is missing or wrong"}
+        call = {"GET status": self._status, "POST stop": self._stop, "POST faults": self._faults}.get(
+            f"{environ['REQUEST_METHOD']} {name}"
+        )
+        if call is None:
+            return "404 Not Found", {"message": f"no such control endpoint: {name}"}
+        length = min(int(environ.get("CONTENT_LENGTH") or 0), MAX_BODY_BYTES)
+        try:
+            return call(json.loads(environ["wsgi.input"].read(length) or "{}"))
+        except ValueError as error:
+            return "400 Bad Request", {"message": str(error)}
+
+    def _status(self, _document: dict[str, Any]) -> Answer:
+        nodes = self.context.runner.nodes()
+        shown = [
+            {
+                "instance_id": node.instance_id,
+                "pid": node.pid,
+                "address": node.address,
+                "vpc_id": node.vpc_id,
+                "state": "running" if node.alive else "ended",
+                "hostname": node.hostname,
+                "console": str(node.console),
+            }
+            for node in nodes
+        ]
+        stacks = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
+        pids = [self.pid, *(node.pid for node in nodes if node.alive)]
+        return "200 OK", {"mode": self.mode, "stacks": stacks, "nodes": shown, "pids": pids}
+
+    def _stop(self, document: dict[str, Any]) -> Answer:
+        left = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
+        if left and not document.get("force"):
+            return "409 Conflict", {"message": "there are stacks; delete them first, or force", "stacks": left}
+        # A moment later, so that this answer still goes out.
+        self.context.clock.call_later(0.05, self.stop)
+        return "200 OK", {"stacks": left}
+
+    def _faults(self, document: dict[str, Any]) -> Answer:
+        return "200 OK", faults.apply(self.context, document)

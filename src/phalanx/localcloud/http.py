@@ -1,0 +1,75 @@
+"""The HTTP server: one WSGI app on many sockets (this machine's loopback, and an address inside each VPC)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from moto.moto_server.werkzeug_app import MotoRequestHandler
+from werkzeug.serving import ThreadedWSGIServer
+
+from phalanx.localcloud.api import WsgiApp
+
+log = logging.getLogger(__name__)
+IDLE_TIMEOUT_S = 75
+
+
+class _Handler(MotoRequestHandler):
+    # Headers and body are two writes: with Nagle's algorithm every answer on a kept connection takes 40 ms.
+    disable_nagle_algorithm = True
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_TIMEOUT_S
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        log.debug("%s %s", self.requestline, code)
+
+    def log_error(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+class HttpServer:
+    """Serves `app` on every listener that is given to it; one thread a connection."""
+
+    def __init__(self, app: WsgiApp, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        self._server = ThreadedWSGIServer(host, port, app, handler=_Handler, fd=listener.fileno())  # pyright: ignore[reportArgumentType]
+        self._server.daemon_threads = True
+        self._listeners: list[socket.socket] = []
+        self.attach(listener)
+
+    def attach(self, listener: socket.socket) -> None:
+        """Serves one more listening socket, until it is given to `detach`."""
+        self._listeners.append(listener)
+        name = "http-{}:{}".format(*listener.getsockname()[:2])
+        threading.Thread(target=self._accept, args=(listener,), name=name, daemon=True).start()
+
+    def detach(self, listeners: Iterable[socket.socket]) -> None:
+        """Stops accepting on these sockets and closes them."""
+        for listener in listeners:
+            close(listener)
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def close(self) -> None:
+        """Stops accepting everywhere."""
+        self.detach(list(self._listeners))
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, address = listener.accept()
+            except OSError:
+                return  # closed
+            self._server.process_request(connection, address)
+
+
+def close(listener: socket.socket) -> None:
+    """Closes a listening socket so that a thread that waits in accept() wakes up."""
+    try:
+        listener.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    listener.close()

@@ -1,0 +1,194 @@
+"""Starting the local cloud as a daemon, one per state directory, and ending it in order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.localcloud.nodes import NodeRunner
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 20.0
+ENDPOINT_FILE = "endpoint.json"
+READY = b"ready"
+
+
+class CannotStart(Exception):  # noqa: N818
+    """The local cloud can't run; the message is for the user: one line a cause, each followed by what mends it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `serve` was given. `mode` is auto, range, single or root."""
+
+    state: Path
+    binds: tuple[Path, ...]
+    path_dirs: tuple[str, ...]
+    mode: str
+
+
+def start(options: Options) -> None:
+    """Returns when the local cloud answers, started now or by someone else; raises CannotStart."""
+    from phalanx.localcloud import moto_setup
+
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = _lock(options.state)
+    if lock is None:
+        _wait_for_other(options.state)
+        return
+    try:
+        moto_setup.check_version()
+    except moto_setup.MotoMismatch as mismatch:
+        raise CannotStart(str(mismatch)) from None
+    mode, warnings = _mode(options.mode)
+    (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
+    _daemonize(options, mode, warnings)
+
+
+def _lock(state: Path) -> int | None:
+    """The lock that lasts as long as any process of the local cloud; None when another one holds it."""
+    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _wait_for_other(state: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not (state / ENDPOINT_FILE).exists():
+        if time.monotonic() > deadline_s:
+            raise CannotStart(
+                f"another local cloud holds {state / 'lock'} and does not answer\n"
+                f"end its processes (fuser -k {state / 'lock'}) and try again"
+            )
+        time.sleep(0.02)
+
+
+def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
+    from phalanx.localcloud import probe
+
+    verdict = probe.find_mode(wanted)
+    texts = tuple(f"{item.what}\n{item.mend}" for item in verdict.missing)
+    if not verdict.ok:
+        raise CannotStart("\n".join(texts))
+    return verdict.mode, texts
+
+
+def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
+    """Forks the daemon and waits until it says that it answers."""
+    hears, says = os.pipe()
+    if os.fork() == 0:
+        os.close(hears)
+        os._exit(_daemon(options, mode, warnings, says))
+    os.close(says)
+    said = _hear(hears, time.monotonic() + START_TIMEOUT_S)
+    if said != READY:
+        log = options.state / "localcloud.log"
+        raise CannotStart(f"{said.decode() or 'the local cloud ended while it started'}\nsee {log}")
+
+
+def _hear(hears: int, deadline_s: float) -> bytes:
+    said = b""
+    while said != READY:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not select.select([hears], [], [], left_s)[0]:
+            return f"the local cloud did not answer within {START_TIMEOUT_S:g} s".encode()
+        piece = os.read(hears, 4096)
+        if not piece:
+            break
+        said += piece
+    return said
+
+
+def _daemon(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
+    """The daemon's life: it holds the lock, waits for the API process, and takes the endpoint away at the end."""
+    os.setsid()
+    _redirect(options.state / "localcloud.log")
+    status = 1
+    try:
+        _stop_in_order(options.state)
+        status = _run(options, mode, warnings, says)
+    except BaseException as error:
+        logging.getLogger(__name__).exception("the local cloud ended")
+        _say(says, str(error).encode())
+    finally:
+        (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
+    return status
+
+
+def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
+    from phalanx.localcloud import server
+    from phalanx.localcloud.nodes import start_supervisor
+
+    site = server.Site(options.state.resolve(), mode, os.getpid(), warnings)
+
+    def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            server.serve(site, runner, listener, lambda: _say(says, READY))
+        except Exception as error:
+            _say(says, str(error).encode())
+            raise
+
+    return start_supervisor(options.state, mode, options.binds, options.path_dirs, serve_api)
+
+
+def _say(says: int, words: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(says, words)
+        os.close(says)
+
+
+def _redirect(log: Path) -> None:
+    with open(os.devnull, "rb") as nothing, log.open("ab") as file:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+
+
+def _stop_in_order(state: Path) -> None:
+    """SIGTERM to the daemon asks the API to stop. Its forks inherit the handler, so it looks who it is."""
+    daemon = os.getpid(), os.readlink("/proc/self/ns/pid")
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if (os.getpid(), os.readlink("/proc/self/ns/pid")) != daemon:
+            os._exit(128 + signal.SIGTERM)
+        if not ask(state, "POST", "stop", {"force": True}):
+            raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def ask(state: Path, method: str, name: str, document: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """One call to a control endpoint; None when there is no local cloud or it doesn't answer."""
+    try:
+        endpoint = json.loads((state / ENDPOINT_FILE).read_text())
+        where = urllib.parse.urlsplit(endpoint["url"])
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=STOP_TIMEOUT_S)
+        with contextlib.closing(connection):
+            headers = {"X-Localcloud-Key": endpoint["secret_access_key"]}
+            connection.request(method, f"/_localcloud/{name}", json.dumps(document or {}), headers)
+            return json.loads(connection.getresponse().read())
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
+        return None

@@ -1,0 +1,154 @@
+"""moto, made fit: the exact version, every patched name there, quick to import, small in memory, with our images."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+MOTO_VERSION = "5.2.5"
+SERVICES = (
+    "autoscaling",
+    "awslambda",
+    "dynamodb",
+    "ec2",
+    "efs",
+    "iam",
+    "logs",
+    "sns",
+    "sqs",
+    "ssm",
+    "sts",
+)
+
+# Every name of moto that the local cloud replaces or relies on beyond its public API. Checked at start, so that an
+# upgrade of moto fails with the name and not somewhere in the middle of a stack.
+NAMES = (
+    "moto.utilities.utils.load_resource",
+    "moto.ec2.models.instance_types.INSTANCE_TYPE_OFFERINGS",
+    "moto.ec2.models.amis.AmiBackend._load_amis",
+    "moto.ec2.models.elastic_network_interfaces.NetworkInterface.group_set",
+    "moto.ec2.models.security_groups.SecurityGroupBackend.authorize_security_group_egress",
+    "moto.ec2.models.vpcs.VPCBackend.create_vpc",
+    "moto.ssm.models.ParameterDict._check_loading_status",
+    "moto.core.responses.BaseResponse._dispatch",
+    "moto.moto_server.werkzeug_app.DomainDispatcherApplication",
+    "moto.core.types.Base64EncodedString",
+)
+IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
+_OFFERINGS = "ec2/resources/instance_type_offerings"
+
+
+class MotoMismatch(Exception):  # noqa: N818
+    """moto is not the one that the local cloud was written for; the message says what to install."""
+
+
+def check_version() -> None:
+    """Raises MotoMismatch unless exactly the known version is installed."""
+    try:
+        found = importlib.metadata.version("moto")
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    if found != MOTO_VERSION:
+        raise MotoMismatch(
+            f"the local cloud needs moto {MOTO_VERSION}, found: {found}\ninstall it: pip install 'phalanx[local]'"
+        )
+
+
+def check_names(names: Iterable[str] = NAMES) -> None:
+    """Raises MotoMismatch for the first dotted name (module, class, attribute) that is not there."""
+    for name in names:
+        if not _exists(name):
+            raise MotoMismatch(f"moto {MOTO_VERSION} has no {name}; reinstall it: pip install 'phalanx[local]'")
+
+
+def _exists(name: str) -> bool:
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            reduce(getattr, parts[end:], module)
+        except AttributeError:
+            return False
+        return True
+    return False
+
+
+def install() -> None:
+    """Imports moto's EC2 the quick way and puts our images into it. Call it before anything imports moto.ec2."""
+    check_version()
+    # moto's 600 images take 0.1 s a region, and none of them can be run here.
+    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    _import_ec2()
+    from moto.ec2.models.amis import Ami, AmiBackend
+
+    def load_images(backend: Any) -> None:
+        for architecture, image_id in IMAGES.items():
+            backend.amis[image_id] = Ami(
+                backend,
+                image_id,
+                name=f"phalanx-local-{architecture}",
+                description="This machine's own system, as every image of the local cloud",
+                architecture=architecture,
+                owner_alias="amazon",
+                public=True,
+                root_device_type="ebs",
+                virtualization_type="hvm",
+                region_name=backend.region_name,
+            )
+
+    AmiBackend._load_amis = load_images
+
+
+def preload() -> None:
+    """Imports the services and checks the table of names; for a thread, so that the first request is quick."""
+    for service in SERVICES:
+        importlib.import_module(f"moto.{service}.urls")
+    check_names()
+
+
+class _Offerings(dict[str, list[dict[str, str]]]):
+    """The instance types that a place offers, by region; a region's file is read when it is asked for."""
+
+    def __init__(self, location: str, load: Callable[[str], Any], regions: Iterable[str]) -> None:
+        super().__init__()
+        self._location, self._load, self._regions = location, load, frozenset(regions)
+
+    def __missing__(self, region: str) -> list[dict[str, str]]:
+        if region not in self._regions:
+            raise KeyError(region)
+        self[region] = self._load(f"{_OFFERINGS}/{self._location}/{region}.json")
+        for offering in self[region]:
+            offering["LocationType"] = self._location
+        return self[region]
+
+    def get(self, region: str, default: Any = None) -> Any:
+        return self[region] if region in self._regions else default
+
+
+def _import_ec2() -> None:
+    # moto reads the offerings of all regions at import: 0.4 s and 90 MiB, for the one region that is used.
+    from moto.utilities import utils
+
+    load = utils.load_resource
+    utils.load_resource = lambda path: [] if "instance_type_offerings" in path else load(path)
+    try:
+        types = importlib.import_module("moto.ec2.models.instance_types")
+    finally:
+        utils.load_resource = load
+    types.load_resource = load
+    for location, regions in _offered(Path(types.__file__ or "").parent.parent / "resources"):
+        types.INSTANCE_TYPE_OFFERINGS[location] = _Offerings(location, load, regions)
+
+
+def _offered(resources: Path) -> Iterator[tuple[str, list[str]]]:
+    for location in (resources / "instance_type_offerings").iterdir():
+        yield location.name, [file.name.split(".")[0] for file in location.iterdir()]

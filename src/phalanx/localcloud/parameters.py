@@ -1,0 +1,65 @@
+"""The public Systems Manager parameters that name images: any of the known families, any region, one image per CPU kind."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from phalanx.localcloud.moto_setup import IMAGES
+
+# docs/aws-behaviour.md 5.1–5.4. A name outside these families resolves to nothing, as in AWS.
+_OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
+FAMILIES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"/aws/service/canonical/ubuntu/server/(?:22\.04|24\.04)/stable/current/(?P<cpu>amd64|arm64)/hvm/ebs-gp[23]/ami-id",
+        r"/aws/service/ami-amazon-linux-latest/al2023-ami-(?:minimal-)?kernel-(?:default|6\.\d+)-(?P<cpu>x86_64|arm64)",
+        rf"/aws/service/deeplearning/ami/(?P<cpu>x86_64|arm64)/base-oss-nvidia-driver-gpu-{_OS}/latest/ami-id",
+        rf"/aws/service/deeplearning/ami/(?P<cpu>x86_64|arm64)/oss-nvidia-driver-gpu-pytorch-\d+\.\d+-{_OS}/latest/ami-id",
+        r"/aws/service/neuron/dlami/base/(?P<cpu>)amazon-linux-2023/latest/image_id",
+    )
+)
+
+
+def image_id(name: str) -> str | None:
+    """The image that a public parameter names; None when there is no such parameter."""
+    for family in FAMILIES:
+        found = family.fullmatch(name)
+        if found:
+            return IMAGES["arm64" if found["cpu"] == "arm64" else "x86_64"]
+    return None
+
+
+def install() -> None:
+    """Lets moto's Systems Manager know the public parameters."""
+    from moto.core.utils import utcnow
+    from moto.ssm.models import Parameter, ParameterDict
+
+    def load(parameters: Any, name: str) -> None:
+        value = image_id(str(name or ""))
+        if value is not None and not dict.__contains__(parameters, name):
+            parameter = Parameter(
+                account_id=parameters.account_id,
+                name=name,
+                value=value,
+                parameter_type="String",
+                description=None,
+                allowed_pattern=None,
+                keyid=None,
+                last_modified_date=utcnow(),
+                version=1,
+                data_type="aws:ec2:image",
+            )
+            dict.__setitem__(parameters, name, [parameter])
+
+    ParameterDict._check_loading_status = load
+
+
+def value(account: str, region: str, name: str) -> str:
+    """The value of a parameter, public or the account's own; KeyError when there is none."""
+    from moto.ssm.models import ssm_backends
+
+    parameters = ssm_backends[account][region]._parameters
+    if name not in parameters:
+        raise KeyError(name)
+    return parameters[name][-1].value

@@ -1,0 +1,164 @@
+"""The process behind the endpoint: the API on every socket it is to be reached at, until it is told or free to stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phalanx.localcloud import moto_setup
+from phalanx.localcloud.context import ADMIN, API_ADDRESS, API_PORT, Context
+
+if TYPE_CHECKING:
+    from phalanx.localcloud.cloudformation.engine import Engine
+    from phalanx.localcloud.http import HttpServer
+    from phalanx.localcloud.imds import Imds
+    from phalanx.localcloud.nodes import NodeRunner
+
+log = logging.getLogger(__name__)
+IDLE_S = 30.0
+IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80
+ENDPOINT_FILE = "endpoint.json"
+DIAL_SOCKET = "dial.sock"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the starting process knows of this local cloud. `pid` is the daemon's, as this machine counts."""
+
+    state: Path
+    mode: str
+    pid: int
+    warnings: tuple[str, ...] = ()
+
+
+class IdleWatch:
+    """Calls `stop` when there has been no stack and no request for IDLE_S seconds."""
+
+    def __init__(self, context: Context, is_needed: Callable[[], bool], stop: Callable[[], None]) -> None:
+        self._clock, self._is_needed, self._stop = context.clock, is_needed, stop
+        self._last = self._clock.now()
+        self._clock.call_later(IDLE_S, self._look)
+
+    def touch(self) -> None:
+        """Something was asked for just now."""
+        self._last = self._clock.now()
+
+    def _look(self) -> None:
+        if self._is_needed():
+            self.touch()
+        quiet_s = (self._clock.now() - self._last).total_seconds()
+        if quiet_s >= IDLE_S:
+            self._stop()
+        else:
+            self._clock.call_later(IDLE_S - quiet_s, self._look)
+
+
+class VpcDoors:
+    """Makes the API and the metadata service answer inside VPCs."""
+
+    def __init__(self, runner: NodeRunner, http: HttpServer, imds: Imds) -> None:
+        self._runner, self._http, self._imds = runner, http, imds
+        self._open: dict[str, socket.socket] = {}
+        self._lock = threading.Lock()
+
+    def open(self, vpc_id: str) -> None:
+        """Harmless when it is open already."""
+        with self._lock:
+            if vpc_id not in self._open:
+                self._open[vpc_id] = self._runner.listen(vpc_id, API_ADDRESS, API_PORT)
+                self._http.attach(self._open[vpc_id])
+                self._imds.attach(vpc_id, self._runner.listen(vpc_id, IMDS_ADDRESS, IMDS_PORT))
+
+    def close(self, vpc_id: str) -> None:
+        """Takes the VPC's network away too; harmless when there is none."""
+        with self._lock:
+            listener = self._open.pop(vpc_id, None)
+            if listener:
+                self._http.detach([listener])
+                self._imds.detach(vpc_id)
+        self._runner.remove_vpc(vpc_id)
+
+
+def serve(site: Site, runner: NodeRunner, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Runs the API until it is stopped; `ready` is called when endpoint.json is there."""
+    url = "http://{}:{}".format(*listener.getsockname()[:2])
+    context = Context(runner=runner, state=site.state, url_host=url)
+    admin = context.issue(ADMIN)
+    stopped = threading.Event()
+    moto_setup.install()
+    # moto must be set up before the first module that imports its EC2.
+    from phalanx.localcloud import api, control
+
+    app, engine = api.build(context)
+    idle = IdleWatch(context, lambda: any(not stack.gone for stack in engine.stacks), stopped.set)
+    controls = control.Control(context, engine, admin.secret_access_key, site.mode, site.pid, stopped.set)
+    _open_doors(context, controls.around(app, idle.touch), listener)
+    context.spawn(moto_setup.preload)
+    _write_endpoint(site, url, admin.access_key_id, admin.secret_access_key)
+    ready()
+    stopped.wait()
+    _end(site, context, engine)
+
+
+def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
+    from phalanx.localcloud import ec2
+    from phalanx.localcloud.dialer import Dialer
+    from phalanx.localcloud.http import HttpServer
+    from phalanx.localcloud.imds import Imds
+
+    http = HttpServer(app, listener)
+    context.at_stop(http.close)
+    doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)))
+    context.serve_vpc, context.close_vpc = doors.open, doors.close
+    http.attach(_own_address())
+    dialer = Dialer(context.state / DIAL_SOCKET, ec2.locate, context.runner.connect)
+    context.at_stop(dialer.close)
+
+
+def _own_address() -> socket.socket:
+    """The API's address inside VPCs, in the API's own network namespace as well: for the Lambda functions it runs."""
+    from phalanx.localcloud.netlink import Rtnetlink
+
+    link = Rtnetlink()
+    link.add_address("lo", API_ADDRESS, 32)
+    link.close()
+    return socket.create_server((API_ADDRESS, API_PORT), backlog=128)
+
+
+def _write_endpoint(site: Site, url: str, key_id: str, secret: str) -> None:
+    document = {
+        "url": url,
+        "pid": site.pid,
+        "mode": site.mode,
+        "access_key_id": key_id,
+        "secret_access_key": secret,
+        "dial": str(site.state / DIAL_SOCKET),
+        "state": str(site.state),
+        "accounts_separated": site.mode != "single",
+        "warnings": list(site.warnings),
+    }
+    path = site.state / ENDPOINT_FILE
+    beside = path.with_suffix(".new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(document, file)
+    beside.rename(path)
+
+
+def _end(site: Site, context: Context, engine: Engine) -> None:
+    (site.state / ENDPOINT_FILE).unlink(missing_ok=True)
+    left = [stack.name for stack in engine.stacks if not stack.gone]
+    if left:
+        log.warning("stopped with stacks: %s", ", ".join(left))
+    context.stop()
+    for node in context.runner.nodes():
+        context.runner.kill(node.instance_id)
+    shutil.rmtree(site.state / "efs", ignore_errors=True)

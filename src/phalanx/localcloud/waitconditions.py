@@ -1,0 +1,38 @@
+"""The other end of a wait handle's URL: in AWS an S3 bucket that takes one PUT (docs/aws-behaviour.md 1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.localcloud.cloudformation.engine import Engine
+from phalanx.localcloud.cloudformation.signals import read_signal
+
+MAX_BODY_BYTES = 64 * 1024
+_REFUSAL = b'<?xml version="1.0"?><Error><Code>%s</Code><Message>%s</Message></Error>'
+
+
+def answer(engine: Engine, handle: str, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """Takes a signal for the wait handle `handle` (its whole URL, as Ref gives it)."""
+    refusal = _refusal(environ)
+    if refusal:
+        return _refuse(start_response, *refusal)
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if not engine.signal_handle(handle, read_signal(environ["wsgi.input"].read(min(length, MAX_BODY_BYTES)))):
+        return _refuse(start_response, "403 Forbidden", b"AccessDenied", b"Access Denied")
+    start_response("200 OK", [("Content-Length", "0")])
+    return [b""]
+
+
+def _refusal(environ: dict[str, Any]) -> tuple[str, bytes, bytes] | None:
+    if environ["REQUEST_METHOD"] != "PUT":
+        return "405 Method Not Allowed", b"MethodNotAllowed", b"A wait handle takes PUT only."
+    if environ.get("CONTENT_TYPE"):
+        # The URL is signed for an empty content type: S3 refuses curl's and urllib's default one.
+        return "403 Forbidden", b"SignatureDoesNotMatch", b"Content-Type must be empty or left out."
+    return None
+
+
+def _refuse(start_response: Callable[..., Any], status: str, code: bytes, message: bytes) -> list[bytes]:
+    start_response(status, [("Content-Type", "application/xml")])
+    return [_REFUSAL % (code, message)]
