@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
@@ -74,8 +75,8 @@ def execute(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) has left; Python would complain once more at its exit.
-        sys.stderr.close()
+        # The reader of our output (head, less) has left; Python would complain at its own last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except PhalanxError as error:
         return _tell(error, _debugging(context))

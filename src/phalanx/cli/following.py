@@ -33,9 +33,10 @@ def follow(job: Job, *, wait: bool = True, process: str | None = None, stop_on_i
 
 
 def stop(job: Job) -> int:
-    """End a job and tell what was proven."""
-    _tell_end(job.stop())
-    return 0
+    """End a job and tell what was proven; 0 when no process of it can be left."""
+    status = job.stop()
+    _tell_end(status)
+    return 0 if status.verified else 1
 
 
 def _print_all(job: Job, wait: bool, process: str | None) -> JobStatus | None:
@@ -87,6 +88,8 @@ def _tell_end(status: JobStatus) -> None:
 
 def _verdict(status: JobStatus) -> str:
     """What was proven on the nodes about the job's processes."""
+    if not status.nodes:
+        return "what is left of it on the nodes is not known"
     unclean = [f"{node.node} ({node.message})" for node in status.nodes if not node.clean]
     if unclean:
         return f"not verified on {', '.join(unclean)}"

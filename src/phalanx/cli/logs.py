@@ -18,6 +18,8 @@ from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
 def command(name: str | None, file: Path | None, wait: bool, rank: str | None, job: str | None) -> int:
     """Show the output of JOB (an id, the beginning of one, or a name; default: the newest).
 
+    With -f it goes on until the job ends, and ends with the job's exit code.
+
     \b
     Examples:
       phalanx logs
@@ -27,4 +29,5 @@ def command(name: str | None, file: Path | None, wait: bool, rank: str | None, j
     from phalanx.cli.following import follow
     from phalanx.job import open_job
 
-    return follow(open_job(load_cluster(name, file), job), wait=wait, process=rank)
+    status = follow(open_job(load_cluster(name, file), job), wait=wait, process=rank)
+    return status if wait else 0

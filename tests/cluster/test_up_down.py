@@ -1,0 +1,215 @@
+"""Clusters that come and go on this machine: interrupted, killed, refused, too small, failing at boot. Nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import boto3
+import pytest
+
+from conftest import PHALANX, assert_nothing_is_left, make_terminal
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: {name}\ncloud: local\nnodes: {nodes}\nmin: {minimum}\ntype: {type}\n"
+
+
+def spec(name, nodes=2, minimum=2, type="c5.large", more=""):
+    return SPEC.format(name=name, nodes=nodes, minimum=minimum, type=type) + more
+
+
+@pytest.fixture
+def terminal():
+    """A user with a local cloud of their own, which must be gone at the end."""
+    made = make_terminal(spec("passing"))
+    yield made
+    made.phalanx("local", "stop", "--force", check=False)
+    shutil.rmtree(made.state.parent, ignore_errors=True)
+
+
+@pytest.fixture
+def beside(cluster):
+    """Another directory with another phalanx.yaml beside the running cluster, in the same local cloud."""
+
+    def make(text):
+        directory = cluster.directory.parent / "beside"
+        directory.mkdir(exist_ok=True)
+        (directory / "phalanx.yaml").write_text(text)
+        return type(cluster)(directory, cluster.state)
+
+    return make
+
+
+def endpoint(terminal):
+    return json.loads((terminal.state / "local/endpoint.json").read_text())
+
+
+def api(terminal, service):
+    there = endpoint(terminal)
+    return boto3.client(
+        service,
+        region_name="us-east-1",
+        endpoint_url=there["url"],
+        aws_access_key_id=there["access_key_id"],
+        aws_secret_access_key=there["secret_access_key"],
+    )
+
+
+def break_on_purpose(terminal, **faults):
+    there = endpoint(terminal)
+    request = urllib.request.Request(f"{there['url']}/_localcloud/faults", json.dumps(faults).encode())
+    request.add_header("X-Localcloud-Key", there["secret_access_key"])
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def stacks(terminal):
+    return {stack["name"] for stack in json.loads(terminal.phalanx("local", "status", "--json").stdout)["stacks"]}
+
+
+def start_up(terminal):
+    """`phalanx up` in the background, at the moment when its stack is being created."""
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state)}
+    process = subprocess.Popen(
+        [str(PHALANX), "up"],
+        cwd=terminal.directory,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    record = terminal.state / "clusters/passing/cluster.json"
+    deadline = time.monotonic() + 30
+    while not (record.exists() and json.loads(record.read_text())["stack_id"]):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    return process
+
+
+def test_status_nodes_and_ssh_tell_of_the_same_cluster(cluster):
+    status = json.loads(cluster.phalanx("status", "--json").stdout)
+    nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
+    assert status["state"] == "CREATE_COMPLETE"
+    assert [node["name"] for node in status["nodes"]] == [node["name"] for node in nodes]
+    for node in nodes:
+        hostname = cluster.on(node["name"], "hostname").strip()
+        assert hostname == f"ip-{node['address'].replace('.', '-')}"
+
+
+def test_ssh_ends_with_the_command_s_status(cluster):
+    assert cluster.phalanx("ssh", "worker2", "--", "exit 7", check=False).returncode == 7
+
+
+def test_an_unknown_node_is_told_with_those_there_are(cluster):
+    done = cluster.phalanx("ssh", "worker9", check=False)
+    assert done.returncode == 6
+    assert "deeplearning-worker4" in done.stderr
+
+
+def test_up_again_changes_nothing(cluster):
+    before = json.loads(cluster.phalanx("status", "--json").stdout)["nodes"]
+    assert "is up already" in cluster.phalanx("up").stdout
+    assert json.loads(cluster.phalanx("status", "--json").stdout)["nodes"] == before
+
+
+def test_the_local_cloud_does_not_stop_under_a_cluster(cluster):
+    done = cluster.phalanx("local", "stop", check=False)
+    assert done.returncode == 5
+    assert "phalanx down" in done.stderr
+
+
+def test_ctrl_c_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
+    interrupted = start_up(terminal)
+    interrupted.send_signal(signal.SIGINT)
+    _, told = interrupted.communicate(timeout=20)
+    assert interrupted.returncode == 130
+    assert "`phalanx up` follows it again" in told
+    terminal.phalanx("up")
+    assert terminal.on("head", "wc -l < /opt/deeplearning/workers").strip() == "2"
+    pids = terminal.local_cloud_pids()
+    terminal.phalanx("down")
+    assert_nothing_is_left(terminal, pids)
+
+
+def test_an_up_that_was_killed_can_be_taken_down(terminal):
+    killed = start_up(terminal)
+    killed.kill()
+    killed.communicate(timeout=20)
+    pids = terminal.local_cloud_pids()
+    assert "nothing of it is left" in terminal.phalanx("down").stdout
+    assert_nothing_is_left(terminal, pids)
+    assert "Nothing to do" in terminal.phalanx("down").stdout
+
+
+def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
+    terminal.phalanx("up")
+    pids = terminal.local_cloud_pids()
+    shutil.rmtree(terminal.state / "clusters")
+    assert "nothing of it is left" in terminal.phalanx("down").stdout
+    assert_nothing_is_left(terminal, pids)
+
+
+def test_a_cluster_whose_local_cloud_was_killed_is_gone_and_says_so(terminal):
+    terminal.phalanx("up")
+    pids = terminal.local_cloud_pids()
+    os.kill(endpoint(terminal)["pid"], signal.SIGKILL)
+    for command in (["status"], ["run", "--", "true"], ["ssh"]):
+        done = terminal.phalanx(*command, check=False)
+        assert (done.returncode, "is gone" in done.stderr) == (6, True), done.stderr
+    terminal.phalanx("down")
+    terminal.phalanx("up")
+    pids |= terminal.local_cloud_pids()
+    terminal.phalanx("down")
+    assert_nothing_is_left(terminal, pids)
+
+
+def test_a_name_in_use_by_another_s_stack_is_refused(beside):
+    other = beside(spec("foreign"))
+    cloudformation = api(other, "cloudformation")
+    template = json.dumps({"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}})
+    cloudformation.create_stack(StackName="foreign", TemplateBody=template)
+    try:
+        done = other.phalanx("up", check=False)
+        assert (done.returncode, "in use by a stack that phalanx did not make" in done.stderr) == (3, True)
+        assert other.phalanx("down", check=False).returncode == 3
+        assert "foreign" in stacks(other)
+    finally:
+        cloudformation.delete_stack(StackName="foreign")
+
+
+def test_below_the_minimum_the_stack_fails_in_aws_s_words_and_nothing_is_left(beside):
+    small = beside(spec("small", nodes=4, minimum=4, type="c5.xlarge"))
+    break_on_purpose(small, capacity={"c5.xlarge": 2})
+    done = small.phalanx("up", check=False)
+    assert done.returncode == 4
+    assert "capacity" in done.stderr
+    assert "small" not in stacks(small)
+    assert len(json.loads(small.phalanx("local", "status", "--json").stdout)["nodes"]) == 4
+
+
+def test_with_the_minimum_the_cluster_is_ready_and_the_missing_node_has_a_reason(beside):
+    partial = beside(spec("partial", nodes=3, minimum=1, type="m5.large"))
+    break_on_purpose(partial, capacity={"m5.large": 2})
+    try:
+        assert "missing" in partial.phalanx("up").stdout
+        status = json.loads(partial.phalanx("status", "--json").stdout)
+        assert (len(status["nodes"]), len(status["missing"])) == (2, 1)
+        assert "capacity" in status["missing"][0]["reason"]
+    finally:
+        partial.phalanx("down")
+
+
+def test_a_boot_script_that_fails_is_shown_with_its_output(beside):
+    failing = beside(spec("failing", more="boot: |\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
+    done = failing.phalanx("up", check=False)
+    assert done.returncode == 4
+    assert "no such package: fnord" in done.stderr
+    logs = list((failing.state / "clusters/failing/boot-logs").glob("*.log"))
+    assert any("fnord" in Path(log).read_text() for log in logs)
+    assert "failing" not in stacks(failing)
