@@ -79,7 +79,7 @@ def _table() -> dynamodb.Table:
 
 
 def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResource]:
-    # The function cares for the head alone: a thousand workers must not start it as often (docs/aws-behaviour.md 8).
+    # The function cares for the head alone: a thousand workers must not start it (docs/aws-behaviour.md 3.23, 8).
     only_head = {"AutoScalingGroupName": [HEAD_GROUP]}
     return (
         sns.Topic("FleetTopic", Tags=tags()),
