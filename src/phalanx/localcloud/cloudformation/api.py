@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moto.core.exceptions import ServiceException
-from moto.core.responses import ActionResult, BaseResponse, EmptyResult, PaginatedResult
+from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
 from phalanx.localcloud.cloudformation.engine import Engine, Wish
 from phalanx.localcloud.cloudformation.errors import Refused
@@ -14,7 +14,9 @@ from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import required_capabilities
 from phalanx.localcloud.cloudformation.signals import Signal
 
+PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
+PAGE = 100
 UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy constraint: Member must not be null"
 
 
@@ -108,7 +110,7 @@ class CloudFormationApi(BaseResponse):
     def describe_stack_events(self) -> ActionResult:
         stack = self._stack()
         events = [_event(stack, event) for event in reversed(list(stack.events))]
-        return PaginatedResult({"StackEvents": events})
+        return self._page("StackEvents", events, "EventId")
 
     def describe_stack_resources(self) -> ActionResult:
         if not self._get_param("StackName") and self._get_param("PhysicalResourceId"):
@@ -118,6 +120,15 @@ class CloudFormationApi(BaseResponse):
         wanted = self._get_param("LogicalResourceId")
         found = [_resource(stack, resource) for resource in _tried(stack, wanted)]
         return ActionResult({"StackResources": found})
+
+    def _page(self, name: str, items: list[dict[str, Any]], key: str) -> ActionResult:
+        """At most PAGE items; the token names the first of the next page, so that new events don't shift it."""
+        token = self._get_param("NextToken")
+        begin = next((index for index, item in enumerate(items) if item[key] == token), None) if token else 0
+        if begin is None:
+            raise Refused(f"Invalid NextToken {token}")
+        rest = items[begin + PAGE : begin + PAGE + 1]
+        return ActionResult({name: items[begin : begin + PAGE], "NextToken": rest[0][key] if rest else None})
 
     def _owner(self, physical_id: str) -> Stack:
         for stack in self._engine.stacks:
@@ -134,7 +145,8 @@ class CloudFormationApi(BaseResponse):
 
     def list_stack_resources(self) -> ActionResult:
         stack = self._stack()
-        return PaginatedResult({"StackResourceSummaries": [_resource(stack, item) for item in _tried(stack)]})
+        found = [_resource(stack, item) for item in _tried(stack)]
+        return self._page("StackResourceSummaries", found, "LogicalResourceId")
 
     def get_template(self) -> ActionResult:
         return ActionResult({"TemplateBody": self._stack().template.body, "StagesAvailable": ["Original", "Processed"]})
@@ -176,6 +188,13 @@ ACTIONS = {
 
 def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str, str]:
     return {str(item[key]): str(item.get(value, "")) for item in items}
+
+
+def _page(key: str, items: list[dict[str, Any]], identity: str, token: str | None) -> dict[str, Any]:
+    """At most PAGE items. The token names the next page's first item, so that events that come meanwhile shift nothing."""
+    start = next((index for index, item in enumerate(items) if item[identity] == token), 0)
+    rest = items[start + PAGE :]
+    return {key: items[start : start + PAGE], "NextToken": rest[0][identity] if rest else None}
 
 
 def _tried(stack: Stack, logical_id: str | None = None) -> list[Resource]:
