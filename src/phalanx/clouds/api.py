@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.refusals import is_gone, message, translate
@@ -58,7 +59,7 @@ class ApiCloud:
         action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
         try:
             return getattr(self.client(service), operation)(**arguments)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
