@@ -191,7 +191,7 @@ def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str
 
 
 def _page(key: str, items: list[dict[str, Any]], identity: str, token: str | None) -> dict[str, Any]:
-    """At most PAGE items. The token names the next page's first item, so that events that come meanwhile shift nothing."""
+    """At most PAGE items. The token names the next page's first item: events that come meanwhile shift nothing."""
     start = next((index for index, item in enumerate(items) if item[identity] == token), 0)
     rest = items[start + PAGE :]
     return {key: items[start : start + PAGE], "NextToken": rest[0][identity] if rest else None}
