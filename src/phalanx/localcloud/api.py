@@ -1,4 +1,4 @@
-"""The AWS API as one WSGI app: moto's services, our CloudFormation, wait handles, and the control endpoints beside it."""
+"""The AWS API as one WSGI app: moto's services, our CloudFormation, wait handles."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
     engine = Engine(
         context,
         ssm=lambda region, name: parameters.value(context.account, region, name),
-        zones=lambda region: [
-            zone.name for zone in ec2_backends[context.account][region].describe_availability_zones()
-        ],
+        zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
     guarded = iam.wrap(context, _services(engine))
 

@@ -23,7 +23,7 @@ class _Handler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_TIMEOUT_S
 
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
         log.debug("%s %s", self.requestline, code)
 
     def log_error(self, format: str, *args: Any) -> None:

@@ -169,10 +169,11 @@ def _redirect(log: Path) -> None:
 
 def _stop_in_order(state: Path) -> None:
     """SIGTERM to the daemon asks the API to stop. Its forks inherit the handler, so it looks who it is."""
-    daemon = os.getpid(), os.readlink("/proc/self/ns/pid")
+    own_namespace = Path("/proc/self/ns/pid")
+    daemon = os.getpid(), own_namespace.readlink()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if (os.getpid(), os.readlink("/proc/self/ns/pid")) != daemon:
+        if (os.getpid(), own_namespace.readlink()) != daemon:
             os._exit(128 + signal.SIGTERM)
         if not ask(state, "POST", "stop", {"force": True}):
             raise SystemExit(128 + signal.SIGTERM)

@@ -90,10 +90,10 @@ def install() -> None:
     _import_ec2()
     from moto.ec2.models.amis import Ami, AmiBackend
 
-    def load_images(backend: Any) -> None:
+    def load_images(self: Any) -> None:
         for architecture, image_id in IMAGES.items():
-            backend.amis[image_id] = Ami(
-                backend,
+            self.amis[image_id] = Ami(
+                self,
                 image_id,
                 name=f"phalanx-local-{architecture}",
                 description="This machine's own system, as every image of the local cloud",
@@ -102,7 +102,7 @@ def install() -> None:
                 public=True,
                 root_device_type="ebs",
                 virtualization_type="hvm",
-                region_name=backend.region_name,
+                region_name=self.region_name,
             )
 
     AmiBackend._load_amis = load_images
@@ -136,15 +136,13 @@ class _Offerings(dict[str, list[dict[str, str]]]):
 
 def _import_ec2() -> None:
     # moto reads the offerings of all regions at import: 0.4 s and 90 MiB, for the one region that is used.
-    from moto.utilities import utils
-
+    utils: Any = importlib.import_module("moto.utilities.utils")
     load = utils.load_resource
     utils.load_resource = lambda path: [] if "instance_type_offerings" in path else load(path)
     try:
-        types = importlib.import_module("moto.ec2.models.instance_types")
+        types: Any = importlib.import_module("moto.ec2.models.instance_types")
     finally:
         utils.load_resource = load
-    types.load_resource = load
     for location, regions in _offered(Path(types.__file__ or "").parent.parent / "resources"):
         types.INSTANCE_TYPE_OFFERINGS[location] = _Offerings(location, load, regions)
 

@@ -1,4 +1,4 @@
-"""The public Systems Manager parameters that name images: any of the known families, any region, one image per CPU kind."""
+"""The public Systems Manager parameters that name images: every known family, one image per kind of CPU."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def install() -> None:
     from moto.core.utils import utcnow
     from moto.ssm.models import Parameter, ParameterDict
 
-    def load(parameters: Any, name: str) -> None:
-        value = image_id(str(name or ""))
-        if value is not None and not dict.__contains__(parameters, name):
+    def load(self: Any, key: str) -> None:
+        value = image_id(str(key or ""))
+        if value is not None and not dict.__contains__(self, key):
             parameter = Parameter(
-                account_id=parameters.account_id,
-                name=name,
+                account_id=self.account_id,
+                name=key,
                 value=value,
                 parameter_type="String",
                 description=None,
@@ -50,7 +50,7 @@ def install() -> None:
                 version=1,
                 data_type="aws:ec2:image",
             )
-            dict.__setitem__(parameters, name, [parameter])
+            dict.__setitem__(self, key, [parameter])
 
     ParameterDict._check_loading_status = load
 

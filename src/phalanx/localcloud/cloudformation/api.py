@@ -190,13 +190,6 @@ def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str
     return {str(item[key]): str(item.get(value, "")) for item in items}
 
 
-def _page(key: str, items: list[dict[str, Any]], identity: str, token: str | None) -> dict[str, Any]:
-    """At most PAGE items. The token names the next page's first item: events that come meanwhile shift nothing."""
-    start = next((index for index, item in enumerate(items) if item[identity] == token), 0)
-    rest = items[start + PAGE :]
-    return {key: items[start : start + PAGE], "NextToken": rest[0][identity] if rest else None}
-
-
 def _tried(stack: Stack, logical_id: str | None = None) -> list[Resource]:
     resources = list(stack.resources.values())
     return [item for item in resources if item.status and logical_id in (None, item.declared.logical_id)]
