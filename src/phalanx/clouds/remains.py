@@ -35,6 +35,9 @@ _BY_TAG: Mapping[str, tuple[str, str]] = {
     "describe_volumes": ("Volumes", "VolumeId"),
     "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId"),
 }
+SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
+"""The services that `find` asks."""
+
 _ENDED = frozenset({"terminated", "deleted", "deleting"})
 
 
