@@ -1,0 +1,96 @@
+"""Auto Scaling groups of the local cloud. CloudFormation uses the three functions here; users, the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+
+from phalanx.localcloud import fleet
+from phalanx.localcloud.autoscaling import api, groups, notify
+from phalanx.localcloud.autoscaling.api import PATCHED
+from phalanx.localcloud.autoscaling.group import Group, Told
+from phalanx.localcloud.autoscaling.reconciler import Reconciler
+from phalanx.localcloud.context import Context
+
+__all__ = ["PATCHED", "create_group", "delete_group", "group_named", "group_of", "install", "update_group"]
+
+_worker: Reconciler | None = None
+
+
+def install(context: Context) -> None:
+    """Starts the reconciler and answers the Auto Scaling API from it; ec2.install() comes first."""
+    global _worker
+    _worker = Reconciler(context, fleet.current(), partial(notify.publish, context))
+    api.install(_worker)
+
+
+def create_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Told) -> None:
+    """Returns at once. `settled(None)` follows, once, when the desired capacity is in service; `settled(reason)` when
+    launches keep failing. Raises ServiceException with AWS's words for what AWS refuses."""
+    worker = _running()
+    # The worker can't launch before the topics are known: it needs the lock.
+    with worker.lock:
+        group = groups.create(worker, region, name, properties, settled)
+        try:
+            for topic, kinds in _topics(properties):
+                notify.subscribe(context, group, topic, kinds)
+        except ServiceException:
+            groups.delete(worker, region, name, force=True)
+            raise
+
+
+def update_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Told) -> None:
+    """Like create_group, for a group that is there; running instances stay as they are."""
+    worker = _running()
+    with worker.lock:
+        group = groups.update(worker, region, name, properties, settled)
+        wanted = dict(_topics(properties))
+        for topic in set(group.notifications) - set(wanted):
+            del group.notifications[topic]
+        for topic, kinds in wanted.items():
+            if group.notifications.get(topic) != kinds:
+                notify.subscribe(context, group, topic, kinds)
+
+
+def delete_group(context: Context, region: str, name: str, gone: Told) -> None:
+    """Returns at once; `gone(None)` follows, once, when every instance is terminated. A missing group is gone.
+
+    CloudFormation sets the group to 0 first, so instances protected from scale-in make it fail: `gone(reason)`.
+    """
+    worker = _running()
+    with worker.lock:
+        missing = (region, name) not in worker.groups
+        if not missing:
+            groups.delete(worker, region, name, force=False, gone=gone)
+    if missing:
+        context.spawn(gone, None, name="group-gone")
+
+
+def group_named(region: str, name: str) -> Group:
+    """Raises ValidationError when there is none."""
+    return groups.find(_running(), region, name)
+
+
+def group_of(region: str, instance_id: str) -> Group:
+    """The group that an instance belongs to. Raises ValidationError when there is none."""
+    return groups.find_member(_running(), region, instance_id)
+
+
+def _running() -> Reconciler:
+    assert _worker is not None, "autoscaling.install() comes first"
+    return _worker
+
+
+def _topics(properties: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    configured = list(properties.get("NotificationConfigurations") or [])
+    if properties.get("NotificationConfiguration"):
+        configured.append(properties["NotificationConfiguration"])
+    return [(_arn(one["TopicARN"]), list(one["NotificationTypes"])) for one in configured]
+
+
+def _arn(topic: str | list[str]) -> str:
+    """CloudFormation takes one topic, or a list of one."""
+    return topic if isinstance(topic, str) else topic[0]

@@ -1,0 +1,154 @@
+"""Creating, changing and deleting groups, from API parameters and CloudFormation properties alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
+
+from phalanx.localcloud.autoscaling import activity, launching
+from phalanx.localcloud.autoscaling.group import Group, Told, already_exists
+from phalanx.localcloud.autoscaling.reconciler import Reconciler
+from phalanx.localcloud.context import Context
+
+_SETTINGS = (
+    "DefaultCooldown",
+    "HealthCheckGracePeriod",
+    "HealthCheckType",
+    "PlacementGroup",
+    "TerminationPolicies",
+)
+_UNSUPPORTED = (
+    "InstanceId",
+    "LaunchConfigurationName",
+    "LifecycleHookSpecificationList",
+    "LoadBalancerNames",
+    "MixedInstancesPolicy",
+    "TargetGroupARNs",
+    "TrafficSources",
+)
+
+
+def create(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Told | None = None) -> Group:
+    """Raises ValidationError and AlreadyExists as AWS does; launches begin at once, on the worker."""
+    _refuse_unsupported(wanted)
+    group = _build(worker.context, region, name, wanted)
+    launching.check(group)
+    with worker.lock:
+        if (region, name) in worker.groups:
+            raise already_exists(name)
+        group.settled = settled
+        worker.groups[region, name] = group
+        worker.touch(group)
+    return group
+
+
+def update(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Told | None = None) -> Group:
+    """Changes what `wanted` names. Raises ValidationError."""
+    _refuse_unsupported(wanted)
+    with worker.lock:
+        group = find(worker, region, name)
+        _resize(worker.context, group, wanted)
+        _replace_settings(group, wanted)
+        group.settled = settled or group.settled
+        worker.wanted(group)
+    return group
+
+
+def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Told | None = None) -> None:
+    """With `force` even protected members are terminated. Without, and with nobody to tell that it is `gone`, a group
+    with members is refused: ResourceInUse."""
+    with worker.lock:
+        group = find(worker, region, name)
+        if group.members and not force and gone is None:
+            raise AutoscalingClientError(
+                "ResourceInUse",
+                "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s)"
+                " still in the group.",
+            )
+        group.deleting, group.forced = True, force
+        group.minimum = group.desired = 0
+        group.settled = None
+        group.gone += [gone] if gone else []
+        worker.touch(group)
+
+
+def find(worker: Reconciler, region: str, name: str) -> Group:
+    """Raises ValidationError when there is no such group."""
+    group = worker.groups.get((region, name))
+    if group is None:
+        raise ValidationError(f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found")
+    return group
+
+
+def find_member(worker: Reconciler, region: str, instance_id: str) -> Group:
+    """The group of an instance. Raises ValidationError."""
+    for group in worker.groups.values():
+        if group.region == region and instance_id in group.members:
+            return group
+    raise ValidationError(f"Instance Id not found - No managed instance found for instance ID: {instance_id}")
+
+
+def _build(context: Context, region: str, name: str, wanted: Mapping[str, Any]) -> Group:
+    if "LaunchTemplate" not in wanted:
+        raise ValidationError(
+            "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or"
+            " MixedInstancesPolicy parameter."
+        )
+    minimum, maximum = int(wanted["MinSize"]), int(wanted["MaxSize"])
+    desired = minimum if wanted.get("DesiredCapacity") is None else int(wanted["DesiredCapacity"])
+    subnets = _subnets(wanted)
+    now = context.clock.now()
+    group = Group(
+        name=name,
+        region=region,
+        account=context.account,
+        minimum=minimum,
+        maximum=maximum,
+        desired=desired,
+        template=launching.resolve(context.account, region, wanted["LaunchTemplate"]),
+        subnets=subnets,
+        zones=launching.places(context.account, region, subnets),
+        created=now,
+        why=activity.created(now, desired),
+    )
+    group.set_bounds(minimum, maximum, desired)
+    _replace_settings(group, wanted)
+    return group
+
+
+def _resize(context: Context, group: Group, wanted: Mapping[str, Any]) -> None:
+    minimum = int(wanted.get("MinSize", group.minimum))
+    maximum = int(wanted.get("MaxSize", group.maximum))
+    before = group.desired
+    # Without a capacity of its own an update keeps the present one, moved into the new bounds.
+    given = wanted.get("DesiredCapacity")
+    desired = max(minimum, min(before, maximum)) if given is None else int(given)
+    group.set_bounds(minimum, maximum, desired)
+    if desired != before:
+        group.why = activity.constraints_updated(context.clock.now(), (minimum, maximum, desired), before)
+
+
+def _replace_settings(group: Group, wanted: Mapping[str, Any]) -> None:
+    if wanted.get("LaunchTemplate"):
+        group.template = launching.resolve(group.account, group.region, wanted["LaunchTemplate"])
+    if wanted.get("VPCZoneIdentifier"):
+        group.subnets = _subnets(wanted)
+        group.zones = launching.places(group.account, group.region, group.subnets)
+    if wanted.get("NewInstancesProtectedFromScaleIn") is not None:
+        group.protect_new = str(wanted["NewInstancesProtectedFromScaleIn"]).lower() == "true"
+    group.set_tags(wanted.get("Tags") or [])
+    group.settings.update({name: wanted[name] for name in _SETTINGS if wanted.get(name) is not None})
+
+
+def _subnets(wanted: Mapping[str, Any]) -> list[str]:
+    """The API takes one string with commas, CloudFormation a list."""
+    given = wanted.get("VPCZoneIdentifier") or []
+    return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+
+
+def _refuse_unsupported(wanted: Mapping[str, Any]) -> None:
+    for name in _UNSUPPORTED:
+        if wanted.get(name):
+            raise ValidationError(f"{name} is not supported by the local cloud's Auto Scaling groups.")

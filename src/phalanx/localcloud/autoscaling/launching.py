@@ -1,0 +1,92 @@
+"""One launch for a group: its launch template, a subnet, its tags; checked before the group is accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.core.exceptions import ServiceException
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.instances import Instance
+from moto.ec2.models.launch_templates import LaunchTemplate, LaunchTemplateVersion
+
+from phalanx.localcloud import placement
+from phalanx.localcloud.autoscaling.group import Group
+
+GROUP_TAG = "aws:autoscaling:groupName"
+
+
+def resolve(account: str, region: str, choice: dict[str, Any]) -> dict[str, str]:
+    """The template's id, name and version as the group keeps them. Raises ValidationError."""
+    backend = ec2_backends[account][region]
+    if bool(choice.get("LaunchTemplateId")) == bool(choice.get("LaunchTemplateName")):
+        raise ValidationError("Valid requests must contain either launchTemplateId or LaunchTemplateName")
+    try:
+        template = _template(backend, choice)
+        version = str(choice.get("Version") or "$Default")
+        template.get_version(version)
+    except (ServiceException, ValueError) as error:
+        raise _not_well_formed(error) from error
+    return {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": version}
+
+
+def places(account: str, region: str, subnets: list[str]) -> list[str]:
+    """The zones of the subnets. Raises ValidationError for a subnet that is not there."""
+    backend = ec2_backends[account][region]
+    if not subnets:
+        raise ValidationError("At least one Availability Zone or VPC Subnet is required.")
+    try:
+        return [backend.get_subnet(subnet).availability_zone for subnet in subnets]
+    except ServiceException as error:
+        raise ValidationError(str(error.message)) from error
+
+
+def check(group: Group) -> None:
+    """Auto Scaling tries the template out before it accepts a group (docs/aws-behaviour.md 1.5)."""
+    try:
+        for subnet in group.subnets:
+            _request(group, subnet).check()
+    except ServiceException as error:
+        raise _not_well_formed(error) from error
+
+
+def launch(group: Group, subnet: str) -> tuple[Instance, dict[str, str]]:
+    """One instance, and the template version that made it. Raises EC2ClientError."""
+    backend = ec2_backends[group.account][group.region]
+    version = _version(backend, group)
+    reservation = backend.run_instances("", 1, None, [], **_kwargs(group, subnet, version))
+    used = {**group.template, "Version": str(version.number)}
+    return reservation.instances[0], used
+
+
+def _request(group: Group, subnet: str) -> placement.Request:
+    backend = ec2_backends[group.account][group.region]
+    kwargs = _kwargs(group, subnet, _version(backend, group))
+    return placement.Request.build(backend, "", 1, None, [], kwargs)
+
+
+def _kwargs(group: Group, subnet: str, version: LaunchTemplateVersion) -> dict[str, Any]:
+    return {
+        "launch_template": {"LaunchTemplateId": version.template.id, "Version": str(version.number)},
+        "is_instance_type_default": not version.instance_type,
+        "instance_type": version.instance_type,
+        "region_name": group.region,
+        "subnet_id": subnet,
+        "tags": {"instance": {**group.propagated_tags(), GROUP_TAG: group.name}},
+        "associate_public_ip": None,
+    }
+
+
+def _version(backend: EC2Backend, group: Group) -> LaunchTemplateVersion:
+    return _template(backend, group.template).get_version(group.template["Version"])
+
+
+def _template(backend: EC2Backend, choice: dict[str, Any]) -> LaunchTemplate:
+    if choice.get("LaunchTemplateId"):
+        return backend.get_launch_template(choice["LaunchTemplateId"])
+    return backend.get_launch_template_by_name(choice["LaunchTemplateName"])
+
+
+def _not_well_formed(error: Exception) -> ValidationError:
+    words = error.message if isinstance(error, ServiceException) else str(error)
+    return ValidationError(f"You must use a valid fully-formed launch template. {words}")

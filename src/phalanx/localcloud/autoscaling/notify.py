@@ -1,0 +1,84 @@
+"""Auto Scaling's notifications to SNS, in the shapes of docs/aws-behaviour.md 3.1–3.4."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from typing import Any
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.core.exceptions import ServiceException
+from moto.sns.models import sns_backends
+from werkzeug.exceptions import HTTPException
+
+from phalanx.localcloud.autoscaling.activity import Activity, stamp
+from phalanx.localcloud.autoscaling.group import Group
+from phalanx.localcloud.context import Context
+
+log = logging.getLogger(__name__)
+
+TEST = "autoscaling:TEST_NOTIFICATION"
+KINDS = {
+    "autoscaling:EC2_INSTANCE_LAUNCH": "launch",
+    "autoscaling:EC2_INSTANCE_LAUNCH_ERROR": "failed launch",
+    "autoscaling:EC2_INSTANCE_TERMINATE": "termination",
+    "autoscaling:EC2_INSTANCE_TERMINATE_ERROR": "failed termination",
+    TEST: "test notification",
+}
+
+
+def subscribe(context: Context, group: Group, topic: str, kinds: list[str]) -> None:
+    """A test notification goes out first. Raises ValidationError for a topic that is not there."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValidationError(f'"{kind}" is not a valid Notification Type.')
+    test = {**_about(context, group, TEST), "RequestId": str(uuid.uuid4())}
+    try:
+        _send(group, topic, TEST, test)
+    except (ServiceException, HTTPException) as error:
+        raise ValidationError(
+            f"Unable to publish test notification message to notification target {topic}."
+            " Please check your target configuration and try again."
+        ) from error
+    group.notifications[topic] = list(kinds)
+
+
+def publish(context: Context, group: Group, kind: str, activity: Activity, instance_id: str) -> None:
+    """Tells every topic that asked for this kind; a topic that is gone is only logged."""
+    message = _about(context, group, kind) | {
+        "Progress": activity.progress,
+        "Description": activity.description,
+        "RequestId": activity.id,
+        "ActivityId": activity.id,
+        "StartTime": stamp(activity.start),
+        "EndTime": stamp(activity.end or context.clock.now()),
+        "EC2InstanceId": instance_id,
+        "StatusCode": activity.status,
+        "StatusMessage": activity.status_message,
+        "Details": activity.details(),
+        "Cause": activity.cause,
+    }
+    for topic, kinds in group.notifications.items():
+        if kind not in kinds:
+            continue
+        try:
+            _send(group, topic, kind, message)
+        except (ServiceException, HTTPException):
+            log.exception("group %s could not notify %s", group.name, topic)
+
+
+def _about(context: Context, group: Group, kind: str) -> dict[str, Any]:
+    return {
+        "AccountId": group.account,
+        "AutoScalingGroupARN": group.arn,
+        "AutoScalingGroupName": group.name,
+        "Event": kind,
+        "Service": "AWS Auto Scaling",
+        "Time": stamp(context.clock.now()),
+    }
+
+
+def _send(group: Group, topic: str, kind: str, message: dict[str, Any]) -> None:
+    subject = f'Auto Scaling: {KINDS[kind]} for group "{group.name}"'
+    sns_backends[group.account][group.region].publish(json.dumps(message), arn=topic, subject=subject)

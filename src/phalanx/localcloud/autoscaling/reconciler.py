@@ -1,0 +1,283 @@
+"""Brings every group to what is wanted: one worker thread, woken by events, that never polls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+
+from moto.core.exceptions import ServiceException
+
+from phalanx.localcloud.autoscaling import activity as words
+from phalanx.localcloud.autoscaling import launching
+from phalanx.localcloud.autoscaling.activity import Activity
+from phalanx.localcloud.autoscaling.group import IN_SERVICE, PENDING, TERMINATING, Group, Member
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.fleet import Fleet
+
+log = logging.getLogger(__name__)
+
+# Auto Scaling tries for ever; seconds apart at first, minutes later (docs/aws-behaviour.md 3.9).
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 300.0
+# One round over a thousand missing instances must not write a thousand failed activities.
+FAILURES_A_ROUND = 10
+# CloudFormation is told after so many rounds without success; AWS does not say how many it tolerates (1.4).
+ROUNDS_BEFORE_GIVING_UP = 3
+
+ALL_PROTECTED = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
+
+LAUNCH = "autoscaling:EC2_INSTANCE_LAUNCH"
+LAUNCH_ERROR = "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
+TERMINATE = "autoscaling:EC2_INSTANCE_TERMINATE"
+
+Publish = Callable[[Group, str, Activity, str], object]
+
+
+class Reconciler:
+    """Owns the groups. Hold `lock` while reading or changing one, and `touch` it after a change."""
+
+    def __init__(self, context: Context, fleet: Fleet, publish: Publish) -> None:
+        self.context = context
+        self.lock = threading.RLock()
+        self.groups: dict[tuple[str, str], Group] = {}
+        self._fleet = fleet
+        self._publish = publish
+        self._wake = threading.Condition(self.lock)
+        self._dirty: dict[int, Group] = {}
+        self._owner: dict[str, Group] = {}
+        self._calls: list[Callable[[], object]] = []
+        self._stopping = False
+        fleet.watchers.append(self._instance_changed)
+        context.at_stop(self.stop)
+        self._worker = context.spawn(self._work, name="autoscaling")
+
+    def stop(self) -> None:
+        """Ends the worker; groups stay as they are."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+
+    def touch(self, group: Group) -> None:
+        """Has the group looked at soon."""
+        with self._wake:
+            self._dirty[id(group)] = group
+            self._wake.notify_all()
+
+    def wanted(self, group: Group) -> None:
+        """The desired capacity was set: earlier failures no longer delay a launch."""
+        group.failed_rounds, group.waiting, group.stuck = 0, False, False
+        self.touch(group)
+
+    def end(self, group: Group, member: Member, cause: str) -> None:
+        """Starts the termination of a member."""
+        member.state = TERMINATING
+        member.activity = self._record(
+            group, f"Terminating EC2 instance: {member.id}", cause, member.zone, member.subnet
+        )
+        self._fleet.end(member.instance, "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: Auto Scaling")
+        self.touch(group)
+
+    def _instance_changed(self, instance_id: str) -> None:
+        with self.lock:
+            group = self._owner.get(instance_id)
+            if group:
+                self.touch(group)
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._dirty or self._stopping)
+                if self._stopping:
+                    return
+                group = self._dirty.pop(next(iter(self._dirty)))
+                try:
+                    self._reconcile(group)
+                except Exception:
+                    log.exception("group %s could not be reconciled", group.name)
+                calls, self._calls = self._calls, []
+            # Outside the lock: whoever is told may hold locks of its own and call back.
+            for call in calls:
+                call()
+
+    def _reconcile(self, group: Group) -> None:
+        self._collect(group)
+        if group.deleting and group.forced:
+            for member in group.active():
+                self.end(group, member, words.user_terminated(self._now(), member.id, 1, 0))
+        else:
+            self._shrink(group)
+            self._grow(group)
+            self._collect(group)
+        self._tell(group)
+
+    def _collect(self, group: Group) -> None:
+        """Takes note of what became of the members."""
+        for member in list(group.members.values()):
+            state = member.instance.state
+            if member.state == TERMINATING:
+                if state == "terminated":
+                    self._ended(group, member)
+            elif state == "running" and member.health == "Healthy":
+                if member.state == PENDING:
+                    self._in_service(group, member)
+            elif state != "pending" and member.state == PENDING:
+                self._launch_lost(group, member)
+            elif state != "pending":
+                self._unhealthy(group, member)
+
+    def _in_service(self, group: Group, member: Member) -> None:
+        member.state = IN_SERVICE
+        group.failed_rounds = 0
+        # Notified while the activity is still in progress: docs/aws-behaviour.md 3.2.
+        self._publish(group, LAUNCH, member.activity, member.id)
+        member.activity.finish("Successful", self._now())
+
+    def _ended(self, group: Group, member: Member) -> None:
+        self._publish(group, TERMINATE, member.activity, member.id)
+        member.activity.finish("Successful", self._now())
+        self._forget(group, member)
+
+    def _launch_lost(self, group: Group, member: Member) -> None:
+        reason = member.instance.state_reason.message
+        message = (
+            "Instance became unhealthy while waiting for instance to be in InService state."
+            f" Termination Reason: {reason}"
+        )
+        member.activity.finish("Cancelled", self._now(), message)
+        self._publish(group, LAUNCH_ERROR, member.activity, member.id)
+        self._fleet.end(member.instance, "Client.UserInitiatedShutdown", reason)
+        self._forget(group, member)
+        self._back_off(group)
+
+    def _unhealthy(self, group: Group, member: Member) -> None:
+        by_user = member.health == "Unhealthy"
+        if not by_user and "HealthCheck" in group.suspended:
+            return
+        member.health = "Unhealthy"
+        if group.suspended & {"ReplaceUnhealthy", "Terminate"}:
+            return
+        group.replacing += 1
+        now = self._now()
+        gone = member.instance.state != "running"
+        self.end(group, member, words.not_running(now) if gone else words.said_unhealthy(now))
+
+    def _forget(self, group: Group, member: Member) -> None:
+        group.members.pop(member.id, None)
+        self._owner.pop(member.id, None)
+
+    def _shrink(self, group: Group) -> None:
+        if "Terminate" in group.suspended:
+            return
+        while (count := len(group.active())) > group.desired:
+            victim = _victim(group)
+            if victim is None:
+                self._say_protected(group)
+                return
+            self.end(group, victim, words.shrinking(self._now(), group.why, victim.id, count, count - 1))
+
+    def _say_protected(self, group: Group) -> None:
+        if group.stuck:
+            return
+        group.stuck = True
+        self._record(group, ALL_PROTECTED, group.why, "", "").finish("Failed", self._now(), ALL_PROTECTED)
+
+    def _grow(self, group: Group) -> None:
+        # Those that still terminate count: a replacement is launched when its predecessor is gone (3.16).
+        missing = group.desired - len(group.members)
+        if missing <= 0 or group.waiting or "Launch" in group.suspended:
+            return
+        now, failures = self._now(), 0
+        cause = words.growing(now, group.why, group.desired - missing, group.desired)
+        for _ in range(missing):
+            launched = self._launch(group, words.replacing(now) if group.replacing else cause)
+            group.replacing = max(0, group.replacing - launched)
+            failures += not launched
+            if failures >= FAILURES_A_ROUND:
+                break
+        if failures:
+            self._back_off(group)
+
+    def _launch(self, group: Group, cause: str) -> bool:
+        """One instance in the emptiest subnet that has room; each refusal is an activity of its own."""
+        for subnet, zone in _emptiest_first(group):
+            try:
+                instance, template = launching.launch(group, subnet)
+            except ServiceException as refusal:
+                self._refused(group, cause, subnet, zone, refusal.message)
+                continue
+            activity = self._record(group, f"Launching a new EC2 instance: {instance.id}", cause, zone, subnet)
+            group.members[instance.id] = Member(
+                instance, subnet, template, activity, group.protect_new, started=activity.start
+            )
+            self._owner[instance.id] = group
+            return True
+        return False
+
+    def _refused(self, group: Group, cause: str, subnet: str, zone: str, reason: str) -> None:
+        description, message = words.failed_launch(reason)
+        activity = self._record(group, description, cause, zone, subnet)
+        activity.finish("Failed", self._now(), message)
+        self._publish(group, LAUNCH_ERROR, activity, "")
+
+    def _back_off(self, group: Group) -> None:
+        group.failed_rounds += 1
+        group.waiting = True
+        delay_s = min(FIRST_RETRY_S * 2 ** (group.failed_rounds - 1), LAST_RETRY_S)
+        self.context.clock.call_later(delay_s, self._retry, group)
+
+    def _retry(self, group: Group) -> None:
+        with self.lock:
+            group.waiting = False
+            self.touch(group)
+
+    def _tell(self, group: Group) -> None:
+        """CloudFormation waits for a group to be complete, or to be gone."""
+        if group.deleting and not group.members:
+            self.groups.pop((group.region, group.name), None)
+            self._tell_gone(group, None)
+        elif group.deleting and group.stuck:
+            # AWS tries for hours and fails then; the reason is the same.
+            group.deleting = False
+            self._tell_gone(group, ALL_PROTECTED)
+        settled = group.settled
+        if settled is None or group.deleting:
+            return
+        if group.in_service() == len(group.members) == group.desired:
+            group.settled = None
+            self._calls.append(lambda: settled(None))
+        elif group.failed_rounds >= ROUNDS_BEFORE_GIVING_UP:
+            group.settled = None
+            last = next((a.status_message for a in group.activities if a.status in ("Failed", "Cancelled")), "")
+            self._calls.append(lambda: settled(f"Group did not stabilize. Last scaling activity: {last}"))
+
+    def _tell_gone(self, group: Group, error: str | None) -> None:
+        self._calls += [lambda told=told: told(error) for told in group.gone]
+        group.gone = []
+
+    def _record(self, group: Group, description: str, cause: str, zone: str, subnet: str) -> Activity:
+        activity = Activity(group.name, group.arn, description, cause, zone, subnet, self._now())
+        group.activities.appendleft(activity)
+        return activity
+
+    def _now(self) -> datetime:
+        return self.context.clock.now()
+
+
+def _emptiest_first(group: Group) -> list[tuple[str, str]]:
+    crowd = Counter(member.subnet for member in group.members.values())
+    return sorted(zip(group.subnets, group.zones, strict=True), key=lambda place: crowd[place[0]])
+
+
+def _victim(group: Group) -> Member | None:
+    """An unprotected member of the fullest zone: by default the oldest, as AWS does among equal launch templates."""
+    crowd = Counter(member.zone for member in group.active())
+    fullest = max((crowd[m.zone] for m in group.active() if not m.protected), default=0)
+    candidates = [m for m in group.active() if not m.protected and crowd[m.zone] == fullest]
+    candidates.sort(key=lambda member: member.started)
+    if not candidates:
+        return None
+    newest = next(iter(group.settings.get("TerminationPolicies") or []), "Default") == "NewestInstance"
+    return candidates[-1 if newest else 0]

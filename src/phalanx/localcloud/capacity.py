@@ -1,0 +1,116 @@
+"""How many instances of each type the local cloud still has, and the words with which AWS refuses one more."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+EVERYWHERE = ""
+
+
+class CapacityError(Exception):
+    """AWS would not start the instance; `code` and `message` are its own."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass
+class LaunchFailure:
+    """Launches fail with this text, `remaining` times (None: until it is taken back)."""
+
+    message: str
+    code: str = "Client.InternalError"
+    remaining: int | None = None
+
+
+class Pool:
+    """The machines of all zones. Unlimited, unless a limit was set for a type, a type in a zone, or all vCPUs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limits: dict[tuple[str, str], int] = {}
+        self._used: Counter[tuple[str, str]] = Counter()
+        self._used_vcpus = 0
+        self._vcpu_limit: int | None = None
+        self._failure: LaunchFailure | None = None
+
+    def limit(self, instance_type: str, count: int | None, zone: str = EVERYWHERE) -> None:
+        """At most `count` instances of the type at a time, in `zone` or over all zones; None lifts the limit."""
+        with self._lock:
+            _set(self._limits, (instance_type, zone), count)
+
+    def limit_vcpus(self, count: int | None) -> None:
+        """The account's quota of vCPUs over all types; None lifts it."""
+        with self._lock:
+            self._vcpu_limit = count
+
+    def fail_launches(self, failure: LaunchFailure | None) -> None:
+        """Makes launches fail whatever the capacity; None ends that."""
+        with self._lock:
+            self._failure = failure
+
+    def take(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
+        """Reserves `count` instances, all or none. Raises CapacityError."""
+        with self._lock:
+            self._refuse_by_fault()
+            self._refuse_by_quota(vcpus * count)
+            self._refuse_by_capacity(instance_type, zone, count)
+            self._count(instance_type, zone, vcpus, count)
+
+    def give_back(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
+        """Returns what `take` reserved."""
+        with self._lock:
+            self._count(instance_type, zone, vcpus, -count)
+
+    def _count(self, instance_type: str, zone: str, vcpus: int, count: int) -> None:
+        self._used[instance_type, zone] += count
+        self._used[instance_type, EVERYWHERE] += count
+        self._used_vcpus += vcpus * count
+
+    def _refuse_by_fault(self) -> None:
+        failure = self._failure
+        if failure is None:
+            return
+        if failure.remaining is not None:
+            failure.remaining -= 1
+            if failure.remaining <= 0:
+                self._failure = None
+        raise CapacityError(failure.code, failure.message)
+
+    def _refuse_by_quota(self, vcpus: int) -> None:
+        if self._vcpu_limit is not None and self._used_vcpus + vcpus > self._vcpu_limit:
+            raise CapacityError("VcpuLimitExceeded", quota_words(self._vcpu_limit))
+
+    def _refuse_by_capacity(self, instance_type: str, zone: str, count: int) -> None:
+        for place in (zone, EVERYWHERE):
+            limit = self._limits.get((instance_type, place))
+            if limit is not None and self._used[instance_type, place] + count > limit:
+                raise CapacityError("InsufficientInstanceCapacity", capacity_words(instance_type, zone))
+
+
+def capacity_words(instance_type: str, zone: str) -> str:
+    """EC2's sentence for a zone without machines (docs/aws-behaviour.md 2.17)."""
+    return (
+        f"We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested ({zone})."
+        " Our system will be working on provisioning additional capacity."
+    )
+
+
+def quota_words(vcpu_limit: int) -> str:
+    """EC2's sentence for an account at its limit (docs/aws-behaviour.md 2.17)."""
+    return (
+        f"You have requested more vCPU capacity than your current vCPU limit of {vcpu_limit} allows for the instance"
+        " bucket that the specified instance type belongs to."
+        " Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
+    )
+
+
+def _set(limits: dict[tuple[str, str], int], key: tuple[str, str], count: int | None) -> None:
+    if count is None:
+        limits.pop(key, None)
+    else:
+        limits[key] = count

@@ -1,0 +1,113 @@
+"""Puts nodes behind moto's instances, and answers who is at an address: for the metadata service and the dialer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instances import Instance, InstanceState, Reservation
+from moto.ec2.models.subnets import Subnet
+
+from phalanx.localcloud import fleet, placement
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.imds import InstanceFacts
+
+PATCHED = (
+    "moto.ec2.models.EC2Backend.run_instances",
+    "moto.ec2.models.EC2Backend.terminate_instances",
+    "moto.ec2.models.EC2Backend.start_instances",
+    "moto.ec2.models.EC2Backend.stop_instances",
+    "moto.ec2.models.EC2Backend.reboot_instances",
+    "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
+)
+
+
+def install(context: Context) -> None:
+    """Every launch and termination goes through the fleet, whoever asks for it."""
+    fleet.install(context)
+    EC2Backend.run_instances = _run_instances
+    EC2Backend.terminate_instances = _terminate_instances
+    for name in ("start_instances", "stop_instances", "reboot_instances"):
+        setattr(EC2Backend, name, _unsupported)
+    Subnet.get_available_subnet_ip = placement.next_address
+
+
+def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
+    """For the metadata service: (VPC, address) → what the instance there may know of itself, None for a stranger."""
+
+    def find(vpc_id: str, address: str) -> InstanceFacts | None:
+        for instance in fleet.current().live():
+            if instance.private_ip == address and instance.vpc_id == vpc_id:
+                return _facts(context, instance)
+        return None
+
+    return find
+
+
+def locate(host: str) -> tuple[str, str]:
+    """For the dialer: an Elastic IP, an instance id or a private address → (VPC, address).
+
+    Raises LookupError, with words for the user, when no running instance or more than one answers to `host`.
+    """
+    found = {(i.vpc_id or "", i.private_ip or "") for i in fleet.current().live() if _answers_to(i, host)}
+    if not found:
+        raise LookupError(f"{host} belongs to no running instance of the local cloud")
+    if len(found) > 1:
+        raise LookupError(f"{host} is in use in {len(found)} VPCs of the local cloud; use the instance id instead")
+    return found.pop()
+
+
+def _answers_to(instance: Instance, host: str) -> bool:
+    return instance.state == "running" and host in (instance.id, instance.public_ip, instance.private_ip)
+
+
+def _facts(context: Context, instance: Instance) -> InstanceFacts:
+    role = credentials.instance_role(instance)
+    return InstanceFacts(
+        instance_id=instance.id,
+        instance_type=instance.instance_type,
+        address=instance.private_ip or "",
+        hostname=placement.hostname(instance.private_ip or ""),
+        zone=instance.placement.zone or "",
+        region=instance.ec2_backend.region_name,
+        image_id=instance.image_id,
+        public_address=instance.public_ip,
+        role_name=role.name if role else None,
+        credentials=lambda: credentials.for_instance(context, instance),
+        tags={tag["key"]: tag["value"] for tag in instance.get_tags()},
+        user_data=placement.user_data_bytes(instance),
+    )
+
+
+def _run_instances(
+    self: EC2Backend, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
+) -> Reservation:
+    request = placement.Request.build(self, image_id, count, user_data, security_group_names, kwargs)
+    return fleet.current().launch(self, request)
+
+
+def _terminate_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
+    instances = self.get_multi_instances_by_id(instance_ids)
+    before = [(instance, InstanceState(instance.state, instance.state_code)) for instance in instances]
+    for instance in instances:
+        if instance.disable_api_termination:
+            raise EC2ClientError("OperationNotPermitted", _PROTECTED.format(instance.id))
+    words = "Client.UserInitiatedShutdown"
+    for instance in instances:
+        fleet.current().end(instance, words, f"{words}: User initiated shutdown")
+    return before
+
+
+_PROTECTED = (
+    "The instance '{}' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again."
+)
+
+
+def _unsupported(_self: EC2Backend, instance_ids: list[str]) -> Any:
+    raise EC2ClientError(
+        "UnsupportedOperation",
+        f"The local cloud can't stop, start or reboot instances ({', '.join(instance_ids)}); terminate them instead.",
+    )

@@ -1,0 +1,99 @@
+"""Faults on demand: what POST /_localcloud/faults may set, for tests and for users' drills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.localcloud import fleet
+from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
+from phalanx.localcloud.context import Context
+
+# A host that dies silently is noticed by EC2's status checks only after minutes (docs/aws-behaviour.md 3.16).
+NOTICED_AFTER_S = 120.0
+
+
+class FaultError(ValueError):
+    """The document asks for something that is not a fault here; the text says what."""
+
+
+def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
+    """Sets the faults that `document` names, in its order, and returns it. Raises FaultError.
+
+    capacity       {"c5.large": 3, "c5.large/us-east-1a": 1}: most instances at a time; null lifts the limit
+    vcpu_limit     the account's quota of vCPUs, or null
+    boot_delay_s   seconds between a launch and its node
+    fail_launch    a text, or {"message", "code", "times"}; null ends it
+    kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
+    partition      {"instance_id", "cut": true}: the network between it and all others
+    """
+    unknown = sorted(set(document) - set(_FAULTS))
+    if unknown:
+        raise FaultError(f"unknown fault {', '.join(unknown)}; there are {', '.join(_FAULTS)}")
+    for name, value in document.items():
+        _set(context, name, value)
+    return document
+
+
+def _set(context: Context, name: str, value: Any) -> None:
+    try:
+        _FAULTS[name](context, value)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise FaultError(f"fault {name}: {error}") from error
+
+
+def _capacity(_context: Context, limits: dict[str, int | None]) -> None:
+    for key, count in limits.items():
+        instance_type, _, zone = key.partition("/")
+        fleet.current().pool.limit(instance_type, None if count is None else int(count), zone or EVERYWHERE)
+
+
+def _vcpu_limit(_context: Context, count: int | None) -> None:
+    fleet.current().pool.limit_vcpus(None if count is None else int(count))
+
+
+def _boot_delay(_context: Context, seconds: float) -> None:
+    fleet.current().boot_delay_s = float(seconds)
+
+
+def _fail_launch(_context: Context, failure: str | dict[str, Any] | None) -> None:
+    pool = fleet.current().pool
+    if failure is None:
+        pool.fail_launches(None)
+    elif isinstance(failure, str):
+        pool.fail_launches(LaunchFailure(failure))
+    else:
+        times = failure.get("times")
+        code = failure.get("code", "Client.InternalError")
+        pool.fail_launches(LaunchFailure(failure["message"], code, None if times is None else int(times)))
+
+
+def _kill(context: Context, fault: dict[str, Any]) -> None:
+    instance_id, silent = _running(fault), bool(fault.get("silent"))
+    context.runner.kill(instance_id, silent)
+    noticed_after_s = float(fault.get("noticed_after_s", NOTICED_AFTER_S if silent else 0))
+    if noticed_after_s > 0:
+        context.clock.call_later(noticed_after_s, fleet.current().exited, instance_id)
+    else:
+        fleet.current().exited(instance_id)
+
+
+def _partition(context: Context, fault: dict[str, Any]) -> None:
+    context.runner.partition(_running(fault), bool(fault.get("cut", True)))
+
+
+def _running(fault: dict[str, Any]) -> str:
+    instance_id = fault["instance_id"]
+    if fleet.current().instance(instance_id) is None:
+        raise ValueError(f"no instance {instance_id} runs here")
+    return instance_id
+
+
+_FAULTS: dict[str, Callable[[Context, Any], None]] = {
+    "capacity": _capacity,
+    "vcpu_limit": _vcpu_limit,
+    "boot_delay_s": _boot_delay,
+    "fail_launch": _fail_launch,
+    "kill": _kill,
+    "partition": _partition,
+}

@@ -1,0 +1,178 @@
+"""The fleet: moto keeps the record of every instance, a node of this machine plays it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instances import Instance, Reservation, StateReason
+
+from phalanx.localcloud import placement
+from phalanx.localcloud.capacity import CapacityError, Pool
+from phalanx.localcloud.context import Context
+
+log = logging.getLogger(__name__)
+
+STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
+LIVE = ("pending", "running")
+
+# Starting and ending go through these two, whoever asks: RunInstances, Auto Scaling or CloudFormation.
+_moto_run = EC2Backend.run_instances
+_moto_terminate = EC2Backend.terminate_instances
+
+
+class Fleet:
+    """All instances. `watchers` are told the id of an instance each time its state changed, from any thread."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.pool = Pool()
+        self.boot_delay_s = 0.0
+        self.watchers: list[Callable[[str], None]] = []
+        self._lock = threading.RLock()
+        self._live: dict[str, Instance] = {}
+        context.runner.on_exit = self.exited
+
+    def launch(self, backend: EC2Backend, request: placement.Request) -> Reservation:
+        """Starts instances that are `pending` at first and `running` once their nodes run. Raises EC2ClientError."""
+        request.check()
+        vcpus = placement.vcpus(request.instance_type)
+        try:
+            self.pool.take(request.instance_type, request.zone, vcpus, request.count)
+        except CapacityError as refusal:
+            raise EC2ClientError(refusal.code, refusal.message) from refusal
+        try:
+            reservation = self._record(backend, request)
+        except BaseException:
+            self.pool.give_back(request.instance_type, request.zone, vcpus, request.count)
+            raise
+        for instance in reservation.instances:
+            self._boot_soon(instance)
+        return reservation
+
+    def _record(self, backend: EC2Backend, request: placement.Request) -> Reservation:
+        with self._lock:
+            reservation = _moto_run(
+                backend, request.image_id, request.count, request.user_data, request.group_names, **request.kwargs
+            )
+            for instance in reservation.instances:
+                _set_state(instance, "pending")
+                self._live[instance.id] = instance
+        for instance in reservation.instances:
+            request.associate_profile(instance)
+        return reservation
+
+    def _boot_soon(self, instance: Instance) -> None:
+        if self.boot_delay_s > 0:
+            self.context.clock.call_later(self.boot_delay_s, self._boot, instance)
+        else:
+            self.context.spawn(self._boot, instance, name=f"boot-{instance.id}")
+
+    def _boot(self, instance: Instance) -> None:
+        if instance.state != "pending":
+            return
+        try:
+            machine = placement.machine(instance)
+            self.context.runner.boot(machine)
+        except Exception as error:
+            log.exception("the node of %s did not start", instance.id)
+            self.end(instance, "Server.InternalError", f"Server.InternalError: Internal error on launch: {error}")
+            return
+        with self._lock:
+            still_wanted = instance.state == "pending"
+            if still_wanted:
+                _set_state(instance, "running")
+        if not still_wanted:
+            self.context.runner.kill(instance.id)
+        self._changed(instance.id)
+
+    def end(self, instance: Instance, code: str, message: str) -> None:
+        """Terminates one instance; returns at once, the instance is `terminated` when its node is gone."""
+        with self._lock:
+            if instance.state in ("shutting-down", "terminated"):
+                return
+            _set_state(instance, "shutting-down")
+            instance.state_reason = StateReason(message, code)
+        self.context.spawn(self._finish, instance, name=f"end-{instance.id}")
+
+    def _finish(self, instance: Instance) -> None:
+        try:
+            self.context.runner.kill(instance.id)
+        finally:
+            reason = instance.state_reason
+            with self._lock:
+                release_network(instance)
+                _moto_terminate(instance.ec2_backend, [instance.id])
+                instance.state_reason = reason
+                self._live.pop(instance.id, None)
+            zone = instance.placement.zone or ""
+            self.pool.give_back(instance.instance_type, zone, placement.vcpus(instance.instance_type))
+            self._changed(instance.id)
+
+    def exited(self, instance_id: str) -> None:
+        """The node ended by itself: the instance stops or terminates, as it was told to (AWS's default is stop)."""
+        instance = self._live.get(instance_id)
+        if instance is None or instance.state not in LIVE:
+            return
+        words = "Client.InstanceInitiatedShutdown: Instance initiated shutdown"
+        if instance.instance_initiated_shutdown_behavior == "terminate":
+            self.end(instance, "Client.InstanceInitiatedShutdown", words)
+            return
+        with self._lock:
+            _set_state(instance, "stopped")
+            instance.state_reason = StateReason(words, "Client.InstanceInitiatedShutdown")
+        self.context.spawn(self.context.runner.kill, instance_id)
+        self._changed(instance_id)
+
+    def instance(self, instance_id: str) -> Instance | None:
+        """The instance while it exists, None when it has terminated or never was."""
+        return self._live.get(instance_id)
+
+    def live(self) -> list[Instance]:
+        """Instances that are not terminated."""
+        with self._lock:
+            return list(self._live.values())
+
+    def _changed(self, instance_id: str) -> None:
+        for watcher in list(self.watchers):
+            watcher(instance_id)
+
+
+_fleet: Fleet | None = None
+
+
+def current() -> Fleet:
+    """The fleet of the installed local cloud."""
+    assert _fleet is not None, "ec2.install() comes first"
+    return _fleet
+
+
+def install(context: Context) -> Fleet:
+    """A new fleet for this local cloud; it hears of every node that ends by itself."""
+    global _fleet
+    _fleet = Fleet(context)
+    return _fleet
+
+
+def release_network(instance: Instance) -> None:
+    """Takes the Elastic IP off, deletes the interfaces and frees the addresses, as AWS does at termination."""
+    backend = instance.ec2_backend
+    interfaces = list(instance.nics.values())
+    for address in list(backend.addresses):
+        if address.instance is instance or address.eni in interfaces:
+            backend.disassociate_address(address=address.public_ip)
+    for interface in interfaces:
+        if interface.id in backend.enis:
+            interface.delete()
+            # Else moto deletes it a second time, and fails.
+            interface.delete_on_termination = False
+    # moto would free the address once more when the object is collected, and by then another may have it.
+    instance._private_ips = set()
+
+
+def _set_state(instance: Instance, name: str) -> None:
+    instance._state.name = name
+    instance._state.code = STATE_CODES[name]

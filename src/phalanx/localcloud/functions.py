@@ -1,0 +1,204 @@
+"""Lambda functions run for real: each in a child process that stays warm for a while, with its role's credentials."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from moto.awslambda.models import LambdaBackend, LambdaFunction
+from moto.awslambda.utils import get_backend
+
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.environment import Environment, Outcome
+from phalanx.localcloud.iam import credentials
+
+log = logging.getLogger(__name__)
+
+PATCHED = (
+    "moto.awslambda.models.LambdaFunction.invoke",
+    "moto.awslambda.models.LambdaBackend.create_function",
+    "moto.awslambda.models.LambdaBackend.delete_function",
+)
+
+# More would only fight for this machine's cores while nodes boot.
+MAX_CHILDREN = 2
+# boto3 in a child costs 40 MiB: long enough for the notifications of one boot, no longer.
+WARM_S = 10.0
+# AWS retries an asynchronous invocation after one minute and again after two.
+RETRY_DELAYS_S = (60.0, 120.0)
+
+_moto_create = LambdaBackend.create_function
+_moto_delete = LambdaBackend.delete_function
+
+
+class Functions:
+    """Runs invocations, at most MAX_CHILDREN at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lock = threading.Lock()
+        self._warm: dict[str, list[Environment]] = defaultdict(list)
+        self._busy: set[Environment] = set()
+        self._pool = ThreadPoolExecutor(MAX_CHILDREN, thread_name_prefix="lambda")
+        context.at_stop(self.stop)
+
+    def run(self, function: LambdaFunction, event: Any) -> Outcome:
+        """One invocation; returns when it is over or its timeout has passed."""
+        return self._pool.submit(self._run, function, event).result()
+
+    def run_async(self, function: LambdaFunction, event: Any, attempt: int = 0) -> None:
+        """Returns at once; a failing invocation is repeated twice."""
+        self._pool.submit(self._run_and_retry, function, event, attempt)
+
+    def forget(self, arn: str) -> None:
+        """The function is deleted: its processes end, invocations under way included."""
+        self._end([e for e in self._environments() if e.arn == arn])
+
+    def stop(self) -> None:
+        """Ends every process."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._end(self._environments())
+
+    def _run_and_retry(self, function: LambdaFunction, event: Any, attempt: int) -> None:
+        try:
+            failed = self._run(function, event).failed
+        except Exception:
+            log.exception("function %s could not be run", function.function_name)
+            failed = True
+        if failed and attempt < len(RETRY_DELAYS_S) and _exists(function):
+            self.context.clock.call_later(RETRY_DELAYS_S[attempt], self.run_async, function, event, attempt + 1)
+
+    def _run(self, function: LambdaFunction, event: Any) -> Outcome:
+        request_id = str(uuid.uuid4())
+        started = time.monotonic()
+        environment = self._take(function)
+        try:
+            outcome = environment.invoke(request_id, event, float(function.timeout))
+        finally:
+            self._give_back(environment)
+        _write_log(function, environment.log_stream, request_id, outcome, time.monotonic() - started)
+        return outcome
+
+    def _take(self, function: LambdaFunction) -> Environment:
+        with self._lock:
+            warm = self._warm[function.function_arn]
+            usable = [environment for environment in warm if environment.fits(function)]
+            if usable:
+                environment = usable[0]
+                warm.remove(environment)
+                self._busy.add(environment)
+                return environment
+        session = credentials.for_function(self.context, function.role, function.function_name)
+        environment = Environment(function, self.context, session.issued)
+        with self._lock:
+            self._busy.add(environment)
+        return environment
+
+    def _give_back(self, environment: Environment) -> None:
+        with self._lock:
+            self._busy.discard(environment)
+            if environment.alive():
+                environment.idle_since = time.monotonic()
+                self._warm[environment.arn].append(environment)
+                self.context.clock.call_later(WARM_S, self._cool, environment)
+                return
+        environment.close()
+
+    def _cool(self, environment: Environment) -> None:
+        """Ends an environment that nobody used for WARM_S."""
+        with self._lock:
+            warm = self._warm[environment.arn]
+            if environment not in warm or time.monotonic() - environment.idle_since < WARM_S * 0.9:
+                return
+            warm.remove(environment)
+        environment.close()
+
+    def _environments(self) -> list[Environment]:
+        with self._lock:
+            return [*self._busy, *(e for warm in self._warm.values() for e in warm)]
+
+    def _end(self, environments: list[Environment]) -> None:
+        for environment in environments:
+            with self._lock:
+                if environment in self._warm[environment.arn]:
+                    self._warm[environment.arn].remove(environment)
+            environment.close()
+
+
+_functions: Functions | None = None
+
+
+def install(context: Context) -> None:
+    """Runs functions here instead of in Docker."""
+    global _functions
+    _functions = Functions(context)
+    LambdaFunction.invoke = _invoke
+    LambdaBackend.create_function = _create
+    LambdaBackend.delete_function = _delete
+
+
+def invoke_async(function: LambdaFunction, event: Any) -> None:
+    """What AWS's event sources do: the caller does not wait."""
+    _running().run_async(function, event)
+
+
+def _running() -> Functions:
+    assert _functions is not None, "functions.install() comes first"
+    return _functions
+
+
+def _invoke(self: LambdaFunction, body: Any, request_headers: Any, response_headers: Any) -> str | bytes:
+    """The Invoke API: RequestResponse waits, Event does not, DryRun does nothing."""
+    event = json.loads(body) if body else {}
+    kind = request_headers.get("x-amz-invocation-type", "RequestResponse")
+    if kind == "Event":
+        invoke_async(self, event)
+        return ""
+    if kind == "DryRun":
+        return ""
+    outcome = _running().run(self, event)
+    if outcome.failed:
+        response_headers["x-amz-function-error"] = "Unhandled"
+    response_headers["x-amz-log-result"] = base64.b64encode(outcome.log[-4096:].encode()).decode()
+    return outcome.payload.encode()
+
+
+def _create(self: LambdaBackend, spec: dict[str, Any]) -> LambdaFunction:
+    """moto knows no LoggingConfig: a function may log into a group of the user's."""
+    function = _moto_create(self, spec)
+    group = (spec.get("LoggingConfig") or {}).get("LogGroup")
+    function.logs_group_name = group or function.logs_group_name
+    return function
+
+
+def _delete(self: LambdaBackend, function_name: str, qualifier: str | None = None) -> None:
+    function = self.get_function(function_name)
+    _moto_delete(self, function_name, qualifier)
+    _running().forget(function.function_arn)
+
+
+def _exists(function: LambdaFunction) -> bool:
+    return get_backend(function.account_id, function.region).get_function_by_arn(function.function_arn) is not None
+
+
+def _write_log(function: LambdaFunction, stream: str, request_id: str, outcome: Outcome, seconds: float) -> None:
+    """Into /aws/lambda/NAME, framed as Lambda does it."""
+    lines = [
+        f"START RequestId: {request_id} Version: $LATEST",
+        *outcome.log.splitlines(),
+        f"END RequestId: {request_id}",
+        f"REPORT RequestId: {request_id} Duration: {seconds * 1000:.2f} ms Memory Size: {function.memory_size} MB",
+    ]
+    backend, group = function.logs_backend, function.logs_group_name
+    now_ms = int(time.time() * 1000)
+    backend.ensure_log_group(group)
+    if stream not in backend.groups[group].streams:
+        backend.create_log_stream(group, stream)
+    backend.put_log_events(group, stream, [{"timestamp": now_ms, "message": line} for line in lines])

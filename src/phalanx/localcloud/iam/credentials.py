@@ -1,0 +1,132 @@
+"""Temporary credentials of IAM roles: for instances, through the metadata service, and for Lambda functions."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from moto.ec2.models.instances import Instance
+from moto.iam.models import Role, iam_backends
+
+from phalanx.localcloud.context import Context, Issued
+
+LIFETIME = timedelta(hours=6)
+# The metadata service hands out new ones at least five minutes before the old ones end.
+RENEW_BEFORE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Who holds a set of role credentials, and until when. `name` is the instance id or the function's name."""
+
+    issued: Issued
+    role: str
+    name: str
+    expires: datetime
+    instance_arn: str = ""
+
+    def arn(self, account: str) -> str:
+        """As it stands in AWS's error messages and in aws:PrincipalArn's session form."""
+        return f"arn:aws:sts::{account}:assumed-role/{self.role}/{self.name}"
+
+
+class AssumeRoleError(Exception):
+    """The role's trust policy does not let this service use the role."""
+
+
+_lock = threading.Lock()
+_by_key: dict[str, Session] = {}
+_by_holder: dict[tuple[str, str], Session] = {}
+
+
+def forget_all() -> None:
+    """Empties the table; a new local cloud starts with no session."""
+    with _lock:
+        _by_key.clear()
+        _by_holder.clear()
+
+
+def session_of(access_key_id: str) -> Session | None:
+    """The session behind a key, None for keys that belong to no role."""
+    return _by_key.get(access_key_id)
+
+
+def instance_role(instance: Instance) -> Role | None:
+    """The role in the instance's profile, None without any."""
+    association = instance.ec2_backend.iam_instance_profile_associations.get(instance.id)
+    roles = association.iam_instance_profile.roles if association else []
+    return roles[0] if roles else None
+
+
+def for_instance(context: Context, instance: Instance) -> dict[str, str]:
+    """The document of /latest/meta-data/iam/security-credentials/ROLE. Raises AssumeRoleError."""
+    role = instance_role(instance)
+    if role is None:
+        raise AssumeRoleError(f"{instance.id} has no instance profile")
+    region = instance.ec2_backend.region_name
+    arn = f"arn:aws:ec2:{region}:{context.account}:instance/{instance.id}"
+    session = _session(context, role, instance.id, "ec2.amazonaws.com", arn)
+    return {
+        "Code": "Success",
+        "LastUpdated": _iso(context.clock.now()),
+        "Type": "AWS-HMAC",
+        "AccessKeyId": session.issued.access_key_id,
+        "SecretAccessKey": session.issued.secret_access_key,
+        "Token": session.issued.session_token,
+        "Expiration": _iso(session.expires),
+    }
+
+
+def for_function(context: Context, role_arn: str, function_name: str) -> Session:
+    """A session of a Lambda function's role. Raises AssumeRoleError."""
+    name = role_arn.rsplit("/", 1)[-1]
+    role = next((r for r in list(iam_backends[context.account]["aws"].roles.values()) if r.name == name), None)
+    if role is None:
+        raise AssumeRoleError(f"The role {role_arn} does not exist")
+    return _session(context, role, function_name, "lambda.amazonaws.com", "")
+
+
+def _session(context: Context, role: Role, holder: str, service: str, instance_arn: str) -> Session:
+    if not trusts(role, service):
+        raise AssumeRoleError(
+            f"The role {role.name} cannot be assumed by {service}: its trust policy does not allow it"
+        )
+    now = context.clock.now()
+    with _lock:
+        session = _by_holder.get((role.name, holder))
+        if session is None or session.expires - now < RENEW_BEFORE:
+            issued = context.issue(role.name)
+            session = Session(issued, role.name, holder, now + LIFETIME, instance_arn)
+            _by_holder[role.name, holder] = session
+            _by_key[issued.access_key_id] = session
+            _drop_expired(context, now)
+        return session
+
+
+def _drop_expired(context: Context, now: datetime) -> None:
+    for key in [key for key, session in _by_key.items() if session.expires <= now - LIFETIME]:
+        del _by_key[key]
+        context.issued.pop(key, None)
+
+
+def trusts(role: Role, service: str) -> bool:
+    """True when the role's trust policy lets the service assume it."""
+    document: dict[str, Any] = _document(role.assume_role_policy_document)
+    statements = document.get("Statement", [])
+    for statement in statements if isinstance(statements, list) else [statements]:
+        principal = statement.get("Principal", {})
+        services = principal.get("Service", []) if isinstance(principal, dict) else principal
+        if statement.get("Effect") == "Allow" and service in ([services] if isinstance(services, str) else services):
+            return True
+    return False
+
+
+def _document(text: Any) -> dict[str, Any]:
+    return json.loads(text) if isinstance(text, str) else dict(text or {})
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

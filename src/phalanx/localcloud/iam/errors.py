@@ -1,0 +1,98 @@
+"""Refusals in the format of each AWS protocol, with AWS's words."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any
+from xml.sax.saxutils import escape
+
+from phalanx.localcloud.iam.calls import Call
+from phalanx.localcloud.iam.policy import Decision
+
+INVALID_TOKEN = "The security token included in the request is invalid."
+EXPIRED_TOKEN = "The security token included in the request is expired"
+MISSING_TOKEN = "Request is missing Authentication Token"
+
+
+def words(principal: str, action: str, resource: str, decision: Decision) -> str:
+    """The sentence of AccessDenied."""
+    why = (
+        "with an explicit deny in an identity-based policy"
+        if decision is Decision.DENIED
+        else f"because no identity-based policy allows the {action} action"
+    )
+    place = f" on resource: {resource}" if resource != "*" else ""
+    return f"User: {principal} is not authorized to perform: {action}{place} {why}"
+
+
+def missing_token(start_response: Any) -> Iterable[bytes]:
+    """A request without a signature."""
+    return _query("MissingAuthenticationToken", MISSING_TOKEN, start_response)
+
+
+def invalid_token(call: Call, start_response: Any) -> Iterable[bytes]:
+    """A key that this local cloud did not hand out, or the wrong session token."""
+    if call.protocol == "json":
+        return _json(
+            "UnrecognizedClientException", INVALID_TOKEN, start_response, 400 if call.service != "sqs" else 403
+        )
+    return _xml(call, "InvalidClientTokenId", INVALID_TOKEN, start_response)
+
+
+def expired_token(call: Call, start_response: Any) -> Iterable[bytes]:
+    """Role credentials after their six hours."""
+    if call.protocol == "json":
+        return _json("ExpiredTokenException", EXPIRED_TOKEN, start_response, 400)
+    return _xml(call, "ExpiredToken", EXPIRED_TOKEN, start_response)
+
+
+def access_denied(call: Call, message: str, start_response: Any) -> Iterable[bytes]:
+    """No policy allows it. EC2 has a name of its own for this, SQS a header for older clients."""
+    if call.service == "ec2":
+        return _xml(
+            call,
+            "UnauthorizedOperation",
+            f"You are not authorized to perform this operation. {message}",
+            start_response,
+        )
+    if call.service == "sqs" and call.protocol == "json":
+        extra = ("x-amzn-query-error", "AccessDenied;Sender")
+        return _json("AccessDeniedException", message, start_response, 403, extra)
+    if call.protocol in ("json", "rest"):
+        return _json("AccessDeniedException", message, start_response, 400 if call.protocol == "json" else 403)
+    return _xml(call, "AccessDenied", message, start_response)
+
+
+def _json(
+    code: str, message: str, start_response: Any, status: int, extra: tuple[str, str] | None = None
+) -> Iterable[bytes]:
+    document = {"__type": f"com.amazon.coral.service#{code}", "message": message, "Message": message}
+    headers = [("Content-Type", "application/x-amz-json-1.0"), ("x-amzn-ErrorType", code), *([extra] if extra else [])]
+    return _answer(status, json.dumps(document), headers, start_response)
+
+
+def _xml(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    if call.protocol != "ec2":
+        return _query(code, message, start_response)
+    document = (
+        f"<Response><Errors><Error><Code>{code}</Code><Message>{escape(message)}</Message></Error></Errors>"
+        f"<RequestID>{uuid.uuid4()}</RequestID></Response>"
+    )
+    return _answer(403, document, [("Content-Type", "text/xml")], start_response)
+
+
+def _query(code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    document = (
+        f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+        f"<RequestId>{uuid.uuid4()}</RequestId></ErrorResponse>"
+    )
+    return _answer(403, document, [("Content-Type", "text/xml")], start_response)
+
+
+def _answer(status: int, document: str, headers: list[tuple[str, str]], start_response: Any) -> Iterable[bytes]:
+    body = document.encode()
+    reason = {400: "Bad Request", 403: "Forbidden"}[status]
+    start_response(f"{status} {reason}", [*headers, ("Content-Length", str(len(body)))])
+    return [body]

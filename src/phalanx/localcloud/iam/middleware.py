@@ -1,0 +1,102 @@
+"""Judges every request: who signed it, what it wants, and whether the role's policies allow that."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from moto.iam.models import iam_backends
+
+from phalanx.localcloud.context import ADMIN, Context
+from phalanx.localcloud.iam import calls, credentials, errors, policy, resources
+from phalanx.localcloud.iam.calls import Call
+from phalanx.localcloud.iam.credentials import Session
+
+log = logging.getLogger(__name__)
+
+PATCHED: tuple[str, ...] = ()
+
+App = Callable[[dict[str, Any], Any], Iterable[bytes]]
+# AWS lets everyone ask who he is.
+_ALWAYS_ALLOWED = ("sts:GetCallerIdentity",)
+
+
+def install(_context: Context) -> None:
+    """A new local cloud starts without sessions."""
+    credentials.forget_all()
+
+
+def wrap(context: Context, app: App) -> App:
+    """`app` behind the check. The administrator may do everything, an unknown key nothing, a role what it may."""
+
+    def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        call = calls.read(environ)
+        if call is None:
+            return errors.missing_token(start_response)
+        issued = context.issued.get(call.access_key_id)
+        if issued is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != issued.session_token:
+            return errors.invalid_token(call, start_response)
+        if issued.principal == ADMIN:
+            return app(environ, start_response)
+        session = credentials.session_of(call.access_key_id)
+        if session is None or session.expires <= context.clock.now():
+            return errors.expired_token(call, start_response)
+        refusal = judge(context, session, call)
+        return errors.access_denied(call, refusal, start_response) if refusal else app(environ, start_response)
+
+    return guarded
+
+
+def judge(context: Context, session: Session, call: Call) -> str:
+    """Empty when the role may do it, else AWS's sentence: who, what, on which resource, and why not."""
+    if call.action in _ALWAYS_ALLOWED:
+        return ""
+    found = resources.targets(call, context.account)
+    if found is None:
+        log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)
+        found = [resources.Target(resources.ANY)]
+        statements: list[policy.Statement] = []
+    else:
+        statements = role_statements(context, session.role)
+    keys = _keys(context, session, call)
+    for target in found:
+        decision = policy.decide(statements, policy.Ask(call.action, target.arn, {**keys, **target.keys}))
+        if decision is not policy.Decision.ALLOWED:
+            return errors.words(session.arn(context.account), call.action, target.arn, decision)
+    return ""
+
+
+def role_statements(context: Context, role_name: str) -> list[policy.Statement]:
+    """Inline and attached policies of a role; a role that is gone has none."""
+    roles = list(iam_backends[context.account]["aws"].roles.values())
+    role = next((role for role in roles if role.name == role_name), None)
+    if role is None:
+        return []
+    attached = [v.document for managed in role.managed_policies.values() for v in managed.versions if v.is_default]
+    documents = [*role.policies.values(), *attached]
+    return [statement for document in documents for statement in policy.statements_of(_parsed(document))]
+
+
+def _parsed(document: Any) -> dict[str, Any]:
+    if isinstance(document, dict):
+        return document
+    return json.loads(document if document.lstrip().startswith("{") else unquote(document))
+
+
+def _keys(context: Context, session: Session, call: Call) -> dict[str, list[str]]:
+    keys = {
+        "aws:principalarn": [f"arn:aws:iam::{context.account}:role/{session.role}"],
+        "aws:principalaccount": [context.account],
+        "aws:userid": [f"{session.issued.access_key_id}:{session.name}"],
+        "aws:requestedregion": [call.region],
+        # The endpoint is loopback HTTP; on AWS the same calls go over TLS.
+        "aws:securetransport": ["true"],
+        "aws:sourceip": [call.source_ip],
+        "aws:currenttime": [context.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")],
+    }
+    if session.instance_arn:
+        keys["ec2:sourceinstancearn"] = [session.instance_arn]
+    return keys

@@ -1,0 +1,194 @@
+"""IAM policy evaluation: statements, wildcards, conditions and variables, as AWS documents them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+Statement = Mapping[str, Any]
+Keys = Mapping[str, Sequence[str]]
+
+
+class Decision(Enum):
+    """What the policies say. Without a statement that matches, the answer is no."""
+
+    ALLOWED = "allowed"
+    NOT_ALLOWED = "no statement allows it"
+    DENIED = "a statement denies it"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question: may `action` be done to `resource`? `keys` are the condition keys, names in lower case."""
+
+    action: str
+    resource: str
+    keys: Keys = field(default_factory=dict)
+    principal_service: str = ""
+
+
+def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
+    """An explicit deny wins over any allow; nothing that matches means no."""
+    decision = Decision.NOT_ALLOWED
+    for statement in statements:
+        if not _matches(statement, ask):
+            continue
+        if statement.get("Effect") == "Deny":
+            return Decision.DENIED
+        if statement.get("Effect") == "Allow":
+            decision = Decision.ALLOWED
+    return decision
+
+
+def statements_of(document: Mapping[str, Any]) -> list[Statement]:
+    """The statements of a policy document; a single one may stand without a list."""
+    return list(as_list(document.get("Statement")))
+
+
+def as_list(value: Any) -> list[Any]:
+    """Policies allow one value where a list may stand."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple, set)) else [value]
+
+
+def _matches(statement: Statement, ask: Ask) -> bool:
+    return (
+        _principal_matches(statement, ask)
+        and _element(statement, "Action", ask.action, ask.keys, ignore_case=True)
+        and _element(statement, "Resource", ask.resource, ask.keys, ignore_case=False)
+        and _conditions_hold(statement.get("Condition") or {}, ask.keys, statement.get("Effect") == "Deny")
+    )
+
+
+def _principal_matches(statement: Statement, ask: Ask) -> bool:
+    """Identity policies have no Principal; resource policies must name the service that asks, or everyone."""
+    if "Principal" not in statement:
+        return True
+    principal = statement["Principal"]
+    if principal == "*":
+        return True
+    return ask.principal_service in as_list(principal.get("Service")) or "*" in as_list(principal.get("AWS"))
+
+
+def _element(statement: Statement, name: str, value: str, keys: Keys, *, ignore_case: bool) -> bool:
+    if f"Not{name}" in statement:
+        return not _any_like(statement[f"Not{name}"], value, keys, ignore_case)
+    if name not in statement:
+        # Only trust policies leave Resource out.
+        return name == "Resource"
+    return _any_like(statement[name], value, keys, ignore_case)
+
+
+def _any_like(patterns: Any, value: str, keys: Keys, ignore_case: bool) -> bool:
+    return any(like(_with_variables(str(pattern), keys), value, ignore_case) for pattern in as_list(patterns))
+
+
+def like(pattern: str, value: str, ignore_case: bool = False) -> bool:
+    """`*` is any run of characters, `?` is one; both cross slashes and colons."""
+    return bool(_compiled(pattern, ignore_case).fullmatch(value))
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    parts = ("." if c == "?" else ".*" if c == "*" else re.escape(c) for c in pattern)
+    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
+_VARIABLE = re.compile(r"\$\{([^}]+)\}")
+
+
+def _with_variables(pattern: str, keys: Keys) -> str:
+    """`${aws:userid}` becomes the request's value; an unknown variable stays and so matches nothing."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name in ("*", "?", "$"):
+            return name
+        values = keys.get(name.lower(), ())
+        return values[0] if len(values) == 1 else match.group(0)
+
+    return _VARIABLE.sub(value, pattern)
+
+
+def _conditions_hold(conditions: Mapping[str, Any], keys: Keys, denying: bool) -> bool:
+    for operator, wanted in conditions.items():
+        for key, values in wanted.items():
+            patterns = [_with_variables(_text(value), keys) for value in as_list(values)]
+            if not _condition_holds(operator, keys.get(key.lower()), patterns, denying):
+                return False
+    return True
+
+
+def _condition_holds(operator: str, actual: Sequence[str] | None, patterns: list[str], denying: bool) -> bool:
+    quantifier, _, name = operator.rpartition(":")
+    if name == "Null":
+        return (actual is None) == (patterns == ["true"])
+    if_exists = name.endswith("IfExists")
+    name = name.removesuffix("IfExists")
+    if name not in _TESTS:
+        # An operator that this evaluator does not know must never open a door.
+        return denying
+    negated, test = _TESTS[name]
+    if not actual:
+        return if_exists or quantifier == "ForAllValues" or (negated and quantifier != "ForAnyValue")
+    verdicts = [any(test(pattern, value) for pattern in patterns) != negated for value in actual]
+    return any(verdicts) if quantifier == "ForAnyValue" else all(verdicts)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str], bool]:
+    def test(pattern: str, value: str) -> bool:
+        try:
+            return compare(float(value), float(pattern))
+        except ValueError:
+            return False
+
+    return test
+
+
+def _in_network(pattern: str, value: str) -> bool:
+    try:
+        return ipaddress.ip_address(value) in ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        return False
+
+
+def _same(pattern: str, value: str) -> bool:
+    return pattern == value
+
+
+def _same_ignoring_case(pattern: str, value: str) -> bool:
+    return pattern.lower() == value.lower()
+
+
+# Operator → (negated, test of one pattern against one value).
+_TESTS: dict[str, tuple[bool, Callable[[str, str], bool]]] = {
+    "StringEquals": (False, _same),
+    "StringNotEquals": (True, _same),
+    "StringEqualsIgnoreCase": (False, _same_ignoring_case),
+    "StringNotEqualsIgnoreCase": (True, _same_ignoring_case),
+    "StringLike": (False, like),
+    "StringNotLike": (True, like),
+    "ArnEquals": (False, like),
+    "ArnNotEquals": (True, like),
+    "ArnLike": (False, like),
+    "ArnNotLike": (True, like),
+    "Bool": (False, _same_ignoring_case),
+    "IpAddress": (False, _in_network),
+    "NotIpAddress": (True, _in_network),
+    "NumericEquals": (False, _number(lambda value, bound: value == bound)),
+    "NumericNotEquals": (True, _number(lambda value, bound: value == bound)),
+    "NumericLessThan": (False, _number(lambda value, bound: value < bound)),
+    "NumericLessThanEquals": (False, _number(lambda value, bound: value <= bound)),
+    "NumericGreaterThan": (False, _number(lambda value, bound: value > bound)),
+    "NumericGreaterThanEquals": (False, _number(lambda value, bound: value >= bound)),
+}

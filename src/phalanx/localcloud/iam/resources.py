@@ -1,0 +1,264 @@
+"""Which resources a call touches, and with which condition keys: the part of AWS's authorization reference we need.
+
+What is not in the table is refused for roles, so that a new permission is a decision here too.
+Source: AWS service authorization reference; docs/aws-behaviour.md 6.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.dynamodb.models import dynamodb_backends
+from moto.ec2.models import ec2_backends
+
+from phalanx.localcloud.autoscaling import group_named, group_of
+from phalanx.localcloud.iam.calls import Call
+from phalanx.localcloud.iam.policy import Keys
+
+ANY = "*"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One resource that the call must be allowed for, with the condition keys that belong to it."""
+
+    arn: str
+    keys: Keys = field(default_factory=dict)
+
+
+Finder = Callable[[Call, str], Iterable[Target]]
+
+
+def targets(call: Call, account: str) -> list[Target] | None:
+    """All resources of the call; None for an operation that the table does not know."""
+    finder = TABLE.get(call.action)
+    if finder is None and call.action.startswith(_DESCRIBING):
+        finder = everything
+    return list(finder(call, account)) if finder else None
+
+
+def everything(_call: Call, _account: str) -> Iterator[Target]:
+    """Operations without resource-level permissions."""
+    yield Target(ANY)
+
+
+def queue(call: Call, account: str) -> Iterator[Target]:
+    """SQS: by URL or by name."""
+    name = str(call.params.get("QueueUrl") or call.params.get("QueueName") or "").rstrip("/").rpartition("/")[2]
+    yield Target(f"arn:aws:sqs:{call.region}:{account}:{name}")
+
+
+def table(call: Call, account: str) -> Iterator[Target]:
+    """DynamoDB: the table, or the index that is queried, with the partition keys touched."""
+    name = str(call.params.get("TableName", ""))
+    keys = {"dynamodb:leadingkeys": _leading_keys(call, account, name)}
+    yield Target(_table_arn(call, account, name, call.params.get("IndexName")), keys)
+
+
+def batch_tables(call: Call, account: str) -> Iterator[Target]:
+    """DynamoDB's batches name several tables."""
+    for name, content in (call.params.get("RequestItems") or {}).items():
+        requests = content if isinstance(content, list) else content.get("Keys", [])
+        key = _partition_key(call, account, name)
+        found = [_text(_batch_item(request).get(key)) for request in requests]
+        yield Target(_table_arn(call, account, name), {"dynamodb:leadingkeys": found})
+
+
+def topic(call: Call, _account: str) -> Iterator[Target]:
+    """SNS."""
+    yield Target(str(call.params.get("TopicArn") or call.params.get("TargetArn") or ANY))
+
+
+def group(call: Call, account: str) -> Iterator[Target]:
+    """Auto Scaling, by the group's name or by one of its instances."""
+    name, instance = call.params.get("AutoScalingGroupName"), call.params.get("InstanceId")
+    try:
+        found = group_named(call.region, str(name)) if name else group_of(call.region, str(instance))
+    except ValidationError:
+        # An unknown group is still asked for by its name; its id can be anything.
+        yield Target(
+            f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name or ''}"
+        )
+        return
+    tags = {tag["Key"]: tag.get("Value", "") for tag in found.tags}
+    yield Target(found.arn, _tag_keys("autoscaling", tags))
+
+
+def log_stream(call: Call, account: str) -> Iterator[Target]:
+    """CloudWatch Logs, operations on a stream."""
+    yield Target(f"{_log_group_arn(call, account)}:log-stream:{call.params.get('logStreamName', '')}")
+
+
+def log_group(call: Call, account: str) -> Iterator[Target]:
+    """CloudWatch Logs, operations on a group. AWS asks for it with this ending, which `log-group:NAME:*` matches."""
+    yield Target(f"{_log_group_arn(call, account)}:log-stream:")
+
+
+def parameter(call: Call, account: str) -> Iterator[Target]:
+    """Systems Manager parameters; those of AWS have no account in their ARN."""
+    for name in call.values("Names") or [str(call.params.get("Name") or call.params.get("Path") or "")]:
+        owner = "" if name.startswith("/aws/") else account
+        yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
+
+
+def stack(call: Call, account: str) -> Iterator[Target]:
+    """CloudFormation, by stack id or name."""
+    name = str(call.params.get("StackName", ANY))
+    yield Target(name if name.startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{account}:stack/{name}/*")
+
+
+def addresses(call: Call, account: str) -> Iterator[Target]:
+    """AssociateAddress needs the address, and the instance or the interface that gets it."""
+    kinds = (
+        ("AllocationId", "elastic-ip"),
+        ("InstanceId", "instance"),
+        ("NetworkInterfaceId", "network-interface"),
+    )
+    for name, kind in kinds:
+        if value := call.params.get(name):
+            yield _ec2(call, account, kind, str(value))
+
+
+def association(call: Call, account: str) -> Iterator[Target]:
+    """DisassociateAddress names an association; the address behind it is what is asked for."""
+    backend = ec2_backends[account][call.region]
+    wanted = call.params.get("AssociationId")
+    for address in list(backend.addresses):
+        if address.association_id == wanted:
+            yield _ec2(call, account, "elastic-ip", str(address.allocation_id))
+            return
+    yield Target(f"arn:aws:ec2:{call.region}:{account}:elastic-ip/*")
+
+
+def instances(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on instances."""
+    for instance_id in call.values("InstanceId"):
+        yield _ec2(call, account, "instance", instance_id)
+
+
+def tagged(call: Call, account: str) -> Iterator[Target]:
+    """CreateTags and DeleteTags, on instances as far as we need them."""
+    for resource_id in call.values("ResourceId"):
+        yield _ec2(call, account, "instance" if resource_id.startswith("i-") else ANY, resource_id)
+
+
+def _ec2(call: Call, account: str, kind: str, resource_id: str) -> Target:
+    found = {
+        t["key"]: t["value"] for t in ec2_backends[account][call.region].describe_tags({"resource-id": [resource_id]})
+    }
+    return Target(f"arn:aws:ec2:{call.region}:{account}:{kind}/{resource_id}", _tag_keys("ec2", found))
+
+
+def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
+    prefixes = ("aws:resourcetag/", f"{service}:resourcetag/")
+    return {f"{prefix}{name.lower()}": [value] for prefix in prefixes for name, value in tags.items()}
+
+
+def _log_group_arn(call: Call, account: str) -> str:
+    return f"arn:aws:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
+
+
+def _table_arn(call: Call, account: str, name: str, index: Any = None) -> str:
+    arn = name if name.startswith("arn:") else f"arn:aws:dynamodb:{call.region}:{account}:table/{name}"
+    return f"{arn}/index/{index}" if index else arn
+
+
+def _leading_keys(call: Call, account: str, name: str) -> list[str]:
+    """The values of the partition key that the call names; none for a scan."""
+    item = call.params.get("Key") or call.params.get("Item")
+    if item:
+        return [_text(item.get(_partition_key(call, account, name)))]
+    # In a query the partition key's value is the one that the condition compares first.
+    condition = str(call.params.get("KeyConditionExpression", ""))
+    values = call.params.get("ExpressionAttributeValues") or {}
+    first = re.search(r"=\s*(:\w+)", condition)
+    return [_text(values.get(first.group(1)))] if first else []
+
+
+def _partition_key(call: Call, account: str, name: str) -> str:
+    found = dynamodb_backends[account][call.region].tables.get(name.rpartition("/")[2])
+    return str(found.hash_key_attr) if found else ""
+
+
+def _text(value: dict[str, Any] | None) -> str:
+    """{"S": "x"} → "x"."""
+    return str(next(iter(value.values()))) if value else ""
+
+
+def _batch_item(request: dict[str, Any]) -> dict[str, Any]:
+    put, delete = request.get("PutRequest"), request.get("DeleteRequest")
+    return put.get("Item", {}) if put else delete.get("Key", {}) if delete else request
+
+
+# Read-only operations that AWS authorizes on "*" alone (docs/aws-behaviour.md 6).
+_DESCRIBING = ("ec2:Describe", "autoscaling:Describe")
+
+TABLE: dict[str, Finder] = {
+    **dict.fromkeys(
+        (
+            "sqs:SendMessage",
+            "sqs:SendMessageBatch",
+            "sqs:ReceiveMessage",
+            "sqs:DeleteMessage",
+            "sqs:DeleteMessageBatch",
+            "sqs:ChangeMessageVisibility",
+            "sqs:GetQueueAttributes",
+            "sqs:GetQueueUrl",
+            "sqs:PurgeQueue",
+        ),
+        queue,
+    ),
+    **dict.fromkeys(
+        (
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:UpdateItem",
+            "dynamodb:DeleteItem",
+            "dynamodb:Query",
+            "dynamodb:Scan",
+            "dynamodb:DescribeTable",
+        ),
+        table,
+    ),
+    "dynamodb:BatchGetItem": batch_tables,
+    "dynamodb:BatchWriteItem": batch_tables,
+    "sns:Publish": topic,
+    **dict.fromkeys(
+        (
+            "autoscaling:SetDesiredCapacity",
+            "autoscaling:UpdateAutoScalingGroup",
+            "autoscaling:TerminateInstanceInAutoScalingGroup",
+            "autoscaling:SetInstanceProtection",
+            "autoscaling:SetInstanceHealth",
+            "autoscaling:SuspendProcesses",
+            "autoscaling:ResumeProcesses",
+        ),
+        group,
+    ),
+    "logs:PutLogEvents": log_stream,
+    "logs:GetLogEvents": log_stream,
+    "logs:CreateLogStream": log_stream,
+    "logs:CreateLogGroup": log_group,
+    "logs:DescribeLogStreams": log_group,
+    "logs:FilterLogEvents": log_group,
+    "logs:PutRetentionPolicy": log_group,
+    "logs:DescribeLogGroups": everything,
+    "ssm:GetParameter": parameter,
+    "ssm:GetParameters": parameter,
+    "ssm:GetParametersByPath": parameter,
+    "ssm:PutParameter": parameter,
+    "ec2:AssociateAddress": addresses,
+    "ec2:DisassociateAddress": association,
+    "ec2:TerminateInstances": instances,
+    "ec2:CreateTags": tagged,
+    "ec2:DeleteTags": tagged,
+    "cloudformation:SignalResource": stack,
+    "cloudformation:DescribeStacks": stack,
+    "cloudformation:DescribeStackResource": stack,
+    "cloudformation:DescribeStackEvents": stack,
+    "sts:GetCallerIdentity": everything,
+}

@@ -1,0 +1,215 @@
+"""From a launch request to a machine: launch template, zone, address, size, and what EC2 refuses about them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from moto.core.types import Base64EncodedString
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
+from moto.ec2.models.instances import Instance
+from moto.ec2.models.subnets import Subnet
+from moto.ec2.utils import filter_iam_instance_profiles
+from moto.efs.models import efs_backends
+from moto.iam.models import InstanceProfile
+
+from phalanx.localcloud.nodes import Machine
+
+USER_DATA_LIMIT_BYTES = 16_384
+
+
+@dataclass
+class Request:
+    """One RunInstances call with its launch template merged in. `kwargs` are moto's."""
+
+    backend: EC2Backend
+    image_id: str
+    count: int
+    user_data: Base64EncodedString | None
+    group_names: list[str]
+    kwargs: dict[str, Any]
+    template: dict[str, Any]
+
+    @classmethod
+    def build(
+        cls, backend: EC2Backend, image_id: str, count: int, user_data: Any, group_names: list[str], kwargs: Any
+    ) -> Request:
+        """Merges the launch template's data into what moto leaves out: interfaces, metadata options and profile."""
+        template = (
+            dict(backend._get_template_from_args(kwargs["launch_template"]).data)
+            if kwargs.get("launch_template")
+            else {}
+        )
+        merged = dict(kwargs)
+        if not kwargs.get("instance_type") or kwargs.get("is_instance_type_default"):
+            merged["instance_type"] = template.get("InstanceType", "m1.small")
+        merged["is_instance_type_default"] = False
+        merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
+        merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
+        merged.setdefault("region_name", backend.region_name)
+        behaviour = template.get("InstanceInitiatedShutdownBehavior")
+        merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
+        image_id = image_id or template.get("ImageId", "")
+        return cls(
+            backend, image_id, count, _encoded(user_data or template.get("UserData")), group_names, merged, template
+        )
+
+    @property
+    def instance_type(self) -> str:
+        return self.kwargs["instance_type"]
+
+    @property
+    def zone(self) -> str:
+        """The subnet's zone, else the zone asked for, else the region's first."""
+        subnet_id = self.kwargs.get("subnet_id") or next(
+            (n["SubnetId"] for n in self.kwargs["nics"] if "SubnetId" in n), None
+        )
+        if subnet_id:
+            return self.backend.get_subnet(subnet_id).availability_zone
+        return self.kwargs.get("placement") or f"{self.backend.region_name}a"
+
+    def check(self) -> None:
+        """Raises EC2ClientError for what EC2 refuses before it looks for a machine."""
+        _check_type(self.instance_type, self.backend.region_name, self.zone)
+        _check_interfaces(self.kwargs["nics"], self.template)
+        self._profile()
+        raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
+        if len(raw) > USER_DATA_LIMIT_BYTES:
+            # docs/aws-behaviour.md 2.1: the limit is on the raw bytes, before base64.
+            raise EC2ClientError("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
+
+    def associate_profile(self, instance: Instance) -> None:
+        """Gives the instance the launch template's profile; one in the call itself is moto's own work."""
+        if profile := self._profile():
+            self.backend.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
+
+    def _profile(self) -> InstanceProfile | None:
+        profile = self.template.get("IamInstanceProfile")
+        if not profile or self.kwargs.get("iam_instance_profile_name") or self.kwargs.get("iam_instance_profile_arn"):
+            return None
+        return filter_iam_instance_profiles(
+            self.backend.account_id, self.backend.partition, profile.get("Arn"), profile.get("Name")
+        )
+
+
+def machine(instance: Instance) -> Machine:
+    """What the node runner has to know to play this instance."""
+    vpc_id, address = instance.vpc_id or "", instance.private_ip or ""
+    zone, region = instance.placement.zone or "", instance.ec2_backend.region_name
+    return Machine(
+        instance_id=instance.id,
+        vpc_id=vpc_id,
+        vpc_cidr=instance.ec2_backend.get_vpc(vpc_id).cidr_block,
+        address=address,
+        hostname=hostname(address),
+        instance_type=instance.instance_type,
+        vcpus=vcpus(instance.instance_type),
+        user_data=user_data_bytes(instance),
+        region=region,
+        zone=zone,
+        file_systems=_file_systems(instance.owner_id, region, vpc_id, zone),
+    )
+
+
+def hostname(address: str) -> str:
+    """AWS's name for a private address: ip-10-0-1-12."""
+    return "ip-" + address.replace(".", "-")
+
+
+def vcpus(instance_type: str) -> int:
+    """vCPUs of a type; 1 for a type that moto has no data of."""
+    return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 1))
+
+
+def user_data_bytes(instance: Instance) -> bytes:
+    """The instance's user data, decoded."""
+    return base64.b64decode(str(instance.user_data)) if instance.user_data else b""
+
+
+def next_address(self: Subnet, instance: Instance) -> str:
+    """The next address never used, then released ones: a replacement rarely inherits its predecessor's, as on AWS."""
+    for host in self._subnet_ip_generator:
+        if str(host) not in self._subnet_ips:
+            address = str(host)
+            break
+    else:
+        address = _released(self)
+    self._subnet_ips[address] = instance
+    return address
+
+
+def _released(subnet: Subnet) -> str:
+    if not subnet._unused_ips:
+        raise EC2ClientError(
+            "InsufficientFreeAddressesInSubnet",
+            f"There are not enough free addresses in subnet '{subnet.id}' to satisfy the requested number of"
+            " instances.",
+        )
+    return subnet._unused_ips.pop()
+
+
+def _encoded(user_data: Any) -> Base64EncodedString | None:
+    if user_data is None or isinstance(user_data, Base64EncodedString):
+        return user_data
+    return Base64EncodedString(str(user_data))
+
+
+def _interfaces(template: dict[str, Any], subnet_id: str | None) -> list[dict[str, Any]]:
+    interfaces = [dict(interface) for interface in template.get("NetworkInterfaces", [])]
+    for interface in interfaces:
+        if subnet_id:
+            interface.setdefault("SubnetId", subnet_id)
+        interface.setdefault("DeviceIndex", 0)
+        interface.setdefault("DeleteOnTermination", True)
+    return interfaces
+
+
+def _check_interfaces(interfaces: list[dict[str, Any]], template: dict[str, Any]) -> None:
+    if interfaces and template.get("SecurityGroupIds"):
+        # docs/aws-behaviour.md 2.4
+        raise EC2ClientError(
+            "InvalidParameterCombination",
+            "Network interfaces and an instance-level security groups may not be specified on the same request",
+        )
+    if len(interfaces) > 1 and any("AssociatePublicIpAddress" in interface for interface in interfaces):
+        # docs/aws-behaviour.md 2.9
+        raise EC2ClientError(
+            "InvalidParameterCombination",
+            "The associatePublicIPAddress parameter cannot be specified when launching with multiple network"
+            " interfaces",
+        )
+
+
+def _check_type(instance_type: str, region: str, zone: str) -> None:
+    if instance_type not in INSTANCE_TYPES:
+        raise EC2ClientError("InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType.")
+    offered = _zones_offering(instance_type, region)
+    if zone not in offered and _has_offerings(region):
+        # docs/aws-behaviour.md 2.20
+        raise EC2ClientError(
+            "Unsupported",
+            f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone"
+            f" ({zone}). Please retry your request by not specifying an Availability Zone or choosing"
+            f" {', '.join(offered)}.",
+        )
+
+
+def _has_offerings(region: str) -> bool:
+    return bool(INSTANCE_TYPE_OFFERINGS.get("availability-zone", {}).get(region))
+
+
+@lru_cache(maxsize=256)
+def _zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
+    offerings = INSTANCE_TYPE_OFFERINGS.get("availability-zone", {}).get(region, [])
+    return tuple(sorted(row["Location"] for row in offerings if row["InstanceType"] == instance_type))
+
+
+def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> tuple[str, ...]:
+    """File systems with a mount target in this zone of the VPC: only there their names resolve (4.5)."""
+    targets = list(efs_backends[account][region].mount_targets_by_id.values())
+    found = {t.file_system_id for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone}
+    return tuple(sorted(found))

@@ -1,0 +1,198 @@
+"""A local cloud without nodes: a runner that only remembers, a clock that stands still, the API on loopback."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications
+from phalanx.localcloud.context import ADMIN, Context
+
+REGION = "us-east-1"
+ZONE = "us-east-1a"
+# One for all tests: building moto's Flask applications takes longer than most tests.
+MOTO = DomainDispatcherApplication(create_backend_app)
+_numbers = itertools.count(1)
+
+
+def name(kind: str) -> str:
+    """A name that no other test uses: moto's resources outlive a test."""
+    return f"{kind}-{next(_numbers)}"
+
+
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 5.0) -> Any:
+    """Waits for what another thread is about to do; the wait is milliseconds unless the code is wrong."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not come about: {what or condition}"
+        time.sleep(0.001)
+    return value
+
+
+class FakeRunner:
+    """Remembers what was booted and killed. `broken` makes boots fail with its text; `gate` holds them."""
+
+    def __init__(self) -> None:
+        self.booted: dict[str, Any] = {}
+        self.killed: list[tuple[str, bool]] = []
+        self.cut: dict[str, bool] = {}
+        self.broken = ""
+        self.gate = threading.Event()
+        self.gate.set()
+        self.on_exit: Callable[[str], None] = lambda _instance_id: None
+
+    def boot(self, machine: Any) -> None:
+        assert self.gate.wait(5)
+        if self.broken:
+            raise RuntimeError(self.broken)
+        self.booted[machine.instance_id] = machine
+
+    def kill(self, instance_id: str, silent: bool = False) -> None:
+        self.killed.append((instance_id, silent))
+
+    def partition(self, instance_id: str, cut: bool) -> None:
+        self.cut[instance_id] = cut
+
+
+class FakeClock:
+    """Time that moves only by `advance`."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
+        self.due: list[tuple[datetime, Callable[..., object], tuple[Any, ...]]] = []
+
+    def now(self) -> datetime:
+        return self.time
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> FakeClock:
+        self.due.append((self.time + timedelta(seconds=delay_s), call, args))
+        return self
+
+    def cancel(self) -> None:
+        """No call of these tests is ever cancelled."""
+
+    def delays_s(self) -> list[float]:
+        """How far away the pending calls are."""
+        return sorted((when - self.time).total_seconds() for when, _, _ in self.due)
+
+    def advance(self, seconds: float) -> None:
+        """Moves on and makes the calls that are due."""
+        self.time += timedelta(seconds=seconds)
+        ready = [one for one in self.due if one[0] <= self.time]
+        self.due = [one for one in self.due if one[0] > self.time]
+        for _, call, args in ready:
+            call(*args)
+
+
+@dataclass
+class Cloud:
+    """An installed local cloud and boto3 clients for it."""
+
+    context: Context
+    runner: FakeRunner
+    clock: FakeClock
+    clients: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def client(self, service: str, issued: Any = None) -> Any:
+        """A client with the administrator's credentials, or with those given."""
+        issued = issued or next(i for i in self.context.issued.values() if i.principal == ADMIN)
+        key = (service, issued.access_key_id)
+        if key not in self.clients:
+            self.clients[key] = boto3.client(
+                service,
+                region_name=REGION,
+                endpoint_url=self.context.url_host,
+                aws_access_key_id=issued.access_key_id,
+                aws_secret_access_key=issued.secret_access_key,
+                aws_session_token=issued.session_token or None,
+                config=Config(retries={"total_max_attempts": 1}),
+            )
+        return self.clients[key]
+
+    def network(self, zones: tuple[str, ...] = (ZONE,)) -> tuple[str, list[str]]:
+        """A VPC with a subnet in each zone."""
+        api = self.client("ec2")
+        vpc = api.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        subnets = [
+            api.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{i}.0/24", AvailabilityZone=zone)["Subnet"]["SubnetId"]
+            for i, zone in enumerate(zones, 1)
+        ]
+        return vpc, subnets
+
+    def template(self, **data: Any) -> str:
+        """A launch template's id."""
+        data = {"ImageId": "ami-12345678", "InstanceType": "c5.large", **data}
+        made = self.client("ec2").create_launch_template(LaunchTemplateName=name("template"), LaunchTemplateData=data)
+        return made["LaunchTemplate"]["LaunchTemplateId"]
+
+    def role(self, service: str = "ec2.amazonaws.com", *statements: dict[str, Any]) -> str:
+        """A role that the service may assume, with one inline policy."""
+        api, role = self.client("iam"), name("role")
+        trust = {"Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}]}
+        api.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(trust))
+        if statements:
+            document = {"Version": "2012-10-17", "Statement": list(statements)}
+            api.put_role_policy(RoleName=role, PolicyName="inline", PolicyDocument=json.dumps(document))
+        return role
+
+    def profile(self, role: str) -> str:
+        """An instance profile's name."""
+        profile = name("profile")
+        self.client("iam").create_instance_profile(InstanceProfileName=profile)
+        self.client("iam").add_role_to_instance_profile(InstanceProfileName=profile, RoleName=role)
+        return profile
+
+    def queue(self, allow_sns: bool = True) -> tuple[str, str]:
+        """A queue's URL and ARN."""
+        api = self.client("sqs")
+        url = api.create_queue(QueueName=name("queue"))["QueueUrl"]
+        arn = api.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        if allow_sns:
+            allow = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
+            document = {"Statement": [{**allow, "Resource": arn}]}
+            api.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(document)})
+        return url, arn
+
+
+@contextmanager
+def cloud(state: Path) -> Iterator[Cloud]:
+    """Everything of the fleet side installed, and its API served on loopback."""
+    runner, clock = FakeRunner(), FakeClock()
+    context = Context(runner=runner, state=state, url_host="", clock=clock)  # type: ignore[arg-type]
+    context.issue(ADMIN)
+    for module in (ec2, functions, notifications, autoscaling, iam):
+        module.install(context)
+    server = make_server("127.0.0.1", 0, iam.wrap(context, MOTO), threaded=True, request_handler=_Quiet)
+    context.url_host = context.url_nodes = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True)
+    thread.start()
+    made = Cloud(context, runner, clock)
+    try:
+        yield made
+    finally:
+        for client in made.clients.values():
+            client.close()
+        context.stop()
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class _Quiet(MotoRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *args: Any) -> None:
+        """Tests show no access log."""

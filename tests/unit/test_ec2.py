@@ -1,0 +1,236 @@
+"""Instances of the local cloud, through the EC2 API, with a runner that only remembers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+from botocore.exceptions import ClientError
+from fleet_fakes import Cloud, cloud, name, until
+
+from phalanx.localcloud import ec2, faults
+
+
+@pytest.fixture
+def local(tmp_path) -> Iterator[Cloud]:
+    with cloud(tmp_path) as made:
+        yield made
+
+
+def run(local: Cloud, subnet: str, **kwargs) -> dict:
+    arguments = {"ImageId": "ami-12345678", "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", **kwargs}
+    return local.client("ec2").run_instances(SubnetId=subnet, **arguments)["Instances"][0]
+
+
+def described(local: Cloud, instance_id: str) -> dict:
+    reservations = local.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"]
+    return reservations[0]["Instances"][0]
+
+
+def state(local: Cloud, instance_id: str) -> str:
+    return described(local, instance_id)["State"]["Name"]
+
+
+def test_an_instance_is_pending_until_its_node_runs(local):
+    _, (subnet,) = local.network()
+    local.runner.gate.clear()
+    made = run(local, subnet, UserData="#!/bin/sh\necho hello\n")
+    assert made["State"]["Name"] == "pending"
+    assert state(local, made["InstanceId"]) == "pending"
+    local.runner.gate.set()
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    machine = local.runner.booted[made["InstanceId"]]
+    assert machine.user_data == b"#!/bin/sh\necho hello\n"
+    assert (machine.vcpus, machine.zone, machine.vpc_cidr) == (2, "us-east-1a", "10.0.0.0/16")
+
+
+def test_addresses_skip_what_aws_keeps_and_are_not_reused_at_once(local):
+    _, (subnet,) = local.network()
+    first, second = run(local, subnet), run(local, subnet)
+    assert first["PrivateIpAddress"] == "10.0.1.4"
+    assert second["PrivateIpAddress"] == "10.0.1.5"
+    until(lambda: len(local.runner.booted) == 2)
+    assert local.runner.booted[second["InstanceId"]].hostname == "ip-10-0-1-5"
+    local.client("ec2").terminate_instances(InstanceIds=[first["InstanceId"]])
+    until(lambda: state(local, first["InstanceId"]) == "terminated")
+    assert run(local, subnet)["PrivateIpAddress"] == "10.0.1.6"
+
+
+def test_a_small_subnet_runs_out_of_addresses_and_gives_released_ones_again(local):
+    vpc, _ = local.network()
+    made = local.client("ec2").create_subnet(VpcId=vpc, CidrBlock="10.0.9.0/28", AvailabilityZone="us-east-1a")
+    small = made["Subnet"]["SubnetId"]
+    instances = [run(local, small) for _ in range(11)]
+    with pytest.raises(ClientError, match="InsufficientFreeAddressesInSubnet"):
+        run(local, small)
+    local.client("ec2").terminate_instances(InstanceIds=[instances[3]["InstanceId"]])
+    until(lambda: state(local, instances[3]["InstanceId"]) == "terminated")
+    assert run(local, small)["PrivateIpAddress"] == instances[3]["PrivateIpAddress"]
+
+
+def test_termination_kills_the_node_and_frees_what_the_instance_held(local):
+    _, (subnet,) = local.network()
+    api = local.client("ec2")
+    made = run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    address = api.allocate_address(Domain="vpc")
+    api.associate_address(AllocationId=address["AllocationId"], InstanceId=made["InstanceId"])
+    vpc = made["VpcId"]
+    assert ec2.locate(address["PublicIp"]) == (vpc, made["PrivateIpAddress"])
+    answer = api.terminate_instances(InstanceIds=[made["InstanceId"]])["TerminatingInstances"][0]
+    assert answer["CurrentState"]["Name"] == "shutting-down"
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    assert (made["InstanceId"], False) in local.runner.killed
+    assert not api.describe_addresses(AllocationIds=[address["AllocationId"]])["Addresses"][0].get("InstanceId")
+    with pytest.raises(LookupError, match="no running instance"):
+        ec2.locate(address["PublicIp"])
+    filters = [{"Name": "vpc-id", "Values": [vpc]}]
+    assert api.describe_network_interfaces(Filters=filters)["NetworkInterfaces"] == []
+
+
+def test_capacity_refusals_have_the_words_of_aws_and_leave_nothing_behind(local):
+    _, (subnet,) = local.network()
+    faults.apply(local.context, {"capacity": {"c5.large": 1}})
+    made = run(local, subnet)
+    with pytest.raises(ClientError) as refusal:
+        run(local, subnet)
+    assert refusal.value.response["Error"] == {
+        "Code": "InsufficientInstanceCapacity",
+        "Message": "We currently do not have sufficient c5.large capacity in the Availability Zone you requested"
+        " (us-east-1a). Our system will be working on provisioning additional capacity.",
+    }
+    local.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    assert run(local, subnet)["InstanceId"]
+
+
+def test_a_quota_failure_says_quota(local):
+    _, (subnet,) = local.network()
+    faults.apply(local.context, {"vcpu_limit": 2})
+    run(local, subnet)
+    with pytest.raises(ClientError, match=r"VcpuLimitExceeded.*current vCPU limit of 2 allows"):
+        run(local, subnet)
+
+
+def test_user_data_of_more_than_16_kib_is_refused(local):
+    _, (subnet,) = local.network()
+    run(local, subnet, UserData="x" * 16_384)
+    with pytest.raises(ClientError, match="User data is limited to 16384 bytes"):
+        run(local, subnet, UserData="x" * 16_385)
+
+
+def test_a_type_that_is_unknown_or_not_offered_in_the_zone_is_refused(local):
+    _, (subnet,) = local.network()
+    with pytest.raises(ClientError, match=r"Invalid value 'c5\.tiny' for InstanceType"):
+        run(local, subnet, InstanceType="c5.tiny")
+    _, (elsewhere,) = local.network(("us-east-1e",))
+    with pytest.raises(ClientError, match=r"Unsupported.*not supported in your requested Availability Zone"):
+        run(local, elsewhere, InstanceType="p4d.24xlarge")
+
+
+def test_a_launch_template_brings_type_profile_groups_and_user_data(local):
+    vpc, (subnet,) = local.network()
+    api = local.client("ec2")
+    group = api.create_security_group(GroupName=name("group"), Description="x", VpcId=vpc)["GroupId"]
+    profile = local.profile(local.role())
+    template = local.template(
+        InstanceType="c5.xlarge",
+        IamInstanceProfile={"Name": profile},
+        SecurityGroupIds=[group],
+        UserData=base64.b64encode(b"#!/bin/sh\n").decode(),
+        MetadataOptions={"HttpTokens": "required"},
+    )
+    made = api.run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate={"LaunchTemplateId": template})
+    instance = described(local, made["Instances"][0]["InstanceId"])
+    assert instance["InstanceType"] == "c5.xlarge"
+    assert instance["IamInstanceProfile"]["Arn"].endswith(profile)
+    assert [one["GroupId"] for one in instance["SecurityGroups"]] == [group]
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert until(lambda: local.runner.booted)[instance["InstanceId"]].user_data == b"#!/bin/sh\n"
+
+
+def test_several_interfaces_get_no_automatic_public_address(local):
+    _, (subnet,) = local.network()
+    cards = [{"DeviceIndex": i, "NetworkCardIndex": i, "AssociatePublicIpAddress": True} for i in range(2)]
+    template = local.template(NetworkInterfaces=cards)
+    with pytest.raises(ClientError, match="associatePublicIPAddress parameter cannot be specified"):
+        local.client("ec2").run_instances(
+            MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate={"LaunchTemplateId": template}
+        )
+
+
+def test_file_systems_are_mountable_where_they_have_a_mount_target(local):
+    _, subnets = local.network(("us-east-1a", "us-east-1b"))
+    efs = local.client("efs")
+    system = efs.create_file_system(CreationToken=name("efs"))["FileSystemId"]
+    efs.create_mount_target(FileSystemId=system, SubnetId=subnets[0])
+    here, there = run(local, subnets[0]), run(local, subnets[1])
+    until(lambda: len(local.runner.booted) == 2)
+    assert local.runner.booted[here["InstanceId"]].file_systems == (system,)
+    assert local.runner.booted[there["InstanceId"]].file_systems == ()
+
+
+def test_a_node_that_does_not_start_ends_the_instance_with_the_reason(local):
+    _, (subnet,) = local.network()
+    local.runner.broken = "no space left on device"
+    made = run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    assert "no space left on device" in described(local, made["InstanceId"])["StateReason"]["Message"]
+
+
+def test_a_node_that_ends_by_itself_stops_its_instance(local):
+    _, (subnet,) = local.network()
+    made = run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    local.runner.on_exit(made["InstanceId"])
+    assert state(local, made["InstanceId"]) == "stopped"
+    until(lambda: local.runner.killed)
+
+
+def test_boot_delay_and_kill_and_partition_on_demand(local):
+    _, (subnet,) = local.network()
+    faults.apply(local.context, {"boot_delay_s": 30})
+    made = run(local, subnet)
+    assert local.clock.delays_s() == [30]
+    local.clock.advance(30)
+    assert state(local, made["InstanceId"]) == "running"
+    faults.apply(local.context, {"partition": {"instance_id": made["InstanceId"]}})
+    assert local.runner.cut == {made["InstanceId"]: True}
+    faults.apply(local.context, {"kill": {"instance_id": made["InstanceId"], "silent": True}})
+    assert local.runner.killed == [(made["InstanceId"], True)]
+    assert state(local, made["InstanceId"]) == "running"
+    local.clock.advance(120)
+    assert state(local, made["InstanceId"]) == "stopped"
+
+
+def test_an_unknown_fault_is_refused_with_those_there_are(local):
+    with pytest.raises(faults.FaultError, match="unknown fault capcity; there are capacity, "):
+        faults.apply(local.context, {"capcity": {}})
+    with pytest.raises(faults.FaultError, match="no instance i-0 runs here"):
+        faults.apply(local.context, {"kill": {"instance_id": "i-0"}})
+
+
+def test_stop_and_reboot_are_refused_clearly(local):
+    _, (subnet,) = local.network()
+    made = run(local, subnet)
+    with pytest.raises(ClientError, match="can't stop, start or reboot instances"):
+        local.client("ec2").stop_instances(InstanceIds=[made["InstanceId"]])
+
+
+def test_metadata_facts_are_for_the_address_that_asks(local):
+    vpc, (subnet,) = local.network()
+    role = local.role()
+    made = run(local, subnet, IamInstanceProfile={"Name": local.profile(role)}, UserData="hi")
+    find = ec2.lookup(local.context)
+    facts = find(vpc, made["PrivateIpAddress"])
+    assert facts is not None
+    assert (facts.instance_id, facts.role_name, facts.user_data) == (made["InstanceId"], role, b"hi")
+    credentials = facts.credentials()
+    assert credentials["Expiration"] == "2026-11-20T16:00:00Z"
+    assert local.context.issued[credentials["AccessKeyId"]].principal == role
+    assert facts.credentials() == credentials
+    local.clock.advance(5 * 3600 + 56 * 60)
+    assert facts.credentials()["AccessKeyId"] != credentials["AccessKeyId"]
+    assert find(vpc, "10.0.1.200") is None
+    assert find("vpc-other", made["PrivateIpAddress"]) is None

@@ -1,0 +1,279 @@
+"""Policy evaluation as AWS documents it, and the same through signed requests of a role."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+from fleet_fakes import REGION, Cloud, cloud, name
+
+from phalanx.localcloud.context import Issued
+from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.iam.policy import Ask, Decision, decide, like
+
+QUEUE = "arn:aws:sqs:us-east-1:123456789012:demo-queue"
+SEND = Ask("sqs:SendMessage", QUEUE)
+
+
+def allow(**statement) -> dict:
+    return {"Effect": "Allow", "Action": "*", "Resource": "*", **statement}
+
+
+def allowed(statements, ask: Ask = SEND) -> bool:
+    return decide(statements if isinstance(statements, list) else [statements], ask) is Decision.ALLOWED
+
+
+def test_nothing_is_allowed_unless_a_statement_says_so():
+    assert decide([], SEND) is Decision.NOT_ALLOWED
+    assert decide([allow()], SEND) is Decision.ALLOWED
+
+
+def test_a_deny_wins_wherever_it_stands():
+    deny = {"Effect": "Deny", "Action": "sqs:*", "Resource": QUEUE}
+    assert decide([allow(), deny], SEND) is Decision.DENIED
+    assert decide([deny, allow()], SEND) is Decision.DENIED
+
+
+@pytest.mark.parametrize(
+    ("statement", "verdict"),
+    [
+        ({"Action": "sqs:SendMessage"}, True),
+        ({"Action": "SQS:sendmessage"}, True),
+        ({"Action": ["sqs:Receive*", "sqs:Send*"]}, True),
+        ({"Action": "sqs:ReceiveMessage"}, False),
+        ({"Resource": "arn:aws:sqs:*:*:demo-?ueue"}, True),
+        ({"Resource": "arn:aws:sqs:*:*:DEMO-queue"}, False),
+        ({"Resource": ["arn:aws:sqs:*:*:other", QUEUE]}, True),
+    ],
+)
+def test_actions_ignore_case_and_resources_do_not(statement, verdict):
+    assert allowed(allow(**statement)) is verdict
+
+
+def test_not_action_and_not_resource():
+    assert allowed({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"})
+    assert not allowed({"Effect": "Allow", "NotAction": "sqs:*", "Resource": "*"})
+    assert allowed({"Effect": "Allow", "Action": "*", "NotResource": "arn:aws:s3:::*"})
+    assert not allowed({"Effect": "Allow", "Action": "*", "NotResource": "arn:aws:sqs:*"})
+
+
+@pytest.mark.parametrize(
+    ("condition", "verdict"),
+    [
+        ({"StringEquals": {"aws:RequestedRegion": "us-east-1"}}, True),
+        ({"StringEquals": {"AWS:requestedregion": ["eu-west-1", "us-east-1"]}}, True),
+        ({"StringNotEquals": {"aws:RequestedRegion": "us-east-1"}}, False),
+        ({"StringLike": {"aws:RequestedRegion": "us-*"}}, True),
+        ({"StringNotLike": {"aws:RequestedRegion": "us-*"}}, False),
+        ({"StringEquals": {"aws:ResourceTag/none": "x"}}, False),
+        ({"StringNotEquals": {"aws:ResourceTag/none": "x"}}, True),
+        ({"StringEqualsIfExists": {"aws:ResourceTag/none": "x"}}, True),
+        ({"Null": {"aws:ResourceTag/none": "true"}}, True),
+        ({"Null": {"aws:RequestedRegion": True}}, False),
+        ({"Bool": {"aws:SecureTransport": True}}, True),
+        ({"ArnLike": {"aws:PrincipalArn": "arn:aws:iam::*:role/demo-*"}}, True),
+        ({"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}, True),
+        ({"NumericLessThan": {"size": "5"}}, True),
+        ({"StringEquals": {"aws:RequestedRegion": "us-east-1"}, "Bool": {"aws:SecureTransport": "false"}}, False),
+        ({"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["a", "b", "c"]}}, True),
+        ({"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["a"]}}, False),
+        ({"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["a"]}}, True),
+        ({"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["z"]}}, False),
+        ({"ForAllValues:StringEquals": {"none": ["a"]}}, True),
+        ({"ForAnyValue:StringEquals": {"none": ["a"]}}, False),
+        ({"StringEquals": {"aws:PrincipalArn": "arn:aws:iam::1:role/demo-${aws:RequestedRegion}"}}, True),
+        ({"DateGreaterThan": {"aws:CurrentTime": "2020-01-01"}}, False),
+    ],
+)
+def test_conditions(condition, verdict):
+    keys = {
+        "aws:requestedregion": ["us-east-1"],
+        "aws:securetransport": ["true"],
+        "aws:principalarn": ["arn:aws:iam::1:role/demo-us-east-1"],
+        "aws:sourceip": ["10.1.2.3"],
+        "dynamodb:leadingkeys": ["a", "b"],
+        "size": ["4"],
+    }
+    ask = Ask("sqs:SendMessage", QUEUE, keys)
+    assert allowed(allow(Condition=condition), ask) is verdict
+
+
+def test_an_unknown_operator_never_opens_a_door():
+    unknown = {"StringResembles": {"aws:RequestedRegion": "us-east-1"}}
+    ask = Ask("sqs:SendMessage", QUEUE, {"aws:requestedregion": ["us-east-1"]})
+    deny = {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": unknown}
+    assert decide([allow(), deny], ask) is Decision.DENIED
+
+
+def test_wildcards_match_newlines_and_nothing_else_is_special():
+    assert like("a*z", "a/\n:z")
+    assert not like("a.c", "abc")
+    assert not like("[ab]", "a")
+
+
+def test_resource_policies_name_the_service():
+    ask = Ask("sqs:SendMessage", QUEUE, principal_service="sns.amazonaws.com")
+    assert allowed(allow(Principal={"Service": "sns.amazonaws.com"}), ask)
+    assert allowed(allow(Principal="*"), ask)
+    assert not allowed(allow(Principal={"Service": "s3.amazonaws.com"}), ask)
+    assert not allowed(allow(Principal={"AWS": "123456789012"}), ask)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Cloud]:
+    with cloud(tmp_path_factory.mktemp("cloud")) as made:
+        yield made
+
+
+def as_role(local: Cloud, *statements: dict) -> tuple[str, Issued]:
+    """A role with these permissions, and credentials of it as a Lambda function has them."""
+    role = local.role("lambda.amazonaws.com", *statements)
+    arn = f"arn:aws:iam::{local.context.account}:role/{role}"
+    return role, credentials.for_function(local.context, arn, name("function")).issued
+
+
+def refusal(call, **arguments) -> dict:
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    return caught.value.response["Error"]
+
+
+def test_a_role_may_send_to_its_queue_and_do_nothing_else(local):
+    url, arn = local.queue()
+    other, _ = local.queue()
+    role, issued = as_role(local, {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": arn})
+    sqs = local.client("sqs", issued)
+    sqs.send_message(QueueUrl=url, MessageBody="hello")
+    error = refusal(sqs.send_message, QueueUrl=other, MessageBody="x")
+    assert error["Code"].startswith("AccessDenied")
+    assert error["Message"].startswith(f"User: arn:aws:sts::{local.context.account}:assumed-role/{role}/function-")
+    assert error["Message"].endswith(
+        f"is not authorized to perform: sqs:SendMessage on resource: arn:aws:sqs:{REGION}:{local.context.account}:"
+        f"{other.rpartition('/')[2]} because no identity-based policy allows the sqs:SendMessage action"
+    )
+    assert refusal(sqs.receive_message, QueueUrl=url)["Code"].startswith("AccessDenied")
+
+
+def test_every_protocol_says_no_in_its_own_way(local):
+    deny = {"Effect": "Deny", "Action": "autoscaling:*", "Resource": "*"}
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:*", "Resource": "*"}, deny)
+    describe = local.client("autoscaling", issued).describe_auto_scaling_groups
+    error = refusal(describe)
+    assert error["Code"] == "AccessDenied"
+    assert error["Message"].endswith("with an explicit deny in an identity-based policy")
+    assert refusal(local.client("ec2", issued).describe_instances)["Code"] == "UnauthorizedOperation"
+    get = local.client("dynamodb", issued).get_item
+    assert refusal(get, TableName="t", Key={"item": {"S": "x"}})["Code"] == "AccessDeniedException"
+    assert refusal(local.client("lambda", issued).list_functions)["Code"] == "AccessDeniedException"
+
+
+def test_a_head_may_resize_only_its_own_workers(local):
+    mine, other = name("demo-workers"), name("other-workers")
+    api = local.client("autoscaling")
+    _, subnets = local.network()
+    for group in (mine, other):
+        api.create_auto_scaling_group(
+            AutoScalingGroupName=group,
+            LaunchTemplate={"LaunchTemplateId": local.template()},
+            VPCZoneIdentifier=subnets[0],
+            MinSize=0,
+            MaxSize=3,
+        )
+    resource = f"arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{mine}"
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:SetDesiredCapacity", "Resource": resource})
+    set_desired = local.client("autoscaling", issued).set_desired_capacity
+    set_desired(AutoScalingGroupName=mine, DesiredCapacity=0)
+    assert refusal(set_desired, AutoScalingGroupName=other, DesiredCapacity=0)["Code"] == "AccessDenied"
+
+
+def test_leading_keys_restrict_a_table_by_its_partition_key(local):
+    table = name("table")
+    local.client("dynamodb").create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": "item", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "item", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    only = {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["roster"]}}
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "dynamodb:*", "Resource": "*", "Condition": only})
+    api = local.client("dynamodb", issued)
+    api.get_item(TableName=table, Key={"item": {"S": "roster"}})
+    api.put_item(TableName=table, Item={"value": {"S": "authority"}, "item": {"S": "roster"}})
+    assert refusal(api.get_item, TableName=table, Key={"item": {"S": "authority"}})["Code"] == "AccessDeniedException"
+    item = {"value": {"S": "roster"}, "item": {"S": "authority"}}
+    assert refusal(api.put_item, TableName=table, Item=item)["Code"] == "AccessDeniedException"
+
+
+def test_logs_are_written_to_streams_of_one_group(local):
+    group = name("/phalanx")
+    local.client("logs").create_log_group(logGroupName=group)
+    resource = f"arn:aws:logs:{REGION}:{local.context.account}:log-group:{group}:*"
+    actions = ["logs:CreateLogStream", "logs:PutLogEvents"]
+    _, issued = as_role(local, {"Effect": "Allow", "Action": actions, "Resource": resource})
+    logs = local.client("logs", issued)
+    logs.create_log_stream(logGroupName=group, logStreamName="i-1")
+    assert refusal(logs.create_log_stream, logGroupName="other", logStreamName="i-1")["Code"] == "AccessDeniedException"
+
+
+def test_an_address_is_given_only_to_instances_with_the_right_tag(local):
+    _, (subnet,) = local.network()
+    ec2 = local.client("ec2")
+    made = ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType="c5.large", SubnetId=subnet)
+    instance = made["Instances"][0]["InstanceId"]
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    ours = {"StringEquals": {"ec2:ResourceTag/cluster": "demo"}}
+    _, issued = as_role(
+        local,
+        {"Effect": "Allow", "Action": "ec2:AssociateAddress", "Resource": "*", "Condition": ours},
+        {"Effect": "Allow", "Action": "ec2:AssociateAddress", "Resource": "arn:aws:ec2:*:*:elastic-ip/*"},
+    )
+    associate = local.client("ec2", issued).associate_address
+    error = refusal(associate, AllocationId=address, InstanceId=instance)
+    assert error["Code"] == "UnauthorizedOperation"
+    assert f"instance/{instance}" in error["Message"]
+    ec2.create_tags(Resources=[instance], Tags=[{"Key": "cluster", "Value": "demo"}])
+    associate(AllocationId=address, InstanceId=instance)
+
+
+def test_attached_policies_count_too(local):
+    url, arn = local.queue()
+    role, issued = as_role(local)
+    document = {"Version": "2012-10-17", "Statement": [allow(Action="sqs:SendMessage", Resource=arn)]}
+    iam = local.client("iam")
+    made = iam.create_policy(PolicyName=name("policy"), PolicyDocument=json.dumps(document))
+    iam.attach_role_policy(RoleName=role, PolicyArn=made["Policy"]["Arn"])
+    local.client("sqs", issued).send_message(QueueUrl=url, MessageBody="hello")
+
+
+def test_what_the_table_does_not_know_is_refused_even_with_all_rights(local):
+    _, issued = as_role(local, allow())
+    assert refusal(local.client("ec2", issued).create_vpc, CidrBlock="10.9.0.0/16")["Code"] == "UnauthorizedOperation"
+    assert local.client("sts", issued).get_caller_identity()
+
+
+def test_keys_that_were_never_issued_and_wrong_tokens_are_refused(local):
+    _, issued = as_role(local, allow())
+    stranger = Issued("ASIA" + "X" * 16, "secret", "token", "admin")
+    assert refusal(local.client("ec2", stranger).describe_instances)["Code"] == "InvalidClientTokenId"
+    assert refusal(local.client("sqs", stranger).list_queues)["Code"] == "UnrecognizedClientException"
+    local.clients.clear()
+    without_token = Issued(issued.access_key_id, issued.secret_access_key, "", issued.principal)
+    assert refusal(local.client("ec2", without_token).describe_instances)["Code"] == "InvalidClientTokenId"
+
+
+def test_role_credentials_end_after_six_hours(tmp_path: Path):
+    with cloud(tmp_path) as fresh:
+        _, issued = as_role(fresh, allow())
+        sqs = fresh.client("sqs", issued)
+        fresh.clock.advance(6 * 3600)
+        url = fresh.queue()[0]
+        assert refusal(sqs.receive_message, QueueUrl=url)["Code"] == "ExpiredTokenException"
+
+
+def test_a_role_is_given_only_to_the_service_it_trusts(local):
+    role = local.role("ec2.amazonaws.com", allow())
+    with pytest.raises(credentials.AssumeRoleError, match="cannot be assumed by lambda"):
+        credentials.for_function(local.context, f"arn:aws:iam::{local.context.account}:role/{role}", "f")
