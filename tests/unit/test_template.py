@@ -1,6 +1,8 @@
 """The CloudFormation document: what it holds, its limits, least privilege, and that it is the same every time."""
 
+import base64
 import graphlib
+import gzip
 import json
 import re
 import subprocess
@@ -86,8 +88,9 @@ def test_user_data_fits_with_the_longest_values(role):
         "ssh_public_key": "k" * 800,
         "wait_handle": "u" * 800,
     }
+    values["boot"] = fleet.boot_mapping(WORST)["boot"]["gzip64"]
+    assert len(values["boot"]) > 2500
     config = fleet.config(role, WORST)
-    assert len(config["boot"]) > 2000
     rendered = {key: values.get(key, value) if not isinstance(value, str) else value for key, value in config.items()}
     assert userdata.rendered_size(rendered) <= userdata.LIMIT_BYTES
 
@@ -308,6 +311,21 @@ def test_the_head_changes_the_workers_group_alone(document):
     assert changes["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-workers")
 
 
+def test_the_head_reads_its_own_stacks_template_alone(document):
+    (reads,) = [s for s in statements(document, "HeadRole") if "cloudformation:GetTemplate" in s["Action"]]
+    assert reads["Resource"] == {"Ref": "AWS::StackId"}
+
+
+def test_a_boot_script_travels_once_and_reaches_both():
+    made = plan(boot="echo hello\n")
+    document = json.loads(synthesize(made))
+    packed = document["Mappings"]["Agent"]["boot"]["gzip64"]
+    assert gzip.decompress(base64.b64decode(packed)) == b"echo hello\n"
+    assert synthesize(made).count(packed) == 1
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        assert '["Agent", "boot", "gzip64"]' in json.dumps(template["LaunchTemplateData"]["UserData"])
+
+
 def test_nobody_may_make_log_groups(document):
     """A late writer would bring the deleted one back."""
     assert not [role for role in ROLES if "logs:CreateLogGroup" in actions(document, role)]
@@ -388,7 +406,7 @@ def test_boot_logs_outlive_the_stack_without_blocking_the_next(document):
     group = document["Resources"]["LogGroup"]
     assert group["DeletionPolicy"] == "Retain"
     assert "LogGroupName" not in group["Properties"]
-    assert [name for name, r in document["Resources"].items() if r.get("DeletionPolicy")] == ["LogGroup"]
+    assert [name for name, r in document["Resources"].items() if r.get("DeletionPolicy") == "Retain"] == ["LogGroup"]
 
 
 def test_the_agent_is_carried_once():

@@ -99,7 +99,7 @@ def _egress(title: str, out_of: str, target: str) -> ec2.SecurityGroupEgress:
 
 def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
     return (
-        _role("HeadRole", "ec2", "head", [*_membership_of_head(), *_fleet_of_head(), *_every_node()]),
+        _role("HeadRole", "ec2", "head", [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
         _role("WorkerRole", "ec2", "workers", [*_membership_of_worker(), *_every_node()]),
         _role("FunctionRole", "lambda", "function", [*_address_of_head(), _logs()]),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
@@ -139,6 +139,11 @@ def _fleet_of_head() -> list[dict[str, Any]]:
     ]
 
 
+def _agent_of_head() -> dict[str, Any]:
+    """Most of the agent does not fit into user data (docs/aws-behaviour.md 2.1): the head reads the template."""
+    return _allow(["cloudformation:GetTemplate"], Ref("AWS::StackId"))
+
+
 def _membership_of_worker() -> list[dict[str, Any]]:
     return [
         _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
@@ -167,5 +172,5 @@ def _address_of_head() -> list[dict[str, Any]]:
     ]
 
 
-def _allow(actions: list[str], resources: str | Sub | GetAtt | list[Any]) -> dict[str, Any]:
+def _allow(actions: list[str], resources: str | Ref | Sub | GetAtt | list[Any]) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": actions, "Resource": resources}

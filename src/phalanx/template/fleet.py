@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from troposphere import GetAtt, If, NoValue, Ref, Tags, Template, autoscaling, ec2
+from troposphere import FindInMap, GetAtt, If, NoValue, Ref, Tags, Template, autoscaling, ec2
 
 from phalanx.plan import Plan
 from phalanx.spec_checks import packed_boot
@@ -108,9 +108,15 @@ def _own_tags() -> ec2.TagSpecifications:
     return ec2.TagSpecifications(ResourceType="launch-template", Tags=Tags({CLUSTER_TAG: Ref("AWS::StackName")}))
 
 
+def boot_mapping(plan: Plan) -> dict[str, dict[str, str]]:
+    """The user's script, once in the template for both launch templates."""
+    script = plan.spec.boot
+    return {"boot": {"gzip64": base64.b64encode(packed_boot(script)).decode()}} if script else {}
+
+
 def config(role: str, plan: Plan) -> dict[str, Any]:
     """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data."""
-    boot = base64.b64encode(packed_boot(plan.spec.boot)).decode() if plan.spec.boot else ""
+    boot = FindInMap("Agent", "boot", "gzip64") if plan.spec.boot else ""
     return {
         "cluster": Ref("AWS::StackName"),
         "stack_id": Ref("AWS::StackId"),

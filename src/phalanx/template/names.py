@@ -13,6 +13,10 @@ ROLE_TAG = "phalanx:role"
 HEAD_GROUP = Sub("${AWS::StackName}-head")
 WORKERS_GROUP = Sub("${AWS::StackName}-workers")
 
+GOES_WITH_THE_STACK: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+"""Said aloud for what holds data: nothing of a cluster is left by `phalanx down`."""
+STAYS: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+
 
 def tags(**more: str) -> Tags:
     """The cluster's tag and a name for the console; `more` in snake case, such as role="head"."""

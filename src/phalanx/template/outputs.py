@@ -46,5 +46,5 @@ def _public_name() -> Sub:
 
 
 def _text_of(condition: str) -> Select:
-    """The signal's data: text (docs/aws-behaviour.md 1.11), but its schema says object, and cfn-lint refuses it bare."""
+    """The signal's data: text (docs/aws-behaviour.md 1.11), but its schema says object, so cfn-lint refuses it."""
     return Select("0", [GetAtt(condition, "Data")])

@@ -10,7 +10,7 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 from phalanx.plan import Plan
 from phalanx.template import userdata
 from phalanx.template.access import RULES
-from phalanx.template.names import HEAD_GROUP, tags
+from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP, tags
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
@@ -59,6 +59,7 @@ def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
             ReceiveMessageWaitTimeSeconds=20,
             SqsManagedSseEnabled=True,
             Tags=tags(),
+            **GOES_WITH_THE_STACK,
         ),
         sqs.QueuePolicy(
             "HeadQueuePolicy",
@@ -75,6 +76,7 @@ def _table() -> dynamodb.Table:
         KeySchema=[dynamodb.KeySchema(AttributeName="item", KeyType="HASH")],
         BillingMode="PAY_PER_REQUEST",
         Tags=tags(),
+        **GOES_WITH_THE_STACK,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from troposphere import GetAtt, Ref, Template, efs, logs
 
 from phalanx.plan import Plan
-from phalanx.template.names import cluster_tag, tags
+from phalanx.template.names import GOES_WITH_THE_STACK, STAYS, cluster_tag, tags
 
 LOG_RETENTION_DAYS = 14
 
@@ -16,7 +16,9 @@ def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
 
 
 def _file_system() -> efs.FileSystem:
-    return efs.FileSystem("FileSystem", Encrypted=True, PerformanceMode="generalPurpose", FileSystemTags=tags())
+    return efs.FileSystem(
+        "FileSystem", Encrypted=True, PerformanceMode="generalPurpose", FileSystemTags=tags(), **GOES_WITH_THE_STACK
+    )
 
 
 def _mount_target() -> efs.MountTarget:
@@ -36,10 +38,4 @@ def _log_group() -> logs.LogGroup:
     the group has no name of its own: CloudFormation makes one up, and the next stack of the same name never meets it.
     `phalanx down` deletes it after the stack, a failed `up` after it has saved the logs; it carries the cluster's tag.
     """
-    return logs.LogGroup(
-        "LogGroup",
-        RetentionInDays=LOG_RETENTION_DAYS,
-        DeletionPolicy="Retain",
-        UpdateReplacePolicy="Retain",
-        Tags=cluster_tag(),
-    )
+    return logs.LogGroup("LogGroup", RetentionInDays=LOG_RETENTION_DAYS, Tags=cluster_tag(), **STAYS)
