@@ -33,7 +33,6 @@ _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
 _PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 
@@ -114,11 +113,6 @@ def sethostname(name: str) -> None:
 def die_with_parent() -> None:
     """SIGKILL for this process when its parent ends. Call it after the last change of uid, which clears it."""
     _check(_c().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PDEATHSIG)")
-
-
-def set_process_name(name: str) -> None:
-    """What `ps -o comm` shows, at most 15 characters."""
-    _check(_c().prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0), "prctl(NAME)")
 
 
 def ignore_identity_calls() -> None:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from phalanx.localcloud.nodes import programs
 from phalanx.localcloud.nodes.machine import API_URL, Site
 
 # Of the host's /etc only what programs under /usr need, never its secrets, accounts or network.
@@ -44,35 +45,6 @@ Subsystem sftp internal-sftp
 SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 """
 
-# The words are amazon-efs-utils' own (its mount_efs/__init__.py).
-_MOUNT_EFS = """\
-#!/bin/sh
-# mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
-die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
-[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
-device=$1; dir=$2; shift 2; options=
-while [ $# -gt 0 ]; do
-  case $1 in
-    -o) options=$options,$2; shift ;;
-    -o?*) options=$options,${1#-o} ;;
-  esac
-  shift
-done
-fs=${device%%:*}; path=/; case $device in *:*) path=${device#*:} ;; esac
-id=${fs%%.*}
-case ,$options, in *,tls,*) ;; *,iam,*) die 'The "tls" option is required when mounting via "iam"' ;; esac
-case ,$options, in *,accesspoint=*) die 'The local cloud has no EFS access points' ;; esac
-case $id in fs-*) ;; *) die "Invalid file system name: $fs" ;; esac
-[ -d "@ROOT@/$id" ] || die "Failed to resolve \\"$id.efs.$(cat @ROOT@/region).amazonaws.com\\" - \
-check that your file system ID is correct, and ensure that the VPC has an EFS mount target for this file system ID."
-[ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \
-directory" 32
-[ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
-/bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
-case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
-"""
-EFS_ROOT = "/run/efs.host"
-
 
 def build(site: Site) -> None:
     """Make `site.image` (30-60 ms). Its files belong to whoever calls: it must be the root of the nodes."""
@@ -88,15 +60,11 @@ def build(site: Site) -> None:
         (etc / name).chmod(0o640)
     for name in ("ssh/sshd_config.d", "ssh/ssh_config.d", "profile.d", "opt"):
         (etc / name).mkdir(exist_ok=True)
-    _build_sbin(site)
-
-
-def _build_sbin(site: Site) -> None:
     sbin = site.image / "sbin"
     sbin.mkdir()
-    helper = sbin / "mount.efs"
-    helper.write_text(_MOUNT_EFS.replace("@ROOT@", EFS_ROOT))
-    helper.chmod(0o755)
+    for name, text in programs.SBIN.items():
+        (sbin / name).write_text(text)
+        (sbin / name).chmod(0o755)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -44,7 +44,9 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     os.setsid()
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
     kernel.sethostname(machine.hostname.partition(".")[0])
-    kernel.set_process_name("init")
+    # Python ignores these two; what runs here must not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     # any account may ping, as on EC2's images
     Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
     root = rootfs.build(site, machine)
@@ -100,42 +102,22 @@ def _write_identity(site: Site, machine: Machine) -> None:
 
 
 def _serve(site: Site, machine: Machine, status_fd: int) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
-    names = {_start_sshd(environment): "sshd"}
+    _start_sshd(environment)
     if machine.user_data.startswith(b"#!"):
-        names[_start_user_data(machine, environment)] = "user data"
+        _start_user_data(machine, environment)
     elif machine.user_data:
         _log("user data is not a script (no #! line): not run")
     os.write(status_fd, READY)
-    os.close(status_fd)
-    while signal.sigwait({signal.SIGCHLD, signal.SIGTERM}) == signal.SIGCHLD:
-        _reap(names)
-    os._exit(0)
+    # a shell that waits needs a tenth of this process's memory, and knows nothing of the host's environment
+    os.execve("/bin/sh", ["init", "/sbin/init"], environment)
 
 
-def _reap(names: dict[int, str]) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        name = names.pop(pid, "")
-        if name:
-            _log(f"{name} ended with status {os.waitstatus_to_exitcode(status)}")
-        if name == "user data":
-            Path(_CLOUD, "boot-finished").touch()
-
-
-def _start_sshd(environment: Mapping[str, str]) -> int:
+def _start_sshd(environment: Mapping[str, str]) -> None:
     """In one child: make the host key, as cloud-init does at the first boot, and become sshd."""
-    pid = os.fork()
-    if pid:
-        return pid
+    if os.fork():
+        return
     try:
-        _fresh_signals()
         keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
         os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
         os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-e"], dict(environment))
@@ -145,30 +127,18 @@ def _start_sshd(environment: Mapping[str, str]) -> int:
         os._exit(127)
 
 
-def _start_user_data(machine: Machine, environment: Mapping[str, str]) -> int:
+def _start_user_data(machine: Machine, environment: Mapping[str, str]) -> None:
     """As cloud-init does: the script as root, without HOME, its output on the console."""
     _write_private(f"{_CLOUD}/user-data.txt", machine.user_data, 0o600)
-    script = f"{_CLOUD}/scripts/part-001"
-    _write_private(script, machine.user_data, 0o700)
-    pid = os.fork()
-    if pid:
-        return pid
+    _write_private(f"{_CLOUD}/scripts/part-001", machine.user_data, 0o700)
+    if os.fork():
+        return
     try:
-        _fresh_signals()
         os.setsid()
         os.chdir("/")
-        os.execve(script, [script], dict(environment))
-    except OSError as problem:
-        _log(f"user data can't be run: {problem.strerror}: {machine.user_data.splitlines()[0][:200]!r}")
+        os.execve("/bin/sh", ["cloud-init", "/sbin/cloud-init"], dict(environment))
     finally:
         os._exit(127)
-
-
-def _fresh_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    # Python ignores these two; a shell script and its pipes must not
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _write_private(path: str, data: bytes, mode: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes.image import EFS_ROOT
 from phalanx.localcloud.nodes.machine import Machine, Site
+from phalanx.localcloud.nodes.programs import EFS_ROOT
 
 _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root home opt srv mnt media run run/sshd run/lock run/user run/efs.host .layer/etc

@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
@@ -22,6 +23,8 @@ class Vpc:
     def __init__(self) -> None:
         with _new_netns() as self.netns:
             self._links = Rtnetlink()
+            # a router says at once that there is no way out; without it, every download would wait for its timeout
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         self._gateways: set[str] = set()
         self._links.set_up("lo")
         self._links.add_bridge(_BRIDGE, _MTU)

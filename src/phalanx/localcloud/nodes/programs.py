@@ -1,0 +1,68 @@
+"""The image's own programs in /sbin: shell, because a node should be up in milliseconds and weigh little."""
+
+from __future__ import annotations
+
+# Holds what a node may mount, under the file systems' ids, and a file with its Region's name.
+EFS_ROOT = "/run/efs.host"
+
+_INIT = """\
+#!/bin/sh
+# Process 1 of a node once it is built: reaps orphans, and ends the machine on SIGTERM.
+trap 'exit 0' TERM
+while :; do
+  sleep infinity &
+  wait $!
+done
+"""
+
+_CLOUD_INIT = """\
+#!/bin/sh
+# Runs the user data's script, and says how it ended.
+/var/lib/cloud/instance/scripts/part-001
+status=$?
+read -r seconds _ < /proc/uptime
+echo "[$seconds] user data ended with status $status"
+: > /var/lib/cloud/instance/boot-finished
+"""
+
+_SHUTDOWN = """\
+#!/bin/sh
+# The machine ends at once, whatever the arguments.
+kill -TERM 1
+"""
+
+# The words are amazon-efs-utils' own (its mount_efs/__init__.py).
+_MOUNT_EFS = """\
+#!/bin/sh
+# mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
+die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
+[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
+device=$1; dir=$2; shift 2; options=
+while [ $# -gt 0 ]; do
+  case $1 in
+    -o) options=$options,$2; shift ;;
+    -o?*) options=$options,${1#-o} ;;
+  esac
+  shift
+done
+fs=${device%%:*}; path=/; case $device in *:*) path=${device#*:} ;; esac
+id=${fs%%.*}
+case ,$options, in *,tls,*) ;; *,iam,*) die 'The "tls" option is required when mounting via "iam"' ;; esac
+case ,$options, in *,accesspoint=*) die 'The local cloud has no EFS access points' ;; esac
+case $id in fs-*) ;; *) die "Invalid file system name: $fs" ;; esac
+[ -d "@ROOT@/$id" ] || die "Failed to resolve \\"$id.efs.$(cat @ROOT@/region).amazonaws.com\\" - \\
+check that your file system ID is correct, and ensure that the VPC has an EFS mount target for this file system ID."
+[ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
+directory" 32
+[ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
+/bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
+case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
+""".replace("@ROOT@", EFS_ROOT)
+
+SBIN = {
+    "init": _INIT,
+    "cloud-init": _CLOUD_INIT,
+    "shutdown": _SHUTDOWN,
+    "poweroff": _SHUTDOWN,
+    "mount.efs": _MOUNT_EFS,
+}
