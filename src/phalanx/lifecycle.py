@@ -125,11 +125,14 @@ class BringUp:
     def _bury(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
         """Save the evidence, free the name, tell the reason."""
         saved, tail = save_boot_logs(cluster, creation.boot_logs())
-        yield from Deletion(creation.stack).steps()
+        reason = "\n".join([f"cluster {self.spec.name} did not come up:", creation.failure(), *tail])
+        try:
+            yield from Deletion(creation.stack).steps()
+        except CloudError as error:
+            raise StackFailed(f"{reason}\n\nWhat it had made is not all gone: {error.message}", error.hint) from error
         cluster.forget(keep_logs=True)
-        parts = [f"cluster {self.spec.name} did not come up:", creation.failure(), *tail]
         hint = "Everything was rolled back and its stack deleted: nothing is left, the name is free."
-        raise StackFailed("\n".join(parts), f"{hint}\nBoot logs: {saved}" if saved else hint)
+        raise StackFailed(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
 
     def _require_same(self, found: StackState) -> None:
         """A stack that exists can only be gone on with when it has our key and the settings that are wanted now."""

@@ -357,9 +357,8 @@ class Deletion:
         return follower.state is not None and follower.state.status != "DELETE_COMPLETE"
 
     def _why_stuck(self, follower: Follower) -> tuple[str, str]:
-        lines = [
-            f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in follower.seen if e.status == "DELETE_FAILED"
-        ]
+        failed = [e for e in follower.seen if e.status == "DELETE_FAILED" and e.physical_id != self.stack.stack_id]
+        lines = [f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in failed]
         message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
         return message, "Remove what holds these resources, then run `phalanx down` again."
 

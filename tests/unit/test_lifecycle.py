@@ -155,3 +155,15 @@ def test_trust_is_renewed_from_the_table():
     cloud.item = lambda table, key: {"public_key": "ssh-ed25519 BBBB new-head"}
     assert renew_trust(lambda name, region: cloud, cluster)
     assert "new-head" in (cluster.directory / "known_hosts").read_text()
+
+
+def test_the_reason_of_a_failure_is_told_even_when_its_remains_can_t_be_deleted(monkeypatch):
+    cloud = FakeCloud(script=list(HEAD_FAILED))
+
+    def refuse(stack_id):
+        raise CloudError("DeleteStack was refused", "Ask for a policy.")
+
+    monkeypatch.setattr(cloud, "delete_stack", refuse)
+    with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*not all gone: DeleteStack was refused"):
+        up(cloud)
+    assert store.known() == ["demo"]
