@@ -17,7 +17,7 @@ PAUSE_S = 2
 REASON_CHARACTERS = 3500
 
 
-def handler(event: dict, context: object) -> None:  # noqa: ARG001
+def handler(event: dict, _context: object) -> None:
     """Takes notifications of Auto Scaling from SNS; they may come twice, late, or about another group."""
     for record in event["Records"]:
         act(json.loads(record["Sns"]["Message"]))
