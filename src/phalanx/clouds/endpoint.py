@@ -118,6 +118,9 @@ def wait(timeout_s: float = START_TIMEOUT_S) -> Endpoint:
         endpoint = find_process()
         if endpoint is not None:
             _starting.clear()
+            # It has forked the local cloud and ends by itself now.
+            process.wait(timeout_s)
+            said.unlink(missing_ok=True)
             return endpoint
         if process.poll() not in (None, 0) or time.monotonic() > deadline_s:
             _starting.clear()

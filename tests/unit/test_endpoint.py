@@ -1,0 +1,141 @@
+"""The local cloud's process seen from outside, played by a small HTTP server in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from phalanx.clouds import endpoint
+from phalanx.errors import LocalCloudError
+
+STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
+
+
+class Control(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(200 if self.headers["X-Localcloud-Key"] == "secret" else 403, STATUS)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["force"]:
+            self.answer(200, {"stacks": STATUS["stacks"]})
+            (endpoint.state() / "endpoint.json").unlink()
+            self.server.ended.kill()
+            self.server.ended.wait()
+        else:
+            self.answer(409, {"stacks": STATUS["stacks"]})
+
+    def answer(self, code, document):
+        body = json.dumps(document).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    endpoint.state().mkdir(parents=True)
+
+
+def write(url, pid):
+    record = {"url": url, "pid": pid, "mode": "range", "access_key_id": "AKIA", "secret_access_key": "secret"}
+    record |= {"dial": "dial.sock", "state": "s", "accounts_separated": False, "warnings": ["w"], "unknown": 1}
+    (endpoint.state() / "endpoint.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def daemon():
+    process = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def served(daemon):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Control) as server:
+        server.ended = daemon
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        write(f"http://127.0.0.1:{server.server_port}", daemon.pid)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_running_one_is_found_and_asked(served):
+    found = endpoint.find()
+    assert (found.mode, found.accounts_separated, found.warnings) == ("range", False, ("w",))
+    assert endpoint.status()["stacks"][0]["name"] == "demo"
+
+
+def test_none_is_found_without_a_record_or_with_that_of_a_dead_process(daemon):
+    assert endpoint.find() is None
+    daemon.kill()
+    daemon.wait()
+    write("http://127.0.0.1:9", daemon.pid)
+    assert endpoint.find() is None
+    with pytest.raises(endpoint.NotRunning):
+        endpoint.running()
+
+
+def test_one_that_lives_and_does_not_answer_is_told_with_the_way_out(daemon):
+    write("http://127.0.0.1:9", daemon.pid)
+    with pytest.raises(LocalCloudError, match=r"does not answer(.|\n)*phalanx local stop --force"):
+        endpoint.find()
+
+
+def test_it_does_not_stop_while_it_holds_clusters(served):
+    with pytest.raises(endpoint.StacksLeft, match="still holds demo"):
+        endpoint.stop()
+
+
+def test_it_is_stopped_by_force_and_waited_for(served, daemon):
+    endpoint.stop(force=True)
+    assert daemon.poll() is not None
+    assert endpoint.find() is None
+
+
+def test_one_that_does_not_answer_is_killed_by_force_alone(daemon):
+    write("http://127.0.0.1:9", daemon.pid)
+    with pytest.raises(LocalCloudError, match="--force"):
+        endpoint.stop()
+    threading.Timer(0.05, daemon.wait).start()
+    endpoint.stop(force=True)
+    assert endpoint.find_process() is None
+
+
+def test_it_is_started_and_waited_for(monkeypatch):
+    record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
+    record |= {"dial": "d", "state": "s"}
+    path = endpoint.state() / "endpoint.json"
+    monkeypatch.setattr(endpoint, "_serve_argv", lambda: ["sh", "-c", f"echo '{json.dumps(record)}' > {path}"])
+    endpoint.begin()
+    assert endpoint.wait().pid == os.getpid()
+
+
+def test_one_that_can_t_start_says_why(monkeypatch):
+    monkeypatch.setattr(
+        endpoint, "_serve_argv", lambda: ["sh", "-c", "echo 'user namespaces are forbidden' >&2; exit 1"]
+    )
+    endpoint.begin()
+    with pytest.raises(LocalCloudError, match="user namespaces are forbidden"):
+        endpoint.wait()
+
+
+def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():
+    words = endpoint._serve_argv()
+    assert words[:4] == [sys.executable, "-m", "phalanx.localcloud", "serve"]
+    assert sys.prefix in words
+    assert words[words.index("--path") + 1] == f"{sys.prefix}/bin"
