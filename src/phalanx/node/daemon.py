@@ -19,7 +19,7 @@ After=network-online.target remote-fs.target
 Wants=network-online.target
 
 [Service]
-ExecStart={sys.executable} -IS {HOME}/agent.pyz serve
+ExecStart={sys.executable} -IS {HOME}/agent serve
 Restart=always
 RestartSec=5
 StandardOutput=journal+console

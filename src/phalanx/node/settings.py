@@ -30,6 +30,7 @@ class Settings:
     ssh_public_key: str
     wait_handle: str
     boot: str
+    digest: str
 
     @staticmethod
     def load(path: str) -> Settings:

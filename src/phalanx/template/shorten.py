@@ -1,0 +1,163 @@
+"""Makes Python sources smaller without changing what they do: the agent must travel inside a template."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import keyword
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def strip(source: str) -> str:
+    """`source` without comments, docstrings, annotations of functions and wide indents; it behaves the same."""
+    return _text(_stripped(source))
+
+
+def shorten(sources: Mapping[str, str]) -> dict[str, str]:
+    """Module name → its source, stripped, with short names for what is private or local.
+
+    The modules are one program: a private name (`_x`) becomes the same everywhere. Local names and parameters that
+    no call names are shortened function by function.
+    """
+    trees = {name: _stripped(text) for name, text in sources.items()}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    renamer = _Renamer(_private_names(nodes))
+    trees = {name: renamer.visit(tree) for name, tree in trees.items()}
+    keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
+    for tree in trees.values():
+        for function in _outermost(tree):
+            _Renamer(_local_names(function, keywords)).visit(function)
+    return {name: _text(tree) for name, tree in trees.items()}
+
+
+def _stripped(source: str) -> ast.Module:
+    return ast.fix_missing_locations(_Stripper().visit(ast.parse(source)))
+
+
+def _text(tree: ast.Module) -> str:
+    """One space instead of four for each level; ast.unparse leaves no text that spans lines."""
+    lines = [line for line in ast.unparse(tree).split("\n") if line]
+    return "\n".join(" " * ((len(line) - len(line.lstrip(" "))) // 4) + line.lstrip(" ") for line in lines)
+
+
+class _Stripper(ast.NodeTransformer):
+    """Removes what a reader needs and an interpreter does not."""
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        return self._without_texts(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._without_texts(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        for argument in _arguments(node):
+            argument.annotation = None
+        return self._without_texts(node)
+
+    def _without_texts(self, node: Any) -> ast.AST:
+        """`node` without the bare strings in its body, and with the least annotations."""
+        kept = [item for item in node.body if not _is_text(item)]
+        kept = [_field(item) if isinstance(node, ast.ClassDef) else _assignment(item) for item in kept]
+        node.body = kept if kept or isinstance(node, ast.Module) else [ast.Pass()]
+        self.generic_visit(node)
+        return node
+
+
+def _is_text(item: ast.stmt) -> bool:
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+
+
+def _field(item: ast.stmt) -> ast.stmt:
+    """A dataclass needs some annotation; only whole numbers are looked for by their type (node.settings)."""
+    if isinstance(item, ast.AnnAssign) and ast.unparse(item.annotation) != "int":
+        item.annotation = ast.Constant(0)
+    return item
+
+
+def _assignment(item: ast.stmt) -> ast.stmt:
+    if isinstance(item, ast.AnnAssign) and item.value is not None:
+        return ast.Assign([item.target], item.value, lineno=item.lineno)
+    return item
+
+
+def _arguments(node: ast.FunctionDef | ast.Lambda) -> Iterator[ast.arg]:
+    a = node.args
+    yield from (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))
+
+
+def _private_names(nodes: list[ast.AST]) -> dict[str, str]:
+    """Old → new for the names that begin with one underscore."""
+    used = Counter(name for node in nodes for name in _names(node))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    private = [n for n in used if n.startswith("_") and not n.startswith("__") and len(n) > 2 and n not in texts]
+    # Capitals, so that they do not take the letters that local names want.
+    return _assign(private, used, set(used), string.ascii_uppercase)
+
+
+def _local_names(function: ast.FunctionDef, keywords: set[str]) -> dict[str, str]:
+    """Old → new for what `function` and the functions inside it bind, but parameters that a call may name."""
+    nodes = [node for node in ast.walk(function) if node is not function]
+    used = Counter(name for node in nodes for name in _names(node))
+    bound = {name for node in nodes for name in _bound(node)} - keywords
+    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    # The renamer knows no roles: what is an attribute or an import here as well stays.
+    bound -= {name for node in nodes if isinstance(node, (ast.Attribute, ast.alias)) for name in _names(node)}
+    return _assign([n for n in bound if len(n) > 1], used, set(used), string.ascii_lowercase)
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.arg):
+        yield node.arg
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    if isinstance(node, ast.ExceptHandler) and node.name:
+        yield node.name
+
+
+def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """The functions of a module and the methods of its classes, not those inside them."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from _outermost(node)
+
+
+def _assign(names: Iterable[str], used: Counter[str], taken: set[str], letters: str) -> dict[str, str]:
+    """The most frequent name gets the shortest new one."""
+    taken = taken | set(dir(builtins)) | set(keyword.kwlist)
+    free = (name for name in _short(letters) if name not in taken)
+    return dict(zip(sorted(names, key=lambda n: (-used[n], n)), free, strict=False))
+
+
+def _short(letters: str) -> Iterator[str]:
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(letters, repeat=length))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Every name that this node mentions."""
+    for role in ("name", "asname", "id", "attr", "arg"):
+        if isinstance(name := getattr(node, role, None), str):
+            yield name
+
+
+class _Renamer(ast.NodeTransformer):
+    """Puts the new names in, in every role that a name can have."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for role in ("name", "id", "attr", "arg"):
+            old = getattr(node, role, None)
+            if isinstance(old, str):
+                setattr(node, role, self._names.get(old, old))
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            node.names = [self._names.get(old, old) for old in node.names]
+        return super().generic_visit(node)
