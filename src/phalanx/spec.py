@@ -81,7 +81,7 @@ def load(path: Path | str) -> ClusterSpec:
     told = {mistake.field for mistake in wrong_kinds}
     mistakes += wrong_kinds + [mistake for mistake in wrong_values if mistake.field not in told]
     if mistakes or spec is None:
-        raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: m.line)))
+        raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: (m.line, m.field))))
     return spec
 
 
