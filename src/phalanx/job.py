@@ -1,0 +1,413 @@
+"""Jobs from the caller's side: submit, follow, stop. The head's runner owns the job; this only asks."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import secrets
+import select
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from phalanx import bundle
+from phalanx.bundle import SendProgress
+from phalanx.errors import ClusterError, JobError
+from phalanx.launchers import LAUNCHERS
+from phalanx.logs import FollowDecoder, OutputLine
+from phalanx.node.process import RUNNER, WORK
+from phalanx.remote import Remote
+
+JOBS = ".phalanx/jobs"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+_ACCEPTED_WITHIN_S = 60.0
+_RECONNECT_WITHIN_S = 60.0
+_READ_BYTES = 1 << 18
+
+
+class ClusterAccess(Protocol):
+    """What jobs need of a cluster: where the shared directory is mounted, and the head as the job user."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shared(self) -> str: ...
+    def remote(self) -> Remote: ...
+
+
+class JobState(str, Enum):
+    """In the order in which a job passes through them; the last four are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
+
+    `env` reaches the processes through files and connections that only the job user can read, never through argv.
+    """
+
+    command: tuple[str, ...]
+    launcher: str = "mpi"
+    processes: int | None = None
+    per_node: int | None = None
+    name: str | None = None
+    directory: Path = Path()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise JobError("there is no command to run", "phalanx run -- python train.py")
+        if self.launcher not in LAUNCHERS:
+            near = difflib.get_close_matches(self.launcher, LAUNCHERS, 1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise JobError(f"there is no launcher '{self.launcher}'", f"{hint}There are: {', '.join(LAUNCHERS)}.")
+        for flag, value in (("-n", self.processes), ("-N", self.per_node)):
+            if value is not None and value < 1:
+                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """What the end of a job found on one node. `clean`: proved that nothing of it is left; `killed` had to be ended."""
+
+    node: str
+    clean: bool
+    killed: int
+    message: str
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment. Times are seconds since 1970 on the head's clock.
+
+    exit_code   of the first process that failed, 128 + signal, 127 for a missing command; None unless it ended itself
+    message     what ended it, and where
+    tail        the last lines of the first process that failed
+    nodes       one verdict per node, once it has ended
+    """
+
+    id: str
+    name: str
+    launcher: str
+    command: tuple[str, ...]
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    processes: int
+    exit_code: int | None
+    message: str
+    tail: tuple[str, ...]
+    nodes: tuple[NodeVerdict, ...]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
+        """From what state.json holds."""
+        own = {name: record[name] for name in cls.__dataclass_fields__}
+        own["state"] = JobState(record["state"])
+        own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
+        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])
+        return cls(**own)
+
+    @property
+    def killed(self) -> int:
+        """Processes that were left when the job ended and had to be ended, over all nodes."""
+        return sum(verdict.killed for verdict in self.nodes)
+
+    @property
+    def verified(self) -> bool:
+        """Is it proved that no process of it is left on any node?"""
+        return self.state.final and all(verdict.clean for verdict in self.nodes)
+
+    @property
+    def process_exit_code(self) -> int:
+        """What `phalanx run` exits with."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 130 if self.state is JobState.STOPPED else 1
+
+    def duration_s(self, now: float) -> float:
+        """From its start (0 before it) to its end, or to now."""
+        return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}
+
+
+def submit(
+    cluster: ClusterAccess,
+    spec: JobSpec,
+    *,
+    detach: bool = False,
+    progress: Callable[[SendProgress], None] | None = None,
+) -> Job:
+    """Send the code and start the job; returns once the head has taken it. Raises JobError.
+
+    The first `follow` goes on over the same connection, unless `detach`.
+    """
+    tell = progress or (lambda _: None)
+    tree = bundle.scan(spec.directory)
+    tree.check()
+    if tree.warning:
+        tell(SendProgress(0, 0, tree.bytes, tree.warning))
+    job = Job(cluster, _new_id())
+    documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), RUNNER: bundle.runner_zip()}
+    connection = _Connection(cluster.remote(), _submit_command(job.directory, detach), stdin=subprocess.PIPE)
+    connection.send(lambda out: bundle.write_tar(out, documents, tree, WORK, tell))
+    job._accept(connection, detach)
+    return job
+
+
+def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
+    """All jobs that the shared directory knows, newest first."""
+    root = shlex.quote(f"{cluster.shared}/{JOBS}")
+    # Any job's runner can list them; the newest knows every older format.
+    newest = f'for r in */{RUNNER}; do :; done; [ -e "$r" ] || exit 0'
+    command = f'cd {root} 2>/dev/null || exit 0; {newest}; exec python3 -IS "$r" list .'
+    done = cluster.remote().run(command, timeout_s=30.0)
+    return [JobStatus.from_record(json.loads(line)) for line in done.stdout.splitlines() if line.startswith(b"{")]
+
+
+def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
+    """A job by its id, what only its id begins or ends with, or its name (the newest of that name); None: the newest.
+
+    Raises JobError when there is none.
+    """
+    jobs = list_jobs(cluster)
+    if not jobs:
+        raise JobError(f"cluster {cluster.name} has no jobs", "phalanx run -- COMMAND starts one.")
+    if reference is None:
+        return Job(cluster, jobs[0].id)
+    exact = [job.id for job in jobs if reference in (job.id, job.name)]
+    near = [job.id for job in jobs if job.id.startswith(reference) or job.id.endswith(reference)]
+    if exact or len(near) == 1:
+        return Job(cluster, (exact or near)[0])
+    if near:
+        raise JobError(f"'{reference}' is the id of {len(near)} jobs", f"Say more of it: {', '.join(near[:5])}")
+    raise JobError(
+        f"there is no job '{reference}' on cluster {cluster.name}",
+        f"The newest is {jobs[0].id}; `phalanx jobs` lists them.",
+    )
+
+
+class Job:
+    """A handle on one job of a cluster; it holds no state of the job."""
+
+    def __init__(self, cluster: ClusterAccess, id: str) -> None:
+        self.id = id
+        self._cluster = cluster
+        self._connection: _Connection | None = None
+
+    @property
+    def directory(self) -> str:
+        """Its directory, the same path on every node."""
+        return f"{self._cluster.shared}/{JOBS}/{self.id}"
+
+    def follow(
+        self, *, from_start: bool = True, wait: bool = True, process: str | None = None
+    ) -> Iterator[OutputLine | JobStatus]:
+        """Output in merged order and the status at each change; the last thing is the final status.
+
+        A broken connection is made again, from where it broke, for up to 60 s. `wait=False`: what is there by now and
+        the present status. `process`: one rank (or an engine's label) alone. Raises JobError, ClusterError.
+        """
+        return self._follow(FollowDecoder(), from_start, wait, process, deadline=None)
+
+    def status(self) -> JobStatus:
+        """How it stands."""
+        for status in list_jobs(self._cluster):
+            if status.id == self.id:
+                return status
+        raise JobError(f"job {self.id} is not on cluster {self._cluster.name}")
+
+    def wait(self, timeout_s: float | None = None) -> JobStatus:
+        """The final status. Raises JobError when it has not ended within timeout_s."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for event in self._follow(FollowDecoder(), False, True, None, deadline):
+            if isinstance(event, JobStatus) and event.state.final:
+                return event
+        raise JobError(f"job {self.id} did not end within {timeout_s:g} s")
+
+    def stop(self, timeout_s: float = 30.0) -> JobStatus:
+        """End it on all nodes, proved; returns the final status, also when it had ended already."""
+        # Beyond the runner's own deadline, the nodes may have to be asked over new connections.
+        done = self._cluster.remote().run(self._verb("stop", f"{timeout_s:g}"), timeout_s=timeout_s + 60, check=False)
+        records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+        if not records:
+            raise JobError(f"job {self.id} can't be stopped: {_last_words(done.stderr)}")
+        return JobStatus.from_record(json.loads(records[-1]))
+
+    def _verb(self, verb: str, *words: str) -> str:
+        return "exec " + shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
+
+    def _accept(self, connection: _Connection, detach: bool) -> None:
+        """The head has taken the job: the follower's first bytes are there, or (detached) the command ended well."""
+        if not connection.ready(_ACCEPTED_WITHIN_S) or (detach and connection.end() != 0):
+            words = connection.last_words()
+            connection.close()
+            raise JobError(f"the head did not take the job: {words or f'no answer within {_ACCEPTED_WITHIN_S:g} s'}")
+        if detach:
+            connection.close()
+        else:
+            self._connection = connection
+
+    def _follow(
+        self, decoder: FollowDecoder, from_start: bool, wait: bool, process: str | None, deadline: float | None
+    ) -> Iterator[OutputLine | JobStatus]:
+        connection = self._first_connection(from_start, wait, process)
+        silent_since = time.monotonic()
+        while True:
+            try:
+                for data in connection.chunks(deadline):
+                    silent_since = time.monotonic()
+                    for event in decoder.feed(data):
+                        yield JobStatus.from_record(event) if isinstance(event, dict) else event
+                if connection.end() == 0 or (deadline and time.monotonic() > deadline):
+                    return
+                failure = connection.last_words()
+            finally:
+                connection.close()
+            connection = self._again(decoder, wait, process, failure, silent_since)
+
+    def _first_connection(self, from_start: bool, wait: bool, process: str | None) -> _Connection:
+        connection, self._connection = self._connection, None
+        if connection and wait and process is None:
+            return connection
+        if connection:
+            connection.close()
+        return self._open("0" if from_start else "end", wait, process)
+
+    def _open(self, position: str, wait: bool, process: str | None) -> _Connection:
+        words = ["--no-wait"] if not wait else []
+        words += ["--process", process] if process is not None else []
+        return _Connection(self._cluster.remote(), self._verb("follow", position, *words), stdin=subprocess.DEVNULL)
+
+    def _again(
+        self, decoder: FollowDecoder, wait: bool, process: str | None, failure: str, silent_since: float
+    ) -> _Connection:
+        """A new connection from where the old one broke. Raises JobError when there has been none for too long."""
+        pause_s = 0.5
+        while time.monotonic() < silent_since + _RECONNECT_WITHIN_S:
+            time.sleep(pause_s)
+            pause_s = min(5.0, pause_s * 2)
+            try:
+                connection = self._open(str(decoder.position), wait, process)
+            except ClusterError as error:
+                failure = error.message
+                continue
+            decoder.restart()
+            return connection
+        raise JobError(
+            f"the connection to job {self.id} broke: {failure or 'no words'}",
+            f"The job goes on without it. `phalanx logs -f {self.id}` follows it again.",
+        )
+
+
+class _Connection:
+    """A command on the head whose output is read as it comes; its stderr is kept for messages."""
+
+    def __init__(self, remote: Remote, command: str, stdin: int) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
+
+    def send(self, write: Callable[[IO[bytes]], None]) -> None:
+        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading."""
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stdin:
+                write(stdin)
+        except OSError as error:
+            self.end()
+            raise JobError(f"the code did not go over: {self.last_words() or error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def ready(self, timeout_s: float) -> bool:
+        """Is there something to read (or its end) within timeout_s?"""
+        return bool(select.select([self._stdout], [], [], timeout_s)[0])
+
+    def chunks(self, deadline: float | None) -> Iterator[bytes]:
+        """What it writes, until its end or the deadline."""
+        while deadline is None or self.ready(max(0.0, deadline - time.monotonic())):
+            data = os.read(self._stdout, _READ_BYTES)
+            if not data:
+                return
+            yield data
+
+    def end(self) -> int:
+        """Its exit status, which is there soon after its output has ended."""
+        try:
+            return self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def last_words(self) -> str:
+        self._errors.seek(0)
+        return _last_words(self._errors.read())
+
+    def close(self) -> None:
+        """End it; the job is not touched."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._errors.close()
+
+    @property
+    def _stdout(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+
+def _new_id() -> str:
+    return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
+
+
+def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "name": spec.name or "",
+        "launcher": spec.launcher,
+        "command": list(spec.command),
+        "processes": spec.processes,
+        "per_node": spec.per_node,
+        "env": dict(spec.env),
+        "submitted_at": time.time(),
+    }
+
+
+def _submit_command(directory: str, detach: bool) -> str:
+    place = shlex.quote(directory)
+    runner = shlex.join(
+        ["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *(["--detach"] if detach else [])]
+    )
+    return f"umask 077; mkdir -p {place} && tar -x -f - --no-same-owner -C {place} && exec {runner}"
+
+
+def _last_words(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return "\n".join(lines[-5:])

@@ -1,0 +1,20 @@
+"""The engines that a job can be started with, by name; each is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from phalanx.node.process import Launcher
+
+LAUNCHERS = {
+    "mpi": "phalanx.launchers.mpi",
+    "torchrun": "phalanx.launchers.torchrun",
+    "exec": "phalanx.launchers.plain",
+}
+
+
+def load(name: str) -> Launcher:
+    """The launcher's module. Raises KeyError for a name that LAUNCHERS does not hold."""
+    return cast("Launcher", importlib.import_module(LAUNCHERS[name]))

@@ -1,0 +1,56 @@
+"""How many of a job's processes go to which node: the same for every launcher."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Sequence
+
+from phalanx.node.process import JobDescription, PlacementError
+from phalanx.node.roster import Node, Roster
+
+
+def place(job: JobDescription, roster: Roster, default_per_node: Optional[int] = None) -> Dict[str, int]:
+    """Node name → number of processes, in the roster's order; nodes that get none are left out.
+
+    -n fills the nodes one by one, each up to -N (or its slots); without -n every node gets its share.
+    `default_per_node` stands in for a missing -N when -n is missing too. Raises PlacementError.
+    """
+    per_node = job.per_node or (default_per_node if job.processes is None else None)
+    room = {node.name: _room(node, per_node) for node in roster.nodes}
+    if job.processes is None:
+        return room
+    return _fill(job, room)
+
+
+def _room(node: Node, per_node: Optional[int]) -> int:
+    if per_node is None:
+        return node.slots
+    if per_node > node.slots:
+        raise PlacementError(
+            f"{per_node} processes per node were asked for; {node.name} has {_slots(node.slots)}.\n"
+            "Ask for fewer with -N, or set `slots:` in phalanx.yaml."
+        )
+    return per_node
+
+
+def _fill(job: JobDescription, room: Dict[str, int]) -> Dict[str, int]:
+    left = job.processes or 0
+    if left > sum(room.values()):
+        raise PlacementError(_too_many(job, list(room.values())))
+    placed = {}
+    for name, most in room.items():
+        placed[name] = min(most, left)
+        left -= placed[name]
+    return {name: count for name, count in placed.items() if count}
+
+
+def _too_many(job: JobDescription, room: Sequence[int]) -> str:
+    on = f"{len(room)} node{'s' if len(room) > 1 else ''}"
+    limit = f" at {job.per_node} per node (-N)" if job.per_node else ""
+    return (
+        f"{job.processes} processes were asked for; {on}{limit} have room for {sum(room)}.\n"
+        "Ask for fewer with -n, or set `nodes:` or `slots:` in phalanx.yaml."
+    )
+
+
+def _slots(count: int) -> str:
+    return f"{count} slot" + ("" if count == 1 else "s")

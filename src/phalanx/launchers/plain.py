@@ -1,0 +1,36 @@
+"""exec: the plain command, once per node or slot, with the variables that frameworks look for."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Tuple
+
+from phalanx.launchers.placement import place
+from phalanx.node.process import JobDescription, Process
+from phalanx.node.roster import Roster
+
+NAME = "exec"
+SUMMARY = "the plain command on every node, with RANK, WORLD_SIZE and MASTER_ADDR"
+ENGINE: Tuple[str, ...] = ()
+
+
+def processes(job: JobDescription, roster: Roster) -> List[Process]:
+    """One process per node, or as many as -n and -N say; ranks are dense and in the roster's order."""
+    ranks = place(job, roster, default_per_node=1)
+    places = [(node, local) for node, count in ranks.items() for local in range(count)]
+    return [_process(job, ranks, rank, node, local) for rank, (node, local) in enumerate(places)]
+
+
+def _process(job: JobDescription, ranks: Dict[str, int], rank: int, node: str, local: int) -> Process:
+    nodes = list(ranks)
+    numbers = {
+        "RANK": rank,
+        "WORLD_SIZE": sum(ranks.values()),
+        "LOCAL_RANK": local,
+        "LOCAL_WORLD_SIZE": ranks[node],
+        "NODE_RANK": nodes.index(node),
+        "MASTER_PORT": job.master_port,
+    }
+    env = {**{name: str(value) for name, value in numbers.items()}, "MASTER_ADDR": nodes[0]}
+    return Process(
+        label=str(rank), node=node, argv=job.command, command=job.command, ranks={node: 1}, env=env, is_rank=True
+    )

@@ -1,0 +1,126 @@
+"""The head's end of one node's starter: the ssh (or, on the head itself, the process) that runs it, and its frames."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner import frames
+from phalanx.node.runner.loop import Loop, Sender
+from phalanx.node.runner.system import spawn
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Tuple
+
+_READ_BYTES = 1 << 18
+_KEPT_ERROR_BYTES = 4096
+
+# BatchMode: never a prompt. A node that is silent for 15 s is lost.
+SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
+SSH += ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+
+
+def command_on(node: str, is_head: bool, runner: str, *words: str) -> Tuple[str, ...]:
+    """argv that runs a verb of the job's runner.pyz on a node."""
+    argv = ("python3", "-IS", runner, *words)
+    return argv if is_head else (*SSH, node, "exec " + " ".join(map(quoted, argv)))
+
+
+def quoted(word: str) -> str:
+    """The word as a POSIX shell takes it literally."""
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+class Channel:
+    """Calls on_frame(channel, frame) for each frame, and on_closed(channel) once when nothing more can come."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        node: str,
+        argv: Tuple[str, ...],
+        on_frame: Callable[[Channel, frames.Frame], None],
+        on_closed: Callable[[Channel], None],
+    ) -> None:
+        self.node = node
+        self.checked = False
+        self.report: Any = None
+        self.closed = False
+        self._loop = loop
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._reader = frames.FrameReader(preamble=True)
+        self._error = b""
+        self._start(argv)
+
+    @property
+    def error(self) -> str:
+        """What ssh or the node said outside the frames, for messages."""
+        text = (self._error or self._reader.preamble).decode(errors="replace").strip()
+        return text or "the connection closed"
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; does nothing when the channel is closed."""
+        self._in.send(frame)
+
+    def shut(self) -> None:
+        """Close our end; a starter that still lives ends all it has."""
+        self._in.close()
+        for fd in (self._out_fd, self._err_fd):
+            self._loop.forget(fd)
+        self.closed = True
+
+    def cut(self) -> None:
+        """Give up a connection that does not answer."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def _start(self, argv: Tuple[str, ...]) -> None:
+        in_read, in_write = os.pipe()
+        self._out_fd, out_write = os.pipe()
+        self._err_fd, err_write = os.pipe()
+        self.pid = spawn(argv, os.environ, (in_read, out_write, err_write))
+        for fd in (in_read, out_write, err_write):
+            os.close(fd)
+        self._in = Sender(self._loop, in_write, lambda: None)
+        self._loop.watch(self._out_fd, self._read)
+        self._loop.watch(self._err_fd, self._read_error)
+
+    def _read(self, fd: int) -> None:
+        data = os.read(fd, _READ_BYTES)
+        if not data:
+            self._close(fd)
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._on_frame(self, frame)
+        except frames.ChannelBrokenError as error:
+            self._error += str(error).encode()
+            self._close(fd)
+
+    def _read_error(self, fd: int) -> None:
+        data = os.read(fd, 4096)
+        if not data:
+            self._loop.forget(fd)
+            return
+        self._error = (self._error + data)[-_KEPT_ERROR_BYTES:]
+
+    def _close(self, fd: int) -> None:
+        self._loop.forget(fd)
+        # ssh's last words may still be in its pipe.
+        if not self.closed:
+            self.closed = True
+            self._drain_error()
+            self._on_closed(self)
+
+    def _drain_error(self) -> None:
+        os.set_blocking(self._err_fd, False)
+        try:
+            self._error = (self._error + os.read(self._err_fd, _KEPT_ERROR_BYTES))[-_KEPT_ERROR_BYTES:]
+        except BlockingIOError:
+            pass
+
+
+def starter_words(job_id: str, work: str) -> List[str]:
+    """The verb that runs a starter."""
+    return ["starter", job_id, work]

@@ -1,0 +1,65 @@
+"""Is what the user wants to run on this node? Asked on every node before any rank starts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner.system import COMMAND_NOT_FOUND
+
+if TYPE_CHECKING:
+    from typing import Mapping, Optional, Sequence, Tuple
+
+_SCRIPT_NOT_FOUND = 2
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
+
+
+def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
+    """What is missing for this command and the exit code that says so; "", 0 when all is there.
+
+    "{nodes}" stands in the text where the names of the nodes go: the head knows who else says the same.
+    """
+    path = env.get("PATH", os.defpath)
+    if which(command[0], directory, path) is None:
+        return _missing_command(command[0], directory, path), COMMAND_NOT_FOUND
+    script = _script(command)
+    if script and not os.path.exists(os.path.join(directory, script)):
+        return (
+            f"{command[0]} is to run '{script}', which is not in the job's directory (seen on {{nodes}})",
+            _SCRIPT_NOT_FOUND,
+        )
+    return "", 0
+
+
+def which(name: str, directory: str, path: str) -> Optional[str]:
+    """The executable that this name stands for, None when there is none."""
+    if "/" in name:
+        places = [os.path.join(directory, name)]
+    else:
+        places = [os.path.join(directory, entry, name) for entry in path.split(os.pathsep)]
+    return next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), None)
+
+
+def _missing_command(name: str, directory: str, path: str) -> str:
+    text = f"command '{name}' is not on {{nodes}} (PATH {path})"
+    if os.path.isfile(os.path.join(directory, name)):
+        way = f"python {name}" if name.endswith(".py") else f"sh {name}" if "/" in name else f"./{name}"
+        text += f"; there is a file of that name in the job's directory: `{way}` runs it"
+    return text
+
+
+def _script(command: Sequence[str]) -> Optional[str]:
+    """The script file that an interpreter is given; None when it is none, or runs a module or a string."""
+    interpreter = os.path.basename(command[0])
+    if not interpreter.startswith("python") and interpreter not in _SHELLS:
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith(("-", "+")):
+            return word
+        if word in _TAKE_A_VALUE:
+            next(words, None)
+        elif word == "-" or (not word.startswith("--") and set("cms") & set(word)):
+            return None  # from a string, a module, or stdin
+    return None

@@ -1,0 +1,95 @@
+"""The runner's own socket on the head: followers wait on it for news, engines' agents ask for daemons on nodes."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner.loop import Loop
+from phalanx.node.runner.system import peer_is_us
+
+if TYPE_CHECKING:
+    from typing import Callable, List
+
+    # pipe for the answer (the exit code as a line), node, command for a shell
+    OnRequest = Callable[[int, str, str], None]
+
+
+_FOLLOW = b"follow"
+
+
+def socket_name(job_id: str) -> str:
+    """The abstract unix socket of a job's runner: no file that a killed runner could leave."""
+    return f"phalanx-{job_id}"
+
+
+def open_listener(job_id: str) -> socket.socket:
+    """Bound before the runner is forked, so that the first follower finds it. OSError: the job runs already."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind("\0" + socket_name(job_id))
+    listener.listen(1024)
+    return listener
+
+
+def wait_for_news(job_id: str) -> socket.socket | None:
+    """A follower's connection: one byte comes with each news, its end with the runner's. None: no runner."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect("\0" + socket_name(job_id))
+        connection.send(_FOLLOW)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+class Doorway:
+    """Accepts both kinds; `request` is called for each agent."""
+
+    def __init__(self, loop: Loop, listener: socket.socket, request: OnRequest) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._request = request
+        self._followers: List[socket.socket] = []
+        loop.watch(listener.fileno(), self._accept)
+
+    def tell(self) -> None:
+        """Wake every follower. One that still has news to read needs no more of them."""
+        for follower in list(self._followers):
+            try:
+                follower.send(b"!", socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._followers.remove(follower)
+                follower.close()
+
+    def close(self) -> None:
+        """Accept no more, and let followers go."""
+        self._loop.forget(self._listener.fileno())
+        self._listener.close()
+        for follower in self._followers:
+            follower.close()
+
+    def _accept(self, _: int) -> None:
+        connection, _ = self._listener.accept()
+        if peer_is_us(connection):
+            self._loop.watch(connection.fileno(), lambda _: self._hear(connection))
+        else:
+            connection.close()
+
+    def _hear(self, connection: socket.socket) -> None:
+        self._loop.forget(connection.fileno())
+        try:
+            message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 1)
+        except OSError:
+            message, fds = b"", []
+        if message == _FOLLOW:
+            self._followers.append(connection)
+            self.tell()
+            return
+        connection.close()
+        if message and fds:
+            body = json.loads(message)
+            self._request(fds[0], body["node"], body["command"])

@@ -1,0 +1,28 @@
+"""All jobs in the jobs directory, as their state files tell."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Optional
+
+from phalanx.node.runner import state as states
+from phalanx.node.runner.settle import lost_state
+
+
+def list_jobs(root: str) -> int:
+    """Print one JSON state per line, newest first; a job whose runner is gone without a word is shown as lost."""
+    for name in sorted(os.listdir(root), reverse=True):
+        state = _state(os.path.join(root, name))
+        if state:
+            print(json.dumps(state))
+    return 0
+
+
+def _state(directory: str) -> Optional[states.State]:
+    try:
+        state = states.read(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # still on its way here, or not a job
+    is_known = state["state"] in states.FINAL or states.runner_lives(state)
+    return state if is_known else lost_state(state)

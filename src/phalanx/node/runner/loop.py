@@ -1,0 +1,98 @@
+"""A poll loop with handlers, and a writer that never blocks it: what the starter and the runner are built on."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict
+
+    Handler = Callable[[int], object]
+
+# Above this much unsent output nothing more is read from processes, so that they wait and memory does not grow.
+PAUSE_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+
+
+class Loop:
+    """Calls a handler with the file descriptor that became ready."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._handlers: Dict[int, Handler] = {}
+
+    def watch(self, fd: int, handler: Handler, events: int = select.POLLIN) -> None:
+        """Call handler(fd) whenever it is ready; a second call replaces the first."""
+        self._handlers[fd] = handler
+        self._poll.register(fd, events)
+
+    def forget(self, fd: int) -> None:
+        """Watch it no longer; no error when it was not watched."""
+        if self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
+
+    def turn(self, timeout_s: float | None) -> None:
+        """Wait for the next event, at most timeout_s, and handle all that are there."""
+        for fd, _ in self._poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)):
+            handler = self._handlers.get(fd)
+            if handler:
+                handler(fd)
+
+
+class Sender:
+    """Writes to a pipe as fast as it takes it and keeps the rest; a broken pipe calls on_broken once."""
+
+    def __init__(self, loop: Loop, fd: int, on_broken: Callable[[], None]) -> None:
+        os.set_blocking(fd, False)
+        self._loop = loop
+        self._fd = fd
+        self._on_broken = on_broken
+        self._data = bytearray()
+        self._broken = False
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the pipe has not taken yet."""
+        return len(self._data)
+
+    def send(self, data: bytes) -> None:
+        """Write data after all that was sent before."""
+        if self._broken:
+            return
+        waiting = bool(self._data)
+        self._data += data
+        if not waiting:
+            self._write(self._fd)
+
+    def close(self) -> None:
+        """Close the pipe; what was not taken is lost."""
+        if not self._broken:
+            self._stop()
+
+    def _write(self, _: int) -> None:
+        try:
+            # Small slices: a pipe takes 64 KiB, and what it does not take stays where it is.
+            with memoryview(self._data) as view, view[:READ_BYTES] as part:
+                written = os.write(self._fd, part)
+            del self._data[:written]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._stop()
+            self._on_broken()
+            return
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._data:
+            self._loop.watch(self._fd, self._write, select.POLLOUT)
+        else:
+            self._loop.forget(self._fd)
+
+    def _stop(self) -> None:
+        self._broken = True
+        self._data.clear()
+        self._loop.forget(self._fd)
+        os.close(self._fd)

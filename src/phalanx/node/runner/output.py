@@ -1,0 +1,155 @@
+"""Where a job's output lies: one file per process with its raw bytes, and one index that knows the order of all.
+
+output/processes     one JSON line per process: {"number", "label", "node", "file"}
+output/rank-3.log    what rank 3 wrote, both streams, byte for byte
+output/index         24-byte records in the order of arrival on the head: time, offset, length, process, stream
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Tuple
+
+    # time in ns since 1970 on the head, offset in the process's file, length, process number, stream
+    Record = Tuple[int, int, int, int, int]
+
+RECORD = struct.Struct("<QQIHBx")
+# In a record's stream: the process has ended; `length` is its exit code, or 128 + the signal's number.
+ENDED = 255
+_INDEX = "index"
+_PROCESSES = "processes"
+_RECORDS_AT_ONCE = 4096
+
+
+def file_name(label: str, is_rank: bool) -> str:
+    """Name of the file for a process; labels are ours or an engine's rank, and any character is made safe."""
+    safe = re.sub(r"[^\w@.-]", "_", label)
+    return f"rank-{safe}.log" if is_rank else f"{safe}.log"
+
+
+class OutputWriter:
+    """Writes it, on the head. A full disk ends the writing (`.error` says so), never the job."""
+
+    def __init__(self, directory: str) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.error = ""
+        self._directory = directory
+        self._index = self._open(_INDEX)
+        self._processes = self._open(_PROCESSES)
+        self._files: Dict[str, List[int]] = {}  # file name → fd, size
+        self._of: List[str] = []  # process number → file name
+        self._records = bytearray()
+
+    def add(self, label: str, node: str, is_rank: bool) -> int:
+        """A new process; returns its number in the index."""
+        name = file_name(label, is_rank)
+        number = len(self._of)
+        self._of.append(name)
+        if name not in self._files:
+            self._files[name] = [self._open(name), 0]
+        line = json.dumps({"number": number, "label": label, "node": node, "file": name}) + "\n"
+        self._write(self._processes, line.encode())
+        return number
+
+    def write(self, number: int, stream: int, data: bytes) -> None:
+        """Bytes that the process wrote; they are in the index after the next flush."""
+        file = self._files[self._of[number]]
+        if self._write(file[0], data):
+            self._records += RECORD.pack(time.time_ns(), file[1], len(data), number, stream)
+            file[1] += len(data)
+
+    def ended(self, number: int, code: int) -> None:
+        """The process has ended; it writes no more."""
+        self._records += RECORD.pack(time.time_ns(), 0, code if code >= 0 else 128 - code, number, ENDED)
+
+    def flush(self) -> bool:
+        """Make what was written visible to readers; False when there was nothing."""
+        if not self._records:
+            return False
+        self._write(self._index, bytes(self._records))
+        self._records.clear()
+        return True
+
+    def tail(self, number: int, lines: int) -> List[str]:
+        """The last lines of a process's file."""
+        name = self._of[number]
+        with open(os.path.join(self._directory, name), "rb") as file:
+            file.seek(max(0, self._files[name][1] - (64 << 10)))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+
+    def _open(self, name: str) -> int:
+        return os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _write(self, fd: int, data: bytes) -> bool:
+        if self.error:
+            return False
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError as error:
+            self.error = f"output after this was not kept: {error.strerror}"
+            return False
+        return True
+
+
+class OutputReader:
+    """Reads it while it grows. `position` counts index records: it can be kept and given again later."""
+
+    def __init__(self, directory: str, position: int = 0) -> None:
+        self.position = position
+        self._directory = directory
+        self._files: Dict[str, int] = {}
+        self.processes: List[Dict[str, Any]] = []
+
+    def records(self) -> Iterator[Tuple[int, Record]]:
+        """(position after it, record) of all that are there and were not read yet."""
+        try:
+            with open(os.path.join(self._directory, _INDEX), "rb") as file:
+                file.seek(self.position * RECORD.size)
+                yield from self._records(file)
+        except FileNotFoundError:
+            return
+
+    def refresh(self) -> List[Dict[str, Any]]:
+        """Processes that were added since the last call."""
+        known = len(self.processes)
+        try:
+            with open(os.path.join(self._directory, _PROCESSES), errors="replace") as file:
+                lines = [line for line in file if line.endswith("\n")]
+        except FileNotFoundError:
+            return []
+        self.processes = [json.loads(line) for line in lines]
+        return self.processes[known:]
+
+    def data(self, record: Record) -> bytes:
+        """The bytes of an output record."""
+        _, offset, length, number, _ = record
+        name = self.processes[number]["file"]
+        if name not in self._files:
+            self._files[name] = os.open(os.path.join(self._directory, name), os.O_RDONLY)
+        return os.pread(self._files[name], length, offset)
+
+    def end(self) -> int:
+        """The position behind the last record that is there now."""
+        try:
+            return os.stat(os.path.join(self._directory, _INDEX)).st_size // RECORD.size
+        except FileNotFoundError:
+            return 0
+
+    def _records(self, file: Any) -> Iterator[Tuple[int, Record]]:
+        while True:
+            block = file.read(_RECORDS_AT_ONCE * RECORD.size)
+            whole = len(block) - len(block) % RECORD.size
+            for record in RECORD.iter_unpack(block[:whole]):
+                self.position += 1
+                yield self.position, record  # type: ignore[misc]
+            if whole < len(block) or not block:
+                return

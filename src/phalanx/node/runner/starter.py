@@ -1,0 +1,238 @@
+"""Runs on every node of a job: starts its processes, sends all they write to the head, and ends every one of them.
+
+The head's runner holds the other end of stdin and stdout (over ssh). When that is gone, so is the job: all is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner import frames
+from phalanx.node.runner.check import problem
+from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
+from phalanx.node.runner.reaper import Sweep
+from phalanx.node.runner.system import MARK, STARTER_SOCKET, adopt_orphans, peer_is_us, process_stat, reap, spawn
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+_SWEEP_EVERY_S = 0.02
+
+
+class Starter:
+    """One node's part of one job."""
+
+    def __init__(self, job_id: str, work: str) -> None:
+        self._job_id = job_id
+        self._work = work
+        self._loop = Loop()
+        self._out = Sender(self._loop, 1, self._head_is_gone)
+        self._reader = frames.FrameReader()
+        self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
+        self._spawned: List[int] = []
+        self._outputs: Dict[int, Tuple[int, int]] = {}  # fd → process number, stream
+        self._paused = False
+        self._next_rank = frames.FIRST_RANK_NUMBER
+        self._sweep: Optional[Sweep] = None
+        self._done = False
+        self._null = os.open(os.devnull, os.O_RDWR)
+
+    def run(self) -> None:
+        """Serve the head until the job has ended here."""
+        adopt_orphans()
+        self._watch_signals()
+        self._listen()
+        self._loop.watch(0, self._read_commands)
+        self._out.send(frames.MAGIC)
+        while not (self._done and not self._out.pending):
+            self._loop.turn(_SWEEP_EVERY_S if self._sweep else None)
+            self._balance()
+            self._step_sweep()
+
+    def _watch_signals(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: self._head_is_gone())
+        self._loop.watch(wake_read, self._on_signal)
+
+    def _on_signal(self, fd: int) -> None:
+        os.read(fd, 4096)
+        self._bury()
+
+    def _bury(self) -> None:
+        for pid, code in reap():
+            number = self._numbers.pop(pid, None)
+            if number is not None:
+                self._ended(number, code)
+
+    # What the head asks.
+
+    def _read_commands(self, fd: int) -> None:
+        data = os.read(fd, READ_BYTES)
+        if not data:
+            self._loop.forget(fd)
+            self._head_is_gone()
+            return
+        for kind, _, number, payload in self._reader.feed(data):
+            self._obey(kind, number, json.loads(payload) if payload else {})
+
+    def _obey(self, kind: int, number: int, body: Dict[str, Any]) -> None:
+        if kind == frames.CHECK:
+            self._check(body)
+        elif kind == frames.SPAWN:
+            self._spawn(number, body)
+        elif kind == frames.TERMINATE:
+            self._terminate()
+        elif kind == frames.END:
+            self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
+
+    def _check(self, body: Dict[str, Any]) -> None:
+        env = self._environment(body["env"])
+        found = (problem(command, self._work, env) for command in body["commands"])
+        text, code = next((one for one in found if one[0]), ("", 0))
+        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code}))
+
+    def _spawn(self, number: int, body: Dict[str, Any]) -> None:
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        env = self._environment(body["env"])
+        # Engines and libraries would each take all cores otherwise, or (torchrun) one only.
+        env.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, body["ranks"]))))
+        pid = spawn(body["argv"], env, (self._null, out_write, err_write), self._work, die_with_parent=True)
+        os.close(out_write)
+        os.close(err_write)
+        self._numbers[pid] = number
+        self._spawned.append(pid)
+        self._forward(number, out_read, err_read)
+
+    def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
+        # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
+        own = {MARK: self._job_id, STARTER_SOCKET: self._socket_name}
+        return {"PYTHONUNBUFFERED": "1", **os.environ, **extra, **own}
+
+    def _terminate(self) -> None:
+        for pid in self._spawned:
+            if pid in self._numbers:
+                os.killpg(pid, signal.SIGTERM)
+
+    # What processes write, and how they end.
+
+    def _forward(self, number: int, out_fd: int, err_fd: int) -> None:
+        for fd, stream in ((out_fd, frames.STDOUT), (err_fd, frames.STDERR)):
+            os.set_blocking(fd, False)
+            self._outputs[fd] = (number, stream)
+            if not self._paused:
+                self._loop.watch(fd, self._read_output)
+
+    def _read_output(self, fd: int) -> bool:
+        """Send on what is there; False when there is nothing (more)."""
+        number, stream = self._outputs[fd]
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.forget(fd)
+            del self._outputs[fd]
+            os.close(fd)
+            return False
+        self._out.send(frames.pack(frames.OUTPUT, number, data, stream))
+        return True
+
+    def _drain(self, number: int) -> None:
+        # Bounded: a descendant that outlives the process may write for ever into the same pipe.
+        for fd in [fd for fd, (owner, _) in self._outputs.items() if owner == number]:
+            for _ in range(PAUSE_BYTES // READ_BYTES):
+                if not self._read_output(fd):
+                    break
+
+    def _ended(self, number: int, code: int) -> None:
+        self._drain(number)
+        self._out.send(frames.pack_json(frames.EXIT, {"code": code}, number))
+
+    def _balance(self) -> None:
+        """Stop reading from processes while the head does not take what they wrote: then they wait, too."""
+        pause = self._out.pending > PAUSE_BYTES
+        if pause == self._paused:
+            return
+        self._paused = pause
+        for fd in self._outputs:
+            if pause:
+                self._loop.forget(fd)
+            else:
+                self._loop.watch(fd, self._read_output)
+
+    # Ranks: an engine starts keepers, and each connects and hands over its rank's output.
+
+    def _listen(self) -> None:
+        self._socket_name = f"phalanx-{self._job_id}-{os.getpid()}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind("\0" + self._socket_name)
+        listener.listen(1024)
+        self._loop.watch(listener.fileno(), lambda _: self._accept(listener))
+
+    def _accept(self, listener: socket.socket) -> None:
+        keeper, _ = listener.accept()
+        if not peer_is_us(keeper):
+            keeper.close()
+            return
+        number = self._next_rank
+        self._next_rank += 1
+        self._loop.watch(keeper.fileno(), lambda _: self._hear_keeper(keeper, number))
+
+    def _hear_keeper(self, keeper: socket.socket, number: int) -> None:
+        try:
+            message, fds, _, _ = socket.recv_fds(keeper, 4096, 2)
+        except OSError:
+            message, fds = b"", []
+        body = json.loads(message) if message else {}
+        if "label" in body:
+            self._out.send(frames.pack_json(frames.RANK, {"label": body["label"]}, number))
+            self._numbers[body["pid"]] = number
+            self._forward(number, fds[0], fds[1])
+            return
+        self._loop.forget(keeper.fileno())
+        keeper.close()
+        self._rank_ended(number, body.get("code"))
+
+    def _rank_ended(self, number: int, code: Optional[int]) -> None:
+        pid = next((pid for pid, owner in self._numbers.items() if owner == number), None)
+        if pid is None:
+            return
+        stat = process_stat(pid)
+        if code is None and stat and stat["parent"] == str(os.getpid()):
+            # The engine killed the keeper alone; its rank, now our child, is meant, and reap() tells of its end.
+            os.kill(pid, signal.SIGKILL)
+            return
+        del self._numbers[pid]
+        self._ended(number, -signal.SIGKILL if code is None else code)
+
+    # The end.
+
+    def _head_is_gone(self) -> None:
+        if self._sweep is None:
+            self._sweep = Sweep(self._job_id, os.getpid())
+
+    def _step_sweep(self) -> None:
+        report = self._sweep.step() if self._sweep and not self._done else None
+        if report is None:
+            return
+        self._bury()
+        for number in {number for number, _ in self._outputs.values()}:
+            self._drain(number)
+        self._out.send(frames.pack_json(frames.REPORT, report))
+        self._done = True
+
+
+def main(job_id: str, work: str) -> None:
+    """Serve one job on this node over stdin and stdout."""
+    os.environ.pop(MARK, None)
+    Starter(job_id, work).run()

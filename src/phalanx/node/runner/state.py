@@ -1,0 +1,88 @@
+"""state.json of a job: written whole at every transition, and the answer to whether its runner still lives."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner.system import boot_id, process_stat
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Sequence
+
+    State = Dict[str, Any]
+
+PENDING = "pending"
+RUNNING = "running"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+STOPPED = "stopped"
+LOST = "lost"
+FINAL = (SUCCEEDED, FAILED, STOPPED, LOST)
+
+
+def initial(job: Dict[str, Any]) -> State:
+    """The state of a job that was just accepted."""
+    return {
+        **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
+        "state": PENDING,
+        "started_at": None,
+        "ended_at": None,
+        "processes": 0,
+        "hosts": [],
+        "exit_code": None,
+        "message": "",
+        "tail": [],
+        "nodes": [],
+        "runner": {},
+    }
+
+
+def write(directory: str, state: State) -> None:
+    """Replace state.json in one step: a reader sees the old one or the new one."""
+    write_file(os.path.join(directory, "state.json"), json.dumps(state))
+
+
+def read(directory: str) -> State:
+    """The state as it is now. Raises FileNotFoundError where there is no job."""
+    with open(os.path.join(directory, "state.json")) as file:
+        return json.load(file)
+
+
+def write_file(path: str, text: str, mode: int = 0o600) -> None:
+    """Write beside and rename."""
+    beside = f"{path}.{os.getpid()}"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    os.replace(beside, path)
+
+
+def this_runner() -> Dict[str, Any]:
+    """Identity of this process, for `runner_lives`."""
+    stat = process_stat(os.getpid())
+    return {"pid": os.getpid(), "start": stat["start"] if stat else "", "boot_id": boot_id()}
+
+
+def runner_lives(state: State) -> bool:
+    """Is the job's runner running here, in this boot? A pid alone may have been used again."""
+    runner = state["runner"]
+    if not runner or runner["boot_id"] != boot_id():
+        return False
+    stat = process_stat(runner["pid"])
+    return bool(stat) and stat["start"] == runner["start"] and stat["state"] not in "ZX"  # type: ignore[index]
+
+
+def verdict(node: str, report: Dict[str, Sequence[str]]) -> Dict[str, Any]:
+    """A node's line in the state, from its sweep's report."""
+    left = report["left"]
+    message = f"could not be ended: {', '.join(left)}" if left else ""
+    if report["ended"] and not left:
+        message = f"had to be ended: {', '.join(report['ended'][:5])}" + (" …" if len(report["ended"]) > 5 else "")
+    return {"node": node, "clean": not left, "killed": len(report["ended"]), "message": message}
+
+
+def unverified(node: str, reason: str) -> Dict[str, Any]:
+    """The line of a node that can't be asked."""
+    return {"node": node, "clean": False, "killed": 0, "message": f"unverified: {reason}"}

@@ -1,0 +1,32 @@
+"""Ends a job on request: its runner does it, or, when that is gone, this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+
+from phalanx.node.runner import state as states
+from phalanx.node.runner.settle import settle
+
+
+def stop(directory: str, timeout_s: float) -> int:
+    """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time."""
+    state = states.read(directory)
+    if state["state"] not in states.FINAL and states.runner_lives(state):
+        _stop_runner(state["runner"]["pid"], timeout_s)
+    state = settle(directory)
+    print(json.dumps(state))
+    return 0 if state["state"] in states.FINAL else 1
+
+
+def _stop_runner(pid: int, timeout_s: float) -> None:
+    try:
+        # It stays the same process from here on, whatever becomes of the number.
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    signal.pidfd_send_signal(handle, signal.SIGTERM)
+    select.select([handle], [], [], timeout_s)
+    os.close(handle)

@@ -1,0 +1,127 @@
+"""The few calls to the kernel that starter, keeper and runner share: start a process, name it, look at it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+
+# In every process that belongs to a job; its value is the job's id.
+MARK = "PHALANX_JOB"
+# Where a keeper finds its node's starter, and an agent the head's runner: names of abstract unix sockets.
+STARTER_SOCKET = "PHALANX_STARTER"
+RUNNER_SOCKET = "PHALANX_RUNNER"
+
+COMMAND_NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    streams: Tuple[int, int, int],
+    directory: Optional[str] = None,
+    die_with_parent: bool = False,
+) -> int:
+    """Start argv in a session of its own with these stdin, stdout and stderr; returns its pid.
+
+    A command that can't be started says so on its stderr and ends with 127 or 126, as in a shell.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            if die_with_parent:
+                prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if directory:
+                os.chdir(directory)
+            become(argv, env, streams)
+        except BaseException as error:
+            os.write(2, f"phalanx: {argv[0]}: {error}\n".encode())
+            os._exit(_NOT_EXECUTABLE)
+    return pid
+
+
+def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int, int]) -> NoReturn:
+    """Replace this (just forked) process by argv; it never returns."""
+    # Two steps, so that no stream is overwritten before it was copied.
+    copies = [os.dup(fd) for fd in streams]
+    for target, copy in enumerate(copies):
+        os.dup2(copy, target, inheritable=True)
+    # Python ignores these two; what it starts must not inherit that.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except FileNotFoundError as error:
+        os.write(2, f"phalanx: {argv[0]}: {error.strerror}\n".encode())
+        os._exit(COMMAND_NOT_FOUND)
+    except OSError as error:
+        os.write(2, f"phalanx: {argv[0]}: {error.strerror}\n".encode())
+        os._exit(_NOT_EXECUTABLE)
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of every descendant whose own parent ends."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2). Raises OSError."""
+    import ctypes  # 4 ms: only those who need it pay
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def reap() -> List[Tuple[int, int]]:
+    """(pid, exit code or minus the signal) of every child that has ended; never waits."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+def process_stat(pid: int) -> Optional[Dict[str, str]]:
+    """parent, session, state, start (in clock ticks since boot) and name of a process; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name is in parentheses and may hold anything, parentheses included.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return {
+        "name": head.partition("(")[2],
+        "state": fields[0],
+        "parent": fields[1],
+        "session": fields[3],
+        "start": fields[19],
+    }
+
+
+def boot_id() -> str:
+    """Identity of this machine's present boot."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def peer_is_us(connection: object) -> bool:
+    """Does the process at the other end of a unix socket run as our user? Abstract names have no file permissions."""
+    import socket
+    import struct
+
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # type: ignore[attr-defined]
+    return struct.unpack("3i", raw)[1] == os.getuid()

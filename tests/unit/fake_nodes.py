@@ -1,0 +1,117 @@
+"""A cluster of this machine alone: `ssh` on its PATH runs the command here, with the environment that sshd would give.
+
+What it can't show (real networks, real process ids per node) is for tests/cluster.
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.node.roster import Node, Roster
+
+# It ends as ssh does when the host does not answer; otherwise the command gets a new session, a clean environment and
+# the home directory to start in.
+_SSH = """#!/bin/sh
+while [ $# -gt 2 ]; do
+  case $1 in -o) shift 2;; -*) shift;; *) break;; esac
+done
+host=$1; shift
+if [ -e "{root}/down.$host" ]; then
+  echo "ssh: connect to host $host port 22: Connection refused" >&2
+  exit 255
+fi
+[ ! -e "{root}/motd" ] || cat "{root}/motd"
+mkdir -p "{root}/tmp.$host"
+exec setsid env -i PATH="{path}" HOME=/ LANG=C SSH_CONNECTION=fake FAKE_NODE="$host" TMPDIR="{root}/tmp.$host" \\
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c "$*"
+"""
+
+
+@dataclass(frozen=True)
+class Completed:
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class FakeRemote:
+    """The head, as remote.Remote shows it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._env = env
+
+    def run(self, command, *, input=None, timeout_s, check=True):
+        done = subprocess.run(
+            ["sh", "-c", command], input=input or b"", capture_output=True, timeout=timeout_s, env=self._env
+        )
+        assert not check or done.returncode == 0, done.stderr.decode()
+        return Completed(done.returncode, done.stdout, done.stderr)
+
+    def popen(self, command, *, stdin=None, stdout=None, stderr=None):
+        return subprocess.Popen(
+            ["sh", "-c", command], stdin=stdin, stdout=stdout, stderr=stderr, env=self._env, start_new_session=True
+        )
+
+
+class FakeCluster:
+    """`nodes` names on one machine; `down` makes one refuse connections."""
+
+    name = "fake"
+
+    def __init__(self, root: Path, nodes: int = 2, slots: int = 2, head: str = "deeplearning-worker1") -> None:
+        self.root = root
+        self.shared = str(root / "shared")
+        self.roster = roster(nodes, slots, head)
+        (root / "shared").mkdir()
+        (root / "roster.json").write_text(self.roster.to_json())
+        path = f"{root}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
+        self.env = {
+            "PATH": path,
+            "HOME": "/",
+            "LANG": "C",
+            "PHALANX_ROSTER": f"{root}/roster.json",
+            "FAKE_NODE": "head",
+        }
+        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_mpi_yield_when_idle"):
+            self.env[name] = "1"
+        ssh = root / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(_SSH.format(root=root, path=path))
+        ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
+
+    def remote(self) -> FakeRemote:
+        return FakeRemote(self.env)
+
+    def down(self, node: str) -> None:
+        (self.root / f"down.{node}").touch()
+
+    def greet(self, text: str) -> None:
+        """Every node's login scripts print this."""
+        (self.root / "motd").write_text(text)
+
+
+def roster(nodes: int, slots: int, head: str = "deeplearning-worker1") -> Roster:
+    """A cluster of that many nodes; `head` may be a name that this machine can resolve."""
+    names = [head, *(f"deeplearning-worker{n}" for n in range(2, nodes + 1))]
+    members = tuple(
+        Node(names[n - 1], f"i-{n}", f"10.0.1.{n}", f"ip-10-0-1-{n}", "z", "t", 0, slots, n == 1, "", "")
+        for n in range(1, nodes + 1)
+    )
+    return Roster("fake", 1, nodes, 1, members)
+
+
+def marked(job_id: str) -> list[int]:
+    """Pids of this machine whose environment carries the job's mark."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"PHALANX_JOB={job_id}".encode() in environ.split(b"\0"):
+            found.append(int(process.name))
+    return found
