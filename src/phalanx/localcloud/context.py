@@ -38,7 +38,8 @@ class Context:
     """One running local cloud.
 
     `url_host` is the API's address on this machine, `url_nodes` the one inside every node.
-    `close_vpc(vpc_id)` ends what answers inside a VPC and takes its network away; harmless when there is none.
+    `serve_vpc(vpc_id)` makes API and metadata answer inside a VPC: before each boot there; twice is harmless.
+    `close_vpc(vpc_id)` ends that and takes the VPC's network away; harmless when there is none.
     """
 
     runner: NodeRunner
@@ -48,8 +49,8 @@ class Context:
     account: str = "123456789012"
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)
-    close_vpc: Callable[[str], None] = lambda _vpc_id: None
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None
+    close_vpc: Callable[[str], None] = lambda _vpc_id: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 
     def issue(self, principal: str) -> Issued:

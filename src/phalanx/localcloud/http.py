@@ -56,6 +56,7 @@ class HttpServer:
     def close(self) -> None:
         """Stops accepting everywhere."""
         self.detach(list(self._listeners))
+        self._server.server_close()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:

@@ -38,7 +38,7 @@ class CloudFormationApi(BaseResponse):
         action = self._get_action()
         if action not in ACTIONS:
             text = f"The local cloud's CloudFormation does not know the action {action}"
-            return self.serialized(ActionResult(_Refusal(Refused(text, "InvalidAction"))))
+            return self.serialized(ActionResult(_Refusal(Refused(text))))
         try:
             result = ACTIONS[action](self)
         except Refused as refused:

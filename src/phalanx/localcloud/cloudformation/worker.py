@@ -70,7 +70,7 @@ class Worker:
             self.mailbox.put(functools.partial(step, *args))
 
     def _run(self) -> None:
-        while not self.stack.gone:
+        while not (self.stack.gone and self.mailbox.empty()):
             self._work(self.mailbox.get())
 
     def _work(self, step: Callable[[], None]) -> None:

@@ -78,5 +78,5 @@ def _permission(request: Request) -> Made:
     properties = request.properties
     name = request.name("", 100)
     statement = {key: properties[key] for key in PERMISSION_KEYS if key in properties} | {"StatementId": name}
-    _functions(request).add_permission(properties["FunctionName"], "", json.dumps(statement))
+    _functions(request).add_permission(properties["FunctionName"], None, json.dumps(statement))
     return Made(name, {"Id": name})

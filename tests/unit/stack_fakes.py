@@ -1,0 +1,131 @@
+"""CloudFormation of the local cloud over HTTP, as boto3 sees it; no nodes, and time that only tests move."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from fleet_fakes import REGION, FakeClock, FakeRunner, name, until
+
+from phalanx.localcloud import api
+from phalanx.localcloud.cloudformation.engine import Engine
+from phalanx.localcloud.context import ADMIN, Context
+from phalanx.localcloud.http import HttpServer
+
+TOPIC = {"Type": "AWS::SNS::Topic"}
+HANDLE = {"Type": "AWS::CloudFormation::WaitConditionHandle"}
+
+
+def waits(handle: str = "Handle", **properties: Any) -> dict[str, Any]:
+    """A wait condition of ten minutes."""
+    given = {"Handle": {"Ref": handle}, "Timeout": "600", **properties}
+    return {"Type": "AWS::CloudFormation::WaitCondition", "Properties": given}
+
+
+@dataclass
+class Stacks:
+    """The endpoint and what a test asks it."""
+
+    context: Context
+    engine: Engine
+    clock: FakeClock
+    runner: FakeRunner
+
+    def client(self, service: str) -> Any:
+        admin = next(issued for issued in self.context.issued.values() if issued.principal == ADMIN)
+        return boto3.client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.context.url_host,
+            aws_access_key_id=admin.access_key_id,
+            aws_secret_access_key=admin.secret_access_key,
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+
+    def create(self, resources: dict[str, Any], **given: Any) -> str:
+        """Starts a stack of these resources (or, with Outputs and the like, `sections=`); its id."""
+        sections = given.pop("sections", {})
+        body = json.dumps({"Resources": resources, **sections})
+        return self.cloudformation.create_stack(**{"StackName": name("stack"), "TemplateBody": body, **given})[
+            "StackId"
+        ]
+
+    @property
+    def cloudformation(self) -> Any:
+        if not hasattr(self, "_cloudformation"):
+            self._cloudformation = self.client("cloudformation")
+        return self._cloudformation
+
+    def describe(self, stack: str) -> dict[str, Any]:
+        return self.cloudformation.describe_stacks(StackName=stack)["Stacks"][0]
+
+    def settled(self, stack: str) -> str:
+        """The status when nothing is in progress any more."""
+        found = self.engine.find(stack, REGION)
+        until(lambda: found.status and not found.status.endswith("IN_PROGRESS"), f"{found.name}: {found.status}")
+        return found.status
+
+    def made(self, resources: dict[str, Any], **given: Any) -> str:
+        """A stack that is CREATE_COMPLETE; its id."""
+        stack = self.create(resources, **given)
+        assert self.settled(stack) == "CREATE_COMPLETE", self.history(stack)
+        return stack
+
+    def deleted(self, stack: str) -> str:
+        """The status after DeleteStack."""
+        self.cloudformation.delete_stack(StackName=stack)
+        return self.settled(stack)
+
+    def events(self, stack: str) -> list[dict[str, Any]]:
+        """Oldest first."""
+        pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack)
+        return [event for page in pages for event in page["StackEvents"]][::-1]
+
+    def history(self, stack: str) -> list[tuple[str, str, str]]:
+        """(logical id, status, reason) of every event, oldest first."""
+        return [
+            (event["LogicalResourceId"], event["ResourceStatus"], event.get("ResourceStatusReason", ""))
+            for event in self.events(stack)
+        ]
+
+    def reason(self, stack: str, logical_id: str, status: str) -> str:
+        """The reason of one event."""
+        return next(reason for who, what, reason in self.history(stack) if (who, what) == (logical_id, status))
+
+    def physical(self, stack: str, logical_id: str) -> str:
+        found = self.cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId=logical_id)
+        return found["StackResourceDetail"]["PhysicalResourceId"]
+
+    def idle_physical(self, stack: str, logical_id: str) -> str:
+        """The same, once everything has happened that can happen by itself."""
+        self.engine.idle()
+        return self.physical(stack, logical_id)
+
+    def outputs(self, stack: str) -> dict[str, str]:
+        return {output["OutputKey"]: output["OutputValue"] for output in self.describe(stack)["Outputs"]}
+
+
+@contextmanager
+def stacks(state: Path) -> Iterator[Stacks]:
+    """The whole API of the local cloud on loopback."""
+    runner, clock = FakeRunner(), FakeClock()
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = "http://{}:{}".format(*listener.getsockname()[:2])
+    context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
+    context.issue(ADMIN)
+    app, engine = api.build(context)
+    http = HttpServer(app, listener)
+    made = Stacks(context, engine, clock, runner)
+    try:
+        yield made
+    finally:
+        made.cloudformation.close()
+        http.close()
+        context.stop()
