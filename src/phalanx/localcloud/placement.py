@@ -49,6 +49,7 @@ class Request:
             merged["instance_type"] = template.get("InstanceType", "m1.small")
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
+        merged["block_device_mappings"] = _disks(kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings"))
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged.setdefault("region_name", backend.region_name)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
@@ -94,6 +95,12 @@ class Request:
         return filter_iam_instance_profiles(
             self.backend.account_id, self.backend.partition, profile.get("Arn"), profile.get("Name")
         )
+
+
+def _disks(mappings: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """What a mapping leaves out comes from the image: its root device has 8 GiB and goes with its instance."""
+    from_image = {"VolumeSize": 8, "DeleteOnTermination": True}
+    return [{**mapping, "Ebs": {**from_image, **mapping.get("Ebs", {})}} for mapping in mappings or []]
 
 
 def machine(instance: Instance) -> Machine:
