@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import platform
 import signal
@@ -143,8 +142,3 @@ def _seccomp_program(calls: tuple[int, ...]) -> bytes:
 
 def _bytes(text: StrPath | None) -> bytes | None:
     return None if text is None else os.fsencode(text)
-
-
-def is_missing(problem: OSError) -> bool:
-    """The thing was not there: fine for whoever wanted it gone."""
-    return problem.errno in (errno.ENOENT, errno.ENODEV, errno.ESRCH)

@@ -9,7 +9,7 @@ import struct
 from typing import NamedTuple
 
 _NLMSG_ERROR = 2
-_RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 17, 18, 20, 24
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 18, 20, 24
 _REQUEST_ACK = 0x1 | 0x4
 _CREATE_EXCLUSIVE = 0x400 | 0x200
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
@@ -84,9 +84,6 @@ class Rtnetlink:
 
     def set_up(self, name: str) -> None:
         self._request(_RTM_NEWLINK, 0, _link(0, _IFF_UP, _IFF_UP) + attribute(_IFLA_IFNAME, name))
-
-    def delete(self, name: str) -> None:
-        self._request(_RTM_DELLINK, 0, _link() + attribute(_IFLA_IFNAME, name))
 
     def index(self, name: str) -> int:
         answers = self._request(_RTM_GETLINK, 0, _link() + attribute(_IFLA_IFNAME, name))

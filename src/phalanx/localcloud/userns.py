@@ -50,6 +50,12 @@ def spawn(mode: str, main: Callable[[], int]) -> int:
     return pid
 
 
+def exit_status(status: int) -> int:
+    """A wait status as shells count: 128 + the signal's number when one ended the process."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
 def _lead(mode: str, pid: int, said_r: int) -> None:
     """The parent's half: wait for the child's new namespace, then write its maps."""
     with os.fdopen(said_r, "rb") as said:

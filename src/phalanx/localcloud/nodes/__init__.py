@@ -11,7 +11,7 @@ from phalanx.localcloud.nodes.machine import (
     NodeError,
     NodeState,
 )
-from phalanx.localcloud.nodes.supervisor import start_supervisor
+from phalanx.localcloud.nodes.start import start_supervisor
 
 __all__ = [
     "API_ADDRESS",

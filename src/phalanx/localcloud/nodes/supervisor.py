@@ -9,123 +9,25 @@ starter                      writes the uid maps, waits          (the host's nam
 
 from __future__ import annotations
 
-import gc
 import os
 import select
 import shutil
 import socket
 import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from phalanx.localcloud import kernel, userns
-from phalanx.localcloud.netlink import Rtnetlink
-from phalanx.localcloud.nodes import image, init, wire
-from phalanx.localcloud.nodes.client import NodeRunner
+from phalanx.localcloud import kernel
+from phalanx.localcloud.nodes import init, wire
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.vpc import Vpc
-
-ServeApi = Callable[[NodeRunner, socket.socket], None]
+from phalanx.localcloud.userns import exit_status
 
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
 _SEND_TIMEOUT_S = 10
-_BACKLOG = 512
-
-
-def start_supervisor(
-    state: Path, mode: str, binds: Sequence[Path], path_dirs: Sequence[str], serve_api: ServeApi
-) -> int:
-    """Run a local cloud until `serve_api` returns; the result is its process's exit status.
-
-    Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
-    can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
-    """
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs))
-    listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-    pid = userns.spawn(mode, lambda: _outer(site, listener, serve_api))
-    listener.close()
-    return _exit_status(os.waitpid(pid, 0)[1])
-
-
-def _exit_status(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return 128 - code if code < 0 else code
-
-
-def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
-    flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
-    kernel.unshare(flags)
-    alive_r, alive_w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(alive_w)
-            kernel.die_with_parent()
-            if os.read(alive_r, 1):
-                os.close(alive_r)
-                status = _supervise(site, listener, serve_api)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    listener.close()
-    os.close(alive_r)
-    os.write(alive_w, b"g")
-    return _exit_status(os.waitpid(pid, 0)[1])
-
-
-def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
-    kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
-    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    loopback = Rtnetlink()
-    loopback.set_up("lo")
-    loopback.close()
-    for directory in (site.state / "nodes", site.image):
-        shutil.rmtree(directory, ignore_errors=True)
-    site.file_systems.mkdir(parents=True, exist_ok=True)
-    ours, theirs = wire.pair()
-    api = _fork(lambda: (ours.close(), _run_api(theirs, listener, serve_api)))
-    theirs.close()
-    listener.close()
-    builder = _fork(lambda: image.build(site))
-    # frozen objects are not touched by the collector, so nodes go on sharing their pages
-    gc.disable()
-    gc.freeze()
-    try:
-        return Supervisor(site, ours, api, builder, host_proc).run()
-    finally:
-        for directory in (site.state / "nodes", site.image):
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def _run_api(channel: socket.socket, listener: socket.socket, serve_api: ServeApi) -> None:
-    serve_api(NodeRunner(channel), listener)
-
-
-def _fork(main: Callable[[], object]) -> int:
-    """Run `main` in a child: status 0 when it returns, 1 with a traceback when it raises."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        main()
-        status = 0
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
 
 
 @dataclass
@@ -134,7 +36,7 @@ class _Node:
     pid: int
     host_pid: int
     pidfd: int
-    status_fd: int
+    status_fd: int | None
     link: str
     boot_request: int | None
     deadline: float
@@ -179,12 +81,12 @@ class Supervisor:
 
     def _unwatch(self, fd: int) -> None:
         """Stop watching and close."""
-        if self._handlers.pop(fd, None):
-            self._poll.unregister(fd)
-            os.close(fd)
+        del self._handlers[fd]
+        self._poll.unregister(fd)
+        os.close(fd)
 
     def _end_of_api(self) -> None:
-        self._api_status = _exit_status(os.waitpid(self._api, 0)[1])
+        self._api_status = exit_status(os.waitpid(self._api, 0)[1])
 
     # requests
 
@@ -228,10 +130,11 @@ class Supervisor:
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
-        node = self._fork_node(machine, request["id"])
+        said_r, said_w = os.pipe()
+        node = self._fork_node(machine, request["id"], said_r, said_w)
         self._nodes[machine.instance_id] = node
         self._watch(node.pidfd, lambda: self._node_ended(node))
-        self._watch(node.status_fd, lambda: self._node_said(node))
+        self._watch(said_r, lambda: self._node_said(node))
 
     def _do_kill(self, request: dict[str, Any]) -> None:
         node = self._nodes.get(request["instance_id"])
@@ -293,10 +196,10 @@ class Supervisor:
             time.sleep(0.001)
         raise NodeError(f"the machine image was not made in {_IMAGE_TIMEOUT_S:.0f} s")
 
-    def _fork_node(self, machine: Machine, request: int) -> _Node:
+    def _fork_node(self, machine: Machine, request: int, said_r: int, said_w: int) -> _Node:
+        # never one name twice: the kernel takes some milliseconds to remove a dead node's link
         self._links += 1
         link = f"node{self._links}"
-        said_r, said_w = os.pipe()
         vpc = self._vpcs[machine.vpc_id]
         # the child is process 1 of a new pid namespace, and ours all the same: no process between
         kernel.unshare(kernel.CLONE_NEWPID)
@@ -319,10 +222,10 @@ class Supervisor:
             return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
     def _node_said(self, node: _Node) -> None:
-        data = os.read(node.status_fd, 4096)
+        data = os.read(node.status_fd, 4096) if node.status_fd is not None else b""
         node.said += data
         if not data:
-            self._unwatch(node.status_fd)
+            self._stop_listening(node)
         if node.said == init.READY and node.boot_request is not None:
             self._answer(node.boot_request)
             node.boot_request = None
@@ -341,35 +244,32 @@ class Supervisor:
 
     def _node_ended(self, node: _Node) -> None:
         self._reap(node)
-        if node.boot_request is not None:
-            self._fail_boot(node)
-        elif not node.killers:
+        while node.status_fd is not None:
+            self._node_said(node)  # its last words may still be in the pipe
+        if node.killers or node.boot_request is not None:
+            self._forget(node)
+        else:
             self._send({"exit": node.machine.instance_id})
-        if node.killers:
-            self._forget(node)
-
-    def _fail_boot(self, node: _Node) -> None:
-        # its last words may still be in the pipe
-        while node.status_fd in self._handlers:
-            self._node_said(node)
-        if node.boot_request is not None:
-            words = node.said.decode(errors="replace").strip() or "its init ended without a word"
-            self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
-            self._forget(node)
 
     def _reap(self, node: _Node) -> None:
-        """Wait for its end (all of its processes are gone then) and remove its link. Safe to repeat."""
-        if not node.alive:
-            return
-        os.waitpid(node.pid, 0)
-        node.alive = False
-        self._unwatch(node.pidfd)
-        vpc = self._vpcs.get(node.machine.vpc_id)
-        if vpc:
-            vpc.drop(node.link)
+        """Wait for its end; all of its processes are gone then, and its link goes with its network namespace."""
+        if node.alive:
+            os.waitpid(node.pid, 0)
+            node.alive = False
+            self._unwatch(node.pidfd)
+
+    def _stop_listening(self, node: _Node) -> None:
+        # a number that is closed is soon another node's
+        if node.status_fd is not None:
+            self._unwatch(node.status_fd)
+            node.status_fd = None
 
     def _forget(self, node: _Node) -> None:
-        self._unwatch(node.status_fd)
+        self._stop_listening(node)
+        if node.boot_request is not None:
+            words = node.said.decode(errors="replace").strip() or "it was killed while it booted"
+            self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
+            node.boot_request = None
         self._nodes.pop(node.machine.instance_id, None)
         shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
         for number in node.killers:

@@ -48,14 +48,6 @@ class Vpc:
     def plug(self, link: str) -> None:
         self._links.set_master(link, self._bridge)
 
-    def drop(self, link: str) -> None:
-        """Remove the link of a node that is gone; the kernel may have been faster."""
-        try:
-            self._links.delete(link)
-        except OSError as problem:
-            if not kernel.is_missing(problem):
-                raise
-
     def join(self, link: str, address: str, cidr: str) -> None:
         """In a child that is to become a node: move to a network namespace of its own, with eth0 on the bridge."""
         network = ipaddress.ip_network(cidr)

@@ -1,0 +1,122 @@
+"""Starts a local cloud's processes, each of which dies with the one above it.
+
+starter                      writes the uid maps, waits          (the host's namespaces)
+└── outer                    makes the namespaces
+    └── supervisor           process 1 of a pid namespace        (all below dies with it)
+        ├── API process      serve_api(NodeRunner, listener)
+        └── node             process 1 of its own namespaces, one per machine
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from phalanx.localcloud import kernel, userns
+from phalanx.localcloud.netlink import Rtnetlink
+from phalanx.localcloud.nodes import image, wire
+from phalanx.localcloud.nodes.client import NodeRunner
+from phalanx.localcloud.nodes.machine import Site
+from phalanx.localcloud.nodes.supervisor import Supervisor
+from phalanx.localcloud.userns import exit_status
+
+ServeApi = Callable[[NodeRunner, socket.socket], None]
+
+_BACKLOG = 512
+
+
+def start_supervisor(
+    state: Path, mode: str, binds: Sequence[Path], path_dirs: Sequence[str], serve_api: ServeApi
+) -> int:
+    """Run a local cloud until `serve_api` returns; the result is its process's exit status.
+
+    Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
+    can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
+    """
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+    pid = userns.spawn(mode, lambda: _outer(site, listener, serve_api))
+    listener.close()
+    return exit_status(os.waitpid(pid, 0)[1])
+
+
+def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+    flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
+    kernel.unshare(flags)
+    alive_r, alive_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(alive_w)
+            kernel.die_with_parent()
+            if os.read(alive_r, 1):
+                os.close(alive_r)
+                status = _supervise(site, listener, serve_api)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    listener.close()
+    os.close(alive_r)
+    os.write(alive_w, b"g")
+    return exit_status(os.waitpid(pid, 0)[1])
+
+
+def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+    kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
+    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    loopback = Rtnetlink()
+    loopback.set_up("lo")  # the API process and its children talk to each other
+    loopback.close()
+    _clear(site)
+    site.file_systems.mkdir(parents=True, exist_ok=True)
+    ours, theirs = wire.pair()
+    api = _fork(lambda: (ours.close(), _run_api(theirs, listener, serve_api)))
+    theirs.close()
+    listener.close()
+    builder = _fork(lambda: image.build(site))
+    try:
+        return Supervisor(site, ours, api, builder, host_proc).run()
+    finally:
+        _clear(site)
+
+
+def _clear(site: Site) -> None:
+    for directory in (site.state / "nodes", site.image):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_api(channel: socket.socket, listener: socket.socket, serve_api: ServeApi) -> None:
+    serve_api(NodeRunner(channel), listener)
+
+
+def _fork(main: Callable[[], object]) -> int:
+    """Run `main` in a child: status 0 when it returns, 1 with a traceback when it raises."""
+    _flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        main()
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _flush() -> None:
+    """os._exit and os.fork would lose or double what is buffered."""
+    sys.stdout.flush()
+    sys.stderr.flush()
