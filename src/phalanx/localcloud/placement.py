@@ -49,7 +49,8 @@ class Request:
             merged["instance_type"] = template.get("InstanceType", "m1.small")
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
-        merged["block_device_mappings"] = _disks(kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings"))
+        disks = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
+        merged["block_device_mappings"] = _disks(disks)
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged.setdefault("region_name", backend.region_name)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
