@@ -25,17 +25,28 @@ def shorten(sources: Mapping[str, str]) -> dict[str, str]:
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    renamer = _Renamer(_private_names(nodes))
+    renamer = _Renamer(_private_names(nodes), everywhere=True)
     trees = {name: renamer.visit(tree) for name, tree in trees.items()}
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     for tree in trees.values():
         for function in _outermost(tree):
-            _Renamer(_local_names(function, keywords)).visit(function)
+            renamer = _Renamer(_local_names(function, keywords), everywhere=False)
+            function.args = renamer.visit(function.args)
+            function.body = [renamer.visit(item) for item in function.body]
     return {name: _text(tree) for name, tree in trees.items()}
 
 
 def _stripped(source: str) -> ast.Module:
-    return ast.fix_missing_locations(_Stripper().visit(ast.parse(source)))
+    tree = _Stripper().visit(ast.parse(source))
+    used = {name for node in ast.walk(tree) if not isinstance(node, ast.alias) for name in _names(node)}
+    tree.body = [item for item in tree.body if not isinstance(item, ast.ImportFrom) or _prune(item, used)]
+    return ast.fix_missing_locations(tree)
+
+
+def _prune(item: ast.ImportFrom, used: set[str]) -> bool:
+    """Drop the names that only annotations used; False when none is left. (`annotations` itself is one.)"""
+    item.names = [alias for alias in item.names if (alias.asname or alias.name) in used]
+    return bool(item.names)
 
 
 def _text(tree: ast.Module) -> str:
@@ -73,7 +84,7 @@ def _is_text(item: ast.stmt) -> bool:
 
 
 def _field(item: ast.stmt) -> ast.stmt:
-    """A dataclass needs some annotation; only whole numbers are looked for by their type (node.settings)."""
+    """A dataclass needs some annotation; only whole numbers are told by their type (node.settings)."""
     if isinstance(item, ast.AnnAssign) and ast.unparse(item.annotation) != "int":
         item.annotation = ast.Constant(0)
     return item
@@ -103,19 +114,19 @@ def _local_names(function: ast.FunctionDef, keywords: set[str]) -> dict[str, str
     """Old → new for what `function` and the functions inside it bind, but parameters that a call may name."""
     nodes = [node for node in ast.walk(function) if node is not function]
     used = Counter(name for node in nodes for name in _names(node))
-    bound = {name for node in nodes for name in _bound(node)} - keywords
-    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    # The renamer knows no roles: what is an attribute or an import here as well stays.
-    bound -= {name for node in nodes if isinstance(node, (ast.Attribute, ast.alias)) for name in _names(node)}
-    return _assign([n for n in bound if len(n) > 1], used, set(used), string.ascii_lowercase)
+    named = {node.arg for node in nodes if isinstance(node, ast.arg)} & keywords
+    imported = {name for node in nodes if isinstance(node, ast.alias) for name in _names(node)}
+    bound = {name for node in nodes for name in _bound(node)} - named - imported
+    return _assign([name for name in bound if len(name) > 1], used, set(used), string.ascii_lowercase)
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
+    """Variables that this node makes."""
     if isinstance(node, ast.arg):
         yield node.arg
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
-    if isinstance(node, ast.ExceptHandler) and node.name:
+    if isinstance(node, (ast.ExceptHandler, ast.FunctionDef)) and node.name:
         yield node.name
 
 
@@ -148,16 +159,17 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 class _Renamer(ast.NodeTransformer):
-    """Puts the new names in, in every role that a name can have."""
+    """Puts new names in: for variables, and where `everywhere`, for attributes, keywords and imports as well."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
+    def __init__(self, names: Mapping[str, str], everywhere: bool) -> None:
+        self._names, self._everywhere = names, everywhere
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        for role in ("name", "id", "attr", "arg"):
-            old = getattr(node, role, None)
-            if isinstance(old, str):
-                setattr(node, role, self._names.get(old, old))
+        if self._everywhere or isinstance(node, (ast.Name, ast.arg, ast.ExceptHandler, ast.FunctionDef)):
+            for role in ("name", "id", "attr", "arg"):
+                old = getattr(node, role, None)
+                if isinstance(old, str):
+                    setattr(node, role, self._names.get(old, old))
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             node.names = [self._names.get(old, old) for old in node.names]
         return super().generic_visit(node)

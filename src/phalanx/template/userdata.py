@@ -111,12 +111,12 @@ def agent_payload() -> str:
 
 @functools.cache
 def _pack(names: tuple[str, ...]) -> str:
-    """Modules as `name NUL text NUL …`, compressed with xz, in base85; the same for one version of Python."""
+    """Modules as `name NUL text NUL …`, compressed with LZMA, in base85; the same for one version of Python."""
     sources = _shortened()
     parts = [part for name in names for part in (name, sources[name])]
     text = "\0".join([_UNPACK, *parts] if names == STAGE_1 else parts)
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
-    packed = lzma.compress(text.encode(), format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE, filters=filters)
+    filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
+    packed = lzma.compress(text.encode(), format=lzma.FORMAT_ALONE, filters=filters)
     return base64.b85encode(packed).decode()
 
 
