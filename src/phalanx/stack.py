@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -217,10 +218,14 @@ class Follower:
         self._last = after
 
     def polls(self) -> Iterator[list[StackEvent]]:
-        """The new events of each look at the stack. The state is read first, so that the last event is never missed."""
-        while True:
-            self.state = self.stack.cloud.describe_stack(self.stack.stack_id)
-            yield self._new_events()
+        """The new events of each look at the stack. The state is read first, so that the last event is never missed.
+
+        The state, a short answer, is read at every interval; the events, a long one, at every third or when it changed.
+        """
+        for look in itertools.count():
+            before, self.state = self.state, self.stack.cloud.describe_stack(self.stack.stack_id)
+            if look % 3 == 0 or self.state != before:
+                yield self._new_events()
             if self.state is None or not self.state.in_progress:
                 return
             self.deadline.check(f"{self.state.status} {self.state.reason}".rstrip())
