@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from werkzeug.serving import make_server
 
-from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications
-from phalanx.localcloud.context import ADMIN, Context
+from phalanx.localcloud import moto_setup
+
+# As in the local cloud itself, before anything imports moto's EC2.
+moto_setup.install()
+
+from moto.moto_server.werkzeug_app import (  # noqa: E402
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server  # noqa: E402
+
+from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications  # noqa: E402
+from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"
-# One for all tests: building moto's Flask applications takes longer than most tests.
+IMAGE = moto_setup.IMAGES["x86_64"]
+# One for all tests: moto's Flask applications and boto3's clients take longer to make than most tests to run.
 MOTO = DomainDispatcherApplication(create_backend_app)
+ADMINISTRATOR = Issued("AKIAADMINISTRATOR000", "secret", "", ADMIN)
+_clients: dict[tuple[str, str, str], Any] = {}
 _numbers = itertools.count(1)
 
 
@@ -104,14 +118,12 @@ class Cloud:
     context: Context
     runner: FakeRunner
     clock: FakeClock
-    clients: dict[tuple[str, str], Any] = field(default_factory=dict)
 
-    def client(self, service: str, issued: Any = None) -> Any:
+    def client(self, service: str, issued: Issued = ADMINISTRATOR) -> Any:
         """A client with the administrator's credentials, or with those given."""
-        issued = issued or next(i for i in self.context.issued.values() if i.principal == ADMIN)
-        key = (service, issued.access_key_id)
-        if key not in self.clients:
-            self.clients[key] = boto3.client(
+        key = (service, issued.access_key_id, issued.session_token)
+        if key not in _clients:
+            _clients[key] = boto3.client(
                 service,
                 region_name=REGION,
                 endpoint_url=self.context.url_host,
@@ -120,7 +132,7 @@ class Cloud:
                 aws_session_token=issued.session_token or None,
                 config=Config(retries={"total_max_attempts": 1}),
             )
-        return self.clients[key]
+        return _clients[key]
 
     def network(self, zones: tuple[str, ...] = (ZONE,)) -> tuple[str, list[str]]:
         """A VPC with a subnet in each zone."""
@@ -134,7 +146,7 @@ class Cloud:
 
     def template(self, **data: Any) -> str:
         """A launch template's id."""
-        data = {"ImageId": "ami-12345678", "InstanceType": "c5.large", **data}
+        data = {"ImageId": IMAGE, "InstanceType": "c5.large", **data}
         made = self.client("ec2").create_launch_template(LaunchTemplateName=name("template"), LaunchTemplateData=data)
         return made["LaunchTemplate"]["LaunchTemplateId"]
 
@@ -167,32 +179,41 @@ class Cloud:
         return url, arn
 
 
-@contextmanager
-def cloud(state: Path) -> Iterator[Cloud]:
-    """Everything of the fleet side installed, and its API served on loopback."""
-    runner, clock = FakeRunner(), FakeClock()
-    context = Context(runner=runner, state=state, url_host="", clock=clock)  # type: ignore[arg-type]
-    context.issue(ADMIN)
-    for module in (ec2, functions, notifications, autoscaling, iam):
-        module.install(context)
-    server = make_server("127.0.0.1", 0, iam.wrap(context, MOTO), threaded=True, request_handler=_Quiet)
-    context.url_host = context.url_nodes = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True)
-    thread.start()
-    made = Cloud(context, runner, clock)
-    try:
-        yield made
-    finally:
-        for client in made.clients.values():
-            client.close()
-        context.stop()
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
-
-
 class _Quiet(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, *args: Any) -> None:
         """Tests show no access log."""
+
+
+class Endpoint:
+    """One server for all tests; `app` answers for the cloud of the test that runs."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+        server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Any:
+        return self.app(environ, start_response)
+
+
+@functools.cache
+def endpoint() -> Endpoint:
+    return Endpoint()
+
+
+@contextmanager
+def cloud(state: Path) -> Iterator[Cloud]:
+    """Everything of the fleet side installed, and its API served on loopback. Not two at a time."""
+    runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
+    context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
+    context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
+    for module in (ec2, functions, notifications, autoscaling, iam):
+        module.install(context)
+    endpoint().app = iam.wrap(context, MOTO)
+    try:
+        yield Cloud(context, runner, clock)
+    finally:
+        context.stop()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from botocore.exceptions import ClientError
-from fleet_fakes import Cloud, cloud, name, until
+from fleet_fakes import IMAGE, Cloud, cloud, name, until
 
 from phalanx.localcloud import ec2, faults
 
@@ -19,7 +19,7 @@ def local(tmp_path) -> Iterator[Cloud]:
 
 
 def run(local: Cloud, subnet: str, **kwargs) -> dict:
-    arguments = {"ImageId": "ami-12345678", "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", **kwargs}
+    arguments = {"ImageId": IMAGE, "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", **kwargs}
     return local.client("ec2").run_instances(SubnetId=subnet, **arguments)["Instances"][0]
 
 
@@ -226,6 +226,7 @@ def test_metadata_facts_are_for_the_address_that_asks(local):
     facts = find(vpc, made["PrivateIpAddress"])
     assert facts is not None
     assert (facts.instance_id, facts.role_name, facts.user_data) == (made["InstanceId"], role, b"hi")
+    assert facts.tags == {}
     credentials = facts.credentials()
     assert credentials["Expiration"] == "2026-11-20T16:00:00Z"
     assert local.context.issued[credentials["AccessKeyId"]].principal == role

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
-from fleet_fakes import REGION, Cloud, cloud, name
+from fleet_fakes import IMAGE, REGION, Cloud, cloud, name
 
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
@@ -155,6 +154,7 @@ def test_a_role_may_send_to_its_queue_and_do_nothing_else(local):
         f"{other.rpartition('/')[2]} because no identity-based policy allows the sqs:SendMessage action"
     )
     assert refusal(sqs.receive_message, QueueUrl=url)["Code"].startswith("AccessDenied")
+    sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "1", "MessageBody": "a batch needs the same right"}])
 
 
 def test_every_protocol_says_no_in_its_own_way(local):
@@ -221,7 +221,7 @@ def test_logs_are_written_to_streams_of_one_group(local):
 def test_an_address_is_given_only_to_instances_with_the_right_tag(local):
     _, (subnet,) = local.network()
     ec2 = local.client("ec2")
-    made = ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType="c5.large", SubnetId=subnet)
+    made = ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, InstanceType="c5.large", SubnetId=subnet)
     instance = made["Instances"][0]["InstanceId"]
     address = ec2.allocate_address(Domain="vpc")["AllocationId"]
     ours = {"StringEquals": {"ec2:ResourceTag/cluster": "demo"}}
@@ -259,18 +259,16 @@ def test_keys_that_were_never_issued_and_wrong_tokens_are_refused(local):
     stranger = Issued("ASIA" + "X" * 16, "secret", "token", "admin")
     assert refusal(local.client("ec2", stranger).describe_instances)["Code"] == "InvalidClientTokenId"
     assert refusal(local.client("sqs", stranger).list_queues)["Code"] == "UnrecognizedClientException"
-    local.clients.clear()
     without_token = Issued(issued.access_key_id, issued.secret_access_key, "", issued.principal)
     assert refusal(local.client("ec2", without_token).describe_instances)["Code"] == "InvalidClientTokenId"
 
 
-def test_role_credentials_end_after_six_hours(tmp_path: Path):
-    with cloud(tmp_path) as fresh:
-        _, issued = as_role(fresh, allow())
-        sqs = fresh.client("sqs", issued)
-        fresh.clock.advance(6 * 3600)
-        url = fresh.queue()[0]
-        assert refusal(sqs.receive_message, QueueUrl=url)["Code"] == "ExpiredTokenException"
+def test_role_credentials_end_after_six_hours(local):
+    _, issued = as_role(local, allow())
+    sqs = local.client("sqs", issued)
+    local.clock.advance(6 * 3600)
+    url = local.queue()[0]
+    assert refusal(sqs.receive_message, QueueUrl=url)["Code"] == "ExpiredTokenException"
 
 
 def test_a_role_is_given_only_to_the_service_it_trusts(local):

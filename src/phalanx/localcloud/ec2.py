@@ -77,9 +77,16 @@ def _facts(context: Context, instance: Instance) -> InstanceFacts:
         public_address=instance.public_ip,
         role_name=role.name if role else None,
         credentials=lambda: credentials.for_instance(context, instance),
-        tags={tag["key"]: tag["value"] for tag in instance.get_tags()},
+        tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
     )
+
+
+def _metadata_tags(instance: Instance) -> dict[str, str]:
+    """Instances see their own tags only when their metadata options say so (docs/aws-behaviour.md 2.3)."""
+    if instance.metadata_options.instance_metadata_tags != "enabled":
+        return {}
+    return {tag["key"]: tag["value"] for tag in instance.get_tags()}
 
 
 def _run_instances(

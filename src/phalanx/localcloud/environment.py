@@ -41,7 +41,7 @@ class Environment:
 
     def __init__(self, function: LambdaFunction, context: Context, issued: Issued) -> None:
         self.arn = function.function_arn
-        self.idle_since = time.monotonic()
+        self.idle_since = context.clock.now()
         self.log_stream = f"{context.clock.now():%Y/%m/%d}/[$LATEST]{uuid.uuid4().hex}"
         self._version = _version(function)
         self._used = False

@@ -76,6 +76,7 @@ class Fleet:
             return
         try:
             machine = placement.machine(instance)
+            self.context.serve_vpc(machine.vpc_id)
             self.context.runner.boot(machine)
         except Exception as error:
             log.exception("the node of %s did not start", instance.id)

@@ -105,7 +105,7 @@ class Functions:
         with self._lock:
             self._busy.discard(environment)
             if environment.alive():
-                environment.idle_since = time.monotonic()
+                environment.idle_since = self.context.clock.now()
                 self._warm[environment.arn].append(environment)
                 self.context.clock.call_later(WARM_S, self._cool, environment)
                 return
@@ -115,7 +115,9 @@ class Functions:
         """Ends an environment that nobody used for WARM_S."""
         with self._lock:
             warm = self._warm[environment.arn]
-            if environment not in warm or time.monotonic() - environment.idle_since < WARM_S * 0.9:
+            idle_s = (self.context.clock.now() - environment.idle_since).total_seconds()
+            # Used again in the meantime, it has a later look of its own; timers may be a little early.
+            if environment not in warm or idle_s < WARM_S - 0.5:
                 return
             warm.remove(environment)
         environment.close()

@@ -12,6 +12,12 @@ from urllib.parse import parse_qsl
 
 # Names in the signature's scope that differ from the prefix of IAM actions.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
+# AWS authorizes a batch as the single operation.
+_AUTHORIZED_AS = {
+    "SendMessageBatch": "SendMessage",
+    "DeleteMessageBatch": "DeleteMessage",
+    "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
+}
 _SCOPE = re.compile(r"Credential=(?P<key>[^/,\s]+)/(?P<day>\d+)/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -31,7 +37,7 @@ class Call:
     @property
     def action(self) -> str:
         """The IAM action: `sqs:SendMessage`."""
-        return f"{self.service}:{self.operation}"
+        return f"{self.service}:{_AUTHORIZED_AS.get(self.operation, self.operation)}"
 
     def values(self, name: str) -> list[str]:
         """A list parameter of the query protocol: Name.1, Name.2 or Name.member.1; else the single value."""

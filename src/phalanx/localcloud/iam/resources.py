@@ -201,10 +201,8 @@ TABLE: dict[str, Finder] = {
     **dict.fromkeys(
         (
             "sqs:SendMessage",
-            "sqs:SendMessageBatch",
             "sqs:ReceiveMessage",
             "sqs:DeleteMessage",
-            "sqs:DeleteMessageBatch",
             "sqs:ChangeMessageVisibility",
             "sqs:GetQueueAttributes",
             "sqs:GetQueueUrl",
@@ -260,5 +258,6 @@ TABLE: dict[str, Finder] = {
     "cloudformation:DescribeStacks": stack,
     "cloudformation:DescribeStackResource": stack,
     "cloudformation:DescribeStackEvents": stack,
+    "cloudformation:GetTemplate": stack,
     "sts:GetCallerIdentity": everything,
 }

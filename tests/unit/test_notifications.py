@@ -1,0 +1,86 @@
+"""SNS deliveries: at once, only where a policy allows them, and a receiver that waits is woken by the message."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from fleet_fakes import Cloud, cloud, name
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Cloud]:
+    with cloud(tmp_path_factory.mktemp("cloud")) as made:
+        yield made
+
+
+def topic_to(local: Cloud, queue_arn: str, **attributes: str) -> str:
+    api = local.client("sns")
+    topic = api.create_topic(Name=name("topic"))["TopicArn"]
+    api.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue_arn, Attributes=attributes)
+    return topic
+
+
+def bodies(local: Cloud, url: str, wait_s: int = 0) -> list[str]:
+    answer = local.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
+    return [message["Body"] for message in answer.get("Messages", [])]
+
+
+def test_a_message_lies_in_the_queue_when_publish_returns(local):
+    url, arn = local.queue()
+    topic = topic_to(local, arn)
+    local.client("sns").publish(TopicArn=topic, Message="hello", Subject="greeting")
+    (body,) = bodies(local, url)
+    envelope = json.loads(body)
+    assert (envelope["Type"], envelope["Message"], envelope["Subject"]) == ("Notification", "hello", "greeting")
+    assert envelope["TopicArn"] == topic
+
+
+def test_raw_delivery_has_no_envelope(local):
+    url, arn = local.queue()
+    local.client("sns").publish(TopicArn=topic_to(local, arn, RawMessageDelivery="true"), Message="hello")
+    assert bodies(local, url) == ["hello"]
+
+
+def test_a_queue_whose_policy_does_not_allow_it_gets_nothing(local):
+    url, arn = local.queue(allow_sns=False)
+    local.client("sns").publish(TopicArn=topic_to(local, arn), Message="hello")
+    assert bodies(local, url) == []
+
+
+def test_a_policy_may_name_the_topic(local):
+    url, arn = local.queue(allow_sns=False)
+    topic, other = topic_to(local, arn), topic_to(local, arn)
+    allow = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+    }
+    policy = json.dumps({"Statement": allow})
+    local.client("sqs").set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    local.client("sns").publish(TopicArn=other, Message="stranger")
+    local.client("sns").publish(TopicArn=topic, Message="friend")
+    assert [json.loads(body)["Message"] for body in bodies(local, url)] == ["friend"]
+
+
+def test_a_waiting_receiver_is_woken_at_once_and_uses_no_cpu_meanwhile(local):
+    url, arn = local.queue()
+    topic = topic_to(local, arn)
+    received: list[tuple[float, list[str]]] = []
+    waiter = threading.Thread(target=lambda: received.append((time.monotonic(), bodies(local, url, wait_s=20))))
+    waiter.start()
+    cpu_s = time.process_time()
+    waiter.join(0.2)
+    assert waiter.is_alive()
+    assert time.process_time() - cpu_s < 0.15, "waiting for a message is not polling"
+    sent = time.monotonic()
+    local.client("sns").publish(TopicArn=topic, Message="hello")
+    waiter.join(5)
+    assert not waiter.is_alive()
+    assert time.monotonic() - sent < 0.5
+    assert len(received[0][1]) == 1
