@@ -156,7 +156,9 @@ def _launch_reason(group: Optional[Group], policy: Policy) -> str:
 
 def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
     nodes = tuple(replace(n, name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
-    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(reasons, len(nodes) + 1))
+    # A person may have raised the group beyond what was asked for: only so many can be missing.
+    told = reasons[: policy.nodes - len(nodes)]
+    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(told, len(nodes) + 1))
     roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
     return Publish(roster, drop, bool(reasons))
 
@@ -168,7 +170,8 @@ def _revise(state: State, roster: Roster, now: float) -> Optional[Roster]:
     gone = {n.name: _why_gone(state, roster, n, now) for n in roster.nodes}
     kept = [n for n in roster.nodes if not gone[n.name]]
     left = [n for n in roster.nodes if gone[n.name]]
-    joined = _join(state, roster, kept)
+    revoked = (*roster.revoked, *(key for n in left for key in (n.host_key, n.user_key)))
+    joined = _join(state, roster, kept, revoked)
     due = state.published_at is None or now - state.published_at > RENEW_S
     if not left and not joined and not due:
         return None
@@ -176,10 +179,7 @@ def _revise(state: State, roster: Roster, now: float) -> Optional[Roster]:
     taken = {n.name for n in nodes}
     reasons = {m.name: m.reason for m in roster.missing} | {n.name: gone[n.name] for n in left}
     missing = tuple(Missing(name, reasons[name]) for name in sorted(reasons, key=worker_number) if name not in taken)
-    keys = [key for n in left for key in (n.host_key, n.user_key)]
-    return replace(
-        roster, generation=roster.generation + 1, nodes=nodes, missing=missing, revoked=(*roster.revoked, *keys)
-    )
+    return replace(roster, generation=roster.generation + 1, nodes=nodes, missing=missing, revoked=revoked)
 
 
 def _why_gone(state: State, roster: Roster, node: Node, now: float) -> str:
@@ -196,13 +196,16 @@ def _why_gone(state: State, roster: Roster, node: Node, now: float) -> str:
     return ""
 
 
-def _join(state: State, roster: Roster, kept: list[Node]) -> list[Node]:
-    """Newcomers with the names that are free: a new head is worker 1, the others fill the gaps from below."""
+def _join(state: State, roster: Roster, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:
+    """Newcomers with the names that are free: a new head is worker 1, the others fill the gaps from below.
+
+    Who left does not come back: its keys are revoked.
+    """
     known = {n.instance_id for n in kept}
     heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
     taken = {n.name for n in kept}
     free = [name for name in map(worker_name, range(2, roster.requested + 1)) if name not in taken]
-    new = [n for n in _answered(state) if n.instance_id not in known]
+    new = [n for n in _answered(state) if n.instance_id not in known and n.host_key not in revoked]
     return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
 
 
