@@ -92,7 +92,8 @@ def _unsubscribe(request: Request, physical_id: str) -> None:
 def _subscription(request: Request) -> Made:
     properties = request.properties
     made = _sns(request).subscribe(properties["TopicArn"], properties.get("Endpoint"), properties["Protocol"])
-    for key in ("FilterPolicy", "FilterPolicyScope", "RawMessageDelivery"):
+    # The scope first: moto compiles the policy for the scope that it knows at that moment.
+    for key in ("FilterPolicyScope", "FilterPolicy", "RawMessageDelivery"):
         if key in properties:
             value = properties[key]
             text = value if isinstance(value, str) else json.dumps(value)
