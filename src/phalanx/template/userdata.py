@@ -38,7 +38,7 @@ _SCRIPT = """\
 #!/usr/bin/python3 -IS
 import base64,lzma
 s=open(__file__,encoding="utf-8").read()
-t=lzma.decompress(base64.b85decode(s.split("#agent=")[1].strip())).decode().split("\\0")
+t=lzma.decompress(base64.b85decode(s.split("#agent=")[-1].strip())).decode().split("\\0")
 exec(t[0])
 """
 
