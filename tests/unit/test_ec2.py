@@ -150,6 +150,33 @@ def test_a_launch_template_brings_type_profile_groups_and_user_data(local):
     assert until(lambda: local.runner.booted)[instance["InstanceId"]].user_data == b"#!/bin/sh\n"
 
 
+def test_a_refused_launch_leaves_nothing_that_keeps_the_network_from_being_deleted(local):
+    vpc, (subnet,) = local.network()
+    api = local.client("ec2")
+    disk = {"DeviceName": "/dev/sda1", "Ebs": {"SnapshotId": "snap-0123456789abcdef0"}}
+    with pytest.raises(ClientError, match=r"InvalidSnapshot\.NotFound"):
+        run(local, subnet, BlockDeviceMappings=[disk])
+    filters = [{"Name": "vpc-id", "Values": [vpc]}]
+    assert api.describe_network_interfaces(Filters=filters)["NetworkInterfaces"] == []
+    assert api.describe_instances(Filters=filters)["Reservations"] == []
+    assert run(local, subnet)["PrivateIpAddress"] == "10.0.1.5"
+
+
+def test_a_disk_without_a_size_has_the_images(local):
+    _, (subnet,) = local.network()
+    template = local.template(
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeType": "gp3", "Encrypted": True}}]
+    )
+    api = local.client("ec2")
+    made = api.run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate={"LaunchTemplateId": template})
+    instance = made["Instances"][0]["InstanceId"]
+    attached = [{"Name": "attachment.instance-id", "Values": [instance]}]
+    assert [one["Size"] for one in api.describe_volumes(Filters=attached)["Volumes"]] == [8]
+    api.terminate_instances(InstanceIds=[instance])
+    until(lambda: state(local, instance) == "terminated")
+    assert api.describe_volumes(Filters=attached)["Volumes"] == []
+
+
 def test_several_interfaces_get_no_automatic_public_address(local):
     _, (subnet,) = local.network()
     cards = [{"DeviceIndex": i, "NetworkCardIndex": i, "AssociatePublicIpAddress": True} for i in range(2)]

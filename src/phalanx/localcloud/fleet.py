@@ -55,9 +55,7 @@ class Fleet:
 
     def _record(self, backend: EC2Backend, request: placement.Request) -> Reservation:
         with self._lock:
-            reservation = _moto_run(
-                backend, request.image_id, request.count, request.user_data, request.group_names, **request.kwargs
-            )
+            reservation = _moto_launch(backend, request)
             for instance in reservation.instances:
                 _set_state(instance, "pending")
                 self._live[instance.id] = instance
@@ -156,6 +154,20 @@ def install(context: Context) -> Fleet:
     global _fleet
     _fleet = Fleet(context)
     return _fleet
+
+
+def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation:
+    """moto's own run_instances, which leaves behind what it made before it failed: that is taken away here."""
+    before = set(backend.reservations)
+    try:
+        return _moto_run(
+            backend, request.image_id, request.count, request.user_data, request.group_names, **request.kwargs
+        )
+    except BaseException:
+        for reservation_id in set(backend.reservations) - before:
+            for instance in backend.reservations.pop(reservation_id).instances:
+                release_network(instance)
+        raise
 
 
 def release_network(instance: Instance) -> None:
