@@ -49,18 +49,21 @@ def resources(document: dict[str, Any], kind: str) -> dict[str, Any]:
     return {name: r.get("Properties", {}) for name, r in document["Resources"].items() if r["Type"] == kind}
 
 
+CFN_LINT = "from cfnlint.runner import main; import sys; sys.exit(main())"
+
+
 def test_cfn_lint_has_nothing_to_say(tmp_path):
-    """One process for all documents: loading cfn-lint's schemas takes longer than the rest of this file."""
-    for name, made in PLANS.items():
-        (tmp_path / f"{name}.json").write_text(synthesize(made))
+    """The smallest and the largest document, in one process: cfn-lint takes longer than the rest of this file."""
+    for name in ("local", "worst"):
+        (tmp_path / f"{name}.json").write_text(synthesize(PLANS[name]))
     files = [str(path) for path in tmp_path.iterdir()]
     lint = subprocess.run(
-        [sys.executable, "-m", "cfnlint", "--include-checks", "I", "--", *files],
+        [sys.executable, "-c", CFN_LINT, "--include-checks", "I", "--", *files],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert (lint.returncode, lint.stdout) == (0, "")
+    assert (lint.returncode, lint.stdout, lint.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", PLANS)
