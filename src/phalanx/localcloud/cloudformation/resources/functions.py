@@ -17,6 +17,7 @@ FUNCTION_KEYS = (
     "Description",
     "Environment",
     "Handler",
+    "LoggingConfig",
     "MemorySize",
     "ReservedConcurrentExecutions",
     "Role",
