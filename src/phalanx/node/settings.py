@@ -37,7 +37,7 @@ class Settings:
         with open(path, encoding="utf-8") as file:
             given = json.load(file)
         values: dict[str, Any] = {
-            f.name: int(given[f.name]) if f.type == "int" else given[f.name] for f in fields(Settings)
+            f.name: int(given[f.name]) if f.type in ("int", int) else given[f.name] for f in fields(Settings)
         }
         return Settings(**values)
 

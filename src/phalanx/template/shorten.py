@@ -102,10 +102,13 @@ def _arguments(node: ast.FunctionDef | ast.Lambda) -> Iterator[ast.arg]:
 
 
 def _private_names(nodes: list[ast.AST]) -> dict[str, str]:
-    """Old → new for the names that begin with one underscore."""
+    """Old → new for the names of ours that begin with one underscore (`os._exit` is not ours)."""
+    ours = {name for node in nodes for name in _made(node)}
     used = Counter(name for node in nodes for name in _names(node))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    private = [n for n in used if n.startswith("_") and not n.startswith("__") and len(n) > 2 and n not in texts]
+    private = [
+        n for n in used if n in ours and n.startswith("_") and not n.startswith("__") and len(n) > 2 and n not in texts
+    ]
     # Capitals, so that they do not take the letters that local names want.
     return _assign(private, used, set(used), string.ascii_uppercase)
 
@@ -128,6 +131,15 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.id
     if isinstance(node, (ast.ExceptHandler, ast.FunctionDef)) and node.name:
         yield node.name
+
+
+def _made(node: ast.AST) -> Iterator[str]:
+    """Names that this node gives to something: a variable, a function, a class, an attribute."""
+    yield from _bound(node)
+    if isinstance(node, ast.ClassDef):
+        yield node.name
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef]:
