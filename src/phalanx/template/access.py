@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan import Plan
-from phalanx.template.names import CLUSTER_TAG, arn, tags
+from phalanx.template.names import CLUSTER_TAG, arn, cluster_tag, tags
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
@@ -99,21 +99,21 @@ def _egress(title: str, out_of: str, target: str) -> ec2.SecurityGroupEgress:
 
 def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
     return (
-        _role("HeadRole", "ec2", "head", [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
-        _role("WorkerRole", "ec2", "workers", [*_membership_of_worker(), *_every_node()]),
-        _role("FunctionRole", "lambda", "function", [*_address_of_head(), _logs()]),
+        _role("HeadRole", "ec2", [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
+        _role("WorkerRole", "ec2", [*_membership_of_worker(), *_every_node()]),
+        _role("FunctionRole", "lambda", [*_address_of_head(), _logs()]),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
 
 
-def _role(title: str, service: str, name: str, statements: list[dict[str, Any]]) -> iam.Role:
+def _role(title: str, service: str, statements: list[dict[str, Any]]) -> iam.Role:
     trusted = {"Effect": "Allow", "Principal": {"Service": f"{service}.amazonaws.com"}, "Action": "sts:AssumeRole"}
     return iam.Role(
         title,
         AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},
         Policies=[iam.Policy(PolicyName="phalanx", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
-        Tags=tags(name=name),
+        Tags=cluster_tag(),
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from troposphere import FindInMap, GetAtt, If, NoValue, Ref, Tags, Template, autoscaling, ec2
+from troposphere import FindInMap, GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan import Plan
 from phalanx.spec_checks import packed_boot
 from phalanx.template import userdata
-from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, tags
+from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
 from phalanx.template.rendezvous import HEAD_NEEDS, handle_name
 
-_EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE", "TERMINATE_ERROR")
+_EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 JOB_USER = "phalanx"
 
 
@@ -88,10 +88,12 @@ def _launch_template(role: str, plan: Plan) -> ec2.LaunchTemplate:
         SecurityGroupIds=[GetAtt(f"{role}SecurityGroup", "GroupId")],
         MetadataOptions=ec2.MetadataOptions(HttpEndpoint="enabled", HttpTokens="required", HttpPutResponseHopLimit=1),
         BlockDeviceMappings=[_root_volume()],
-        TagSpecifications=[_volume_tags(role.lower())],
+        TagSpecifications=[_tagged("volume")],
         UserData=userdata.user_data(config(role.lower(), plan)),
     )
-    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[_own_tags()])
+    return ec2.LaunchTemplate(
+        f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[_tagged("launch-template")]
+    )
 
 
 def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
@@ -100,12 +102,8 @@ def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
 
 
-def _volume_tags(role: str) -> ec2.TagSpecifications:
-    return ec2.TagSpecifications(ResourceType="volume", Tags=tags(name=role, role=role))
-
-
-def _own_tags() -> ec2.TagSpecifications:
-    return ec2.TagSpecifications(ResourceType="launch-template", Tags=Tags({CLUSTER_TAG: Ref("AWS::StackName")}))
+def _tagged(kind: str) -> ec2.TagSpecifications:
+    return ec2.TagSpecifications(ResourceType=kind, Tags=cluster_tag())
 
 
 def boot_mapping(plan: Plan) -> dict[str, dict[str, str]]:

@@ -18,15 +18,14 @@ GOES_WITH_THE_STACK: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplac
 STAYS: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 
-def tags(**more: str) -> Tags:
-    """The cluster's tag and a name for the console; `more` in snake case, such as role="head"."""
-    name = more.pop("name", "")
+def tags(name: str = "") -> Tags:
+    """The cluster's tag and a name for the console, which has no other name to show for these resources."""
     shown: Any = Sub(f"${{AWS::StackName}}-{name}") if name else Ref("AWS::StackName")
-    roles = {ROLE_TAG: more["role"]} if "role" in more else {}
-    return Tags({CLUSTER_TAG: Ref("AWS::StackName"), "Name": shown, **roles})
+    return Tags({CLUSTER_TAG: Ref("AWS::StackName"), "Name": shown})
 
 
 def cluster_tag() -> Tags:
+    """For resources whose generated names begin with the stack's."""
     return Tags({CLUSTER_TAG: Ref("AWS::StackName")})
 
 

@@ -9,7 +9,7 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 
 from phalanx.plan import Plan
 from phalanx.template.access import RULES
-from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP, tags
+from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP, cluster_tag
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
@@ -57,7 +57,7 @@ def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
             MessageRetentionPeriod=MESSAGES_KEPT_S,
             ReceiveMessageWaitTimeSeconds=20,
             SqsManagedSseEnabled=True,
-            Tags=tags(),
+            Tags=cluster_tag(),
             **GOES_WITH_THE_STACK,
         ),
         sqs.QueuePolicy(
@@ -74,7 +74,7 @@ def _table() -> dynamodb.Table:
         AttributeDefinitions=[dynamodb.AttributeDefinition(AttributeName="item", AttributeType="S")],
         KeySchema=[dynamodb.KeySchema(AttributeName="item", KeyType="HASH")],
         BillingMode="PAY_PER_REQUEST",
-        Tags=tags(),
+        Tags=cluster_tag(),
         **GOES_WITH_THE_STACK,
     )
 
@@ -83,7 +83,7 @@ def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResou
     # The function cares for the head alone: a thousand workers must not start it (docs/aws-behaviour.md 3.23, 8).
     only_head = {"AutoScalingGroupName": [HEAD_GROUP]}
     return (
-        sns.Topic("FleetTopic", Tags=tags()),
+        sns.Topic("FleetTopic", Tags=cluster_tag()),
         _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
         _subscription(
             "FunctionSubscription", "lambda", "Function", FilterPolicyScope="MessageBody", FilterPolicy=only_head
@@ -115,7 +115,7 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
         MemorySize=128,
         Environment=awslambda.Environment(Variables=settings),
         LoggingConfig=awslambda.LoggingConfig(LogGroup=Ref("LogGroup")),
-        Tags=tags(),
+        Tags=cluster_tag(),
     )
     permission = awslambda.Permission(
         "FunctionPermission",
