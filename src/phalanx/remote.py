@@ -191,8 +191,10 @@ def classify(host: str, said: str) -> ClusterError:
     for pattern, kind, meaning, hint in _CAUSES:
         if re.search(pattern, said):
             return kind(f"can't log in to {host}: {meaning}", hint)
-    lines = [line for line in said.strip().splitlines() if line.strip()]
-    return ConnectionLost(f"can't log in to {host}: {lines[-1] if lines else 'ssh ended without a word'}", _LATER)
+    lines = [line for line in said.strip().splitlines() if line.strip()] or ["ssh ended without a word"]
+    # The local cloud's dialer says why before ssh says that it got no connection.
+    told = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), lines[-1])
+    return ConnectionLost(f"can't log in to {host}: {told}", _LATER)
 
 
 def _text(file: IO[bytes]) -> str:

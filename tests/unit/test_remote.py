@@ -159,6 +159,11 @@ def test_what_can_t_be_mended_is_raised(head, bin_directory):
         ("ssh: connect to host x port 22: Connection timed out", ConnectionLost, "does not answer"),
         ("ssh: Could not resolve hostname x: Name or service not known", ConnectionLost, "name is unknown"),
         ("kex_exchange_identification: Connection closed by remote host", ConnectionLost, "closed by remote host"),
+        (
+            "phalanx: 54.0.0.1 belongs to no running instance\nproxy dialer did not pass back a connection",
+            ConnectionLost,
+            "54.0.0.1 belongs to no running instance",
+        ),
         ("", ConnectionLost, "without a word"),
     ],
 )

@@ -48,7 +48,7 @@ class LocalCloud(ApiCloud):
             raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
         words = [sys.executable, "-IS", program.origin, self.endpoint.dial]
         command = " ".join(shlex.quote(word).replace("%", "%%") for word in words)
-        return SshRoute((f"ProxyCommand exec {command} %h %p", "ProxyUseFdpass yes"), worker_host="instance_id")
+        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes"), worker_host="instance_id")
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """From the table of types where it knows the type: `plan` needs no running local cloud then."""
