@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError
 
 LAUNCHED = "autoscaling:EC2_INSTANCE_LAUNCH"
 FAILED = "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
-ATTEMPTS = 45
-PAUSE_S = 2
+ATTEMPTS = 90
+PAUSE_S = 1
 REASON_CHARACTERS = 3500
 
 
