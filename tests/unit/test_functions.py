@@ -187,7 +187,7 @@ def test_stopping_the_cloud_leaves_no_process_and_no_file(local):
     pid = result(local, function(local, "import os\ndef handler(event, context): return os.getpid()"))
     local.context.stop()
     assert not alive(pid)
-    assert list((local.context.state / "functions").iterdir()) == []
+    assert list(local.context.state.iterdir()) == []
 
 
 @pytest.mark.cluster

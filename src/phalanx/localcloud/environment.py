@@ -22,6 +22,8 @@ from moto.awslambda.models import LambdaFunction
 
 from phalanx.localcloud.context import Context, Issued
 
+# Below the local cloud's state directory.
+DIRECTORY = "functions"
 RUNTIME = Path(__file__).with_name("function_runtime.py")
 # The interpreter's own start is not the function's time; AWS gives initialization 10 s of its own.
 START_ALLOWANCE_S = 10.0
@@ -45,7 +47,7 @@ class Environment:
         self.log_stream = f"{context.clock.now():%Y/%m/%d}/[$LATEST]{uuid.uuid4().hex}"
         self._version = _version(function)
         self._used = False
-        root = context.state / "functions"
+        root = context.state / DIRECTORY
         root.mkdir(parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix=f"{function.function_name[:40]}-", dir=root))
         self._output = self._directory / "output.log"

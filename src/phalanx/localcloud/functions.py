@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
@@ -16,7 +17,7 @@ from moto.awslambda.models import LambdaBackend, LambdaFunction
 from moto.awslambda.utils import get_backend
 
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.environment import Environment, Outcome
+from phalanx.localcloud.environment import DIRECTORY, Environment, Outcome
 from phalanx.localcloud.iam import credentials
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,10 @@ class Functions:
         self._end([e for e in self._environments() if e.arn == arn])
 
     def stop(self) -> None:
-        """Ends every process."""
+        """Ends every process and removes its files."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._end(self._environments())
+        shutil.rmtree(self.context.state / DIRECTORY, ignore_errors=True)
 
     def _run_and_retry(self, function: LambdaFunction, event: Any, attempt: int) -> None:
         try:
