@@ -44,42 +44,59 @@ class Options:
 
 def start(options: Options) -> None:
     """Returns when the local cloud answers, started now or by someone else; raises CannotStart."""
-    from phalanx.localcloud import moto_setup
-
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = _lock(options.state)
-    if lock is None:
-        _wait_for_other(options.state)
+    if _lock(options.state) is None:
         return
-    try:
-        moto_setup.check_version()
-    except moto_setup.MotoMismatch as mismatch:
-        raise CannotStart(str(mismatch)) from None
+    _check_moto()
     mode, warnings = _mode(options.mode)
     (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
     _daemonize(options, mode, warnings)
 
 
 def _lock(state: Path) -> int | None:
-    """The lock that lasts as long as any process of the local cloud; None when another one holds it."""
+    """The lock, held as long as any process of the local cloud lives; None when another one holds it and answers.
+
+    One that is just ending holds the lock without an endpoint: its end is waited for.
+    """
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
-
-
-def _wait_for_other(state: Path) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not (state / ENDPOINT_FILE).exists():
+    while not _locked(lock):
+        if _is_served(state):
+            os.close(lock)
+            return None
         if time.monotonic() > deadline_s:
             raise CannotStart(
                 f"another local cloud holds {state / 'lock'} and does not answer\n"
                 f"end its processes (fuser -k {state / 'lock'}) and try again"
             )
         time.sleep(0.02)
+    return lock
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_served(state: Path) -> bool:
+    """Whether endpoint.json is of a living process: one that was killed leaves its file behind."""
+    try:
+        os.kill(json.loads((state / ENDPOINT_FILE).read_text())["pid"], 0)
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
+
+def _check_moto() -> None:
+    from phalanx.localcloud import moto_setup
+
+    try:
+        moto_setup.check_version()
+    except moto_setup.MotoMismatch as mismatch:
+        raise CannotStart(str(mismatch)) from None
 
 
 def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:

@@ -1,0 +1,68 @@
+"""Order: everything after what it needs, nothing waits without need, circles are found."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.localcloud.cloudformation.graph import Walk, find_cycle, reverse
+
+NAMES = [f"N{number}" for number in range(8)]
+
+
+@st.composite
+def acyclic(draw):
+    """Dependencies that point backwards only, listed in any order."""
+    needs = {name: draw(st.sets(st.sampled_from(NAMES[:index] or [""]))) - {""} for index, name in enumerate(NAMES)}
+    return {name: needs[name] for name in draw(st.permutations(NAMES))}
+
+
+def walked(dependencies):
+    """The batches in which the names were handed out."""
+    walk, batches = Walk(dependencies), []
+    while batch := walk.ready():
+        batches.append(batch)
+        for name in batch:
+            walk.done(name)
+    return batches
+
+
+@given(acyclic())
+def test_every_name_goes_once_and_after_what_it_needs(dependencies):
+    order = [name for batch in walked(dependencies) for name in batch]
+    assert sorted(order) == NAMES
+    assert all(order.index(need) < order.index(name) for name in order for need in dependencies[name])
+
+
+@given(acyclic())
+def test_deleting_is_creating_backwards(dependencies):
+    order = [name for batch in walked(reverse(dependencies)) for name in batch]
+    assert all(order.index(name) < order.index(need) for name in order for need in dependencies[name])
+
+
+@given(acyclic())
+def test_nothing_waits_that_could_go(dependencies):
+    done: set[str] = set()
+    for batch in walked(dependencies):
+        assert {name for name in dependencies if name not in done and set(dependencies[name]) <= done} == set(batch)
+        done |= set(batch)
+
+
+@given(acyclic(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=4, unique=True))
+def test_exactly_the_circle_is_named(dependencies, circle):
+    assert find_cycle(dependencies) == []
+    tied = {name: set(needs) for name, needs in dependencies.items()}
+    for name, need in zip(circle, circle[1:] + circle[:1], strict=True):
+        tied[name] = {need}
+    found = find_cycle(tied)
+    assert set(circle) <= set(found)
+    assert all(tied[name] & set(found) for name in found)
+
+
+def test_what_fails_keeps_its_followers_back_and_the_rest_goes_on():
+    walk = Walk({"a": [], "b": ["a"], "c": []})
+    assert walk.ready() == ["a", "c"]
+    walk.failed("a")
+    walk.done("c")
+    assert walk.ready() == []
+    assert not walk.running

@@ -1,0 +1,336 @@
+"""A stack in the shape of AWS's deep learning template: everything is made, and nothing remains after its deletion."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+
+import pytest
+from fleet_fakes import until
+from stack_fakes import HANDLE, Stacks, stacks, waits
+
+from phalanx.localcloud.cloudformation import schemas
+from phalanx.localcloud.cloudformation.resources import TYPES
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+}
+ALLOW = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}
+IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+LAUNCHED = "autoscaling:EC2_INSTANCE_LAUNCH"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+def made(kind: str, depends_on: str | None = None, **properties):
+    entry = {"Type": kind, "Properties": properties}
+    return {**entry, "DependsOn": depends_on} if depends_on else entry
+
+
+def ref(name: str):
+    return {"Ref": name}
+
+
+def att(name: str, attribute: str):
+    return {"Fn::GetAtt": [name, attribute]}
+
+
+def network():
+    return {
+        "Vpc": made("AWS::EC2::VPC", CidrBlock="10.0.0.0/16", EnableDnsHostnames=True, EnableDnsSupport="true"),
+        "Gateway": made("AWS::EC2::InternetGateway"),
+        "Attached": made("AWS::EC2::VPCGatewayAttachment", VpcId=ref("Vpc"), InternetGatewayId=ref("Gateway")),
+        "Public": made("AWS::EC2::Subnet", VpcId=ref("Vpc"), CidrBlock="10.0.0.0/24", MapPublicIpOnLaunch=True),
+        "Private": made(
+            "AWS::EC2::Subnet",
+            VpcId=ref("Vpc"),
+            CidrBlock="10.0.1.0/24",
+            AvailabilityZone=att("Public", "AvailabilityZone"),
+        ),
+        "PublicTable": made("AWS::EC2::RouteTable", VpcId=ref("Vpc")),
+        "PublicRoute": made(
+            "AWS::EC2::Route",
+            "Attached",
+            RouteTableId=ref("PublicTable"),
+            DestinationCidrBlock="0.0.0.0/0",
+            GatewayId=ref("Gateway"),
+        ),
+        "PublicRoutes": made(
+            "AWS::EC2::SubnetRouteTableAssociation", SubnetId=ref("Public"), RouteTableId=ref("PublicTable")
+        ),
+        "NatAddress": made("AWS::EC2::EIP", "Attached", Domain="vpc"),
+        "Nat": made("AWS::EC2::NatGateway", SubnetId=ref("Public"), AllocationId=att("NatAddress", "AllocationId")),
+        "PrivateTable": made("AWS::EC2::RouteTable", VpcId=ref("Vpc")),
+        "PrivateRoute": made(
+            "AWS::EC2::Route",
+            RouteTableId=ref("PrivateTable"),
+            DestinationCidrBlock="0.0.0.0/0",
+            NatGatewayId=ref("Nat"),
+        ),
+        "PrivateRoutes": made(
+            "AWS::EC2::SubnetRouteTableAssociation", SubnetId=ref("Private"), RouteTableId=ref("PrivateTable")
+        ),
+    }
+
+
+def security():
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "192.0.2.0/24", "Description": "ssh"}
+    all_from = {"IpProtocol": "-1"}
+    return {
+        "HeadGroup": made(
+            "AWS::EC2::SecurityGroup", GroupDescription="head", VpcId=ref("Vpc"), SecurityGroupIngress=[rule]
+        ),
+        "WorkerGroup": made(
+            "AWS::EC2::SecurityGroup", GroupDescription="workers", VpcId=ref("Vpc"), SecurityGroupEgress=[rule]
+        ),
+        "HeadFromWorkers": made(
+            "AWS::EC2::SecurityGroupIngress",
+            GroupId=att("HeadGroup", "GroupId"),
+            SourceSecurityGroupId=att("WorkerGroup", "GroupId"),
+            **all_from,
+        ),
+        "WorkersToHead": made(
+            "AWS::EC2::SecurityGroupEgress",
+            GroupId=att("WorkerGroup", "GroupId"),
+            DestinationSecurityGroupId=att("HeadGroup", "GroupId"),
+            **all_from,
+        ),
+    }
+
+
+def storage_and_messages():
+    queue_policy = {
+        "Statement": [{**ALLOW, "Principal": {"Service": "sns.amazonaws.com"}, "Resource": att("Queue", "Arn")}]
+    }
+    return {
+        "Files": made("AWS::EFS::FileSystem", Encrypted=True, FileSystemTags=[{"Key": "who", "Value": "me"}]),
+        "Target": made(
+            "AWS::EFS::MountTarget",
+            FileSystemId=ref("Files"),
+            SubnetId=ref("Private"),
+            SecurityGroups=[ref("WorkerGroup")],
+        ),
+        "Roster": made(
+            "AWS::DynamoDB::Table",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "item", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "item", "AttributeType": "S"}],
+        ),
+        "Queue": made("AWS::SQS::Queue", MessageRetentionPeriod=3600),
+        "QueuePolicy": made("AWS::SQS::QueuePolicy", Queues=[ref("Queue")], PolicyDocument=queue_policy),
+        "Topic": made("AWS::SNS::Topic"),
+        "TopicPolicy": made("AWS::SNS::TopicPolicy", Topics=[ref("Topic")], PolicyDocument={"Statement": [ALLOW]}),
+        "ToQueue": made("AWS::SNS::Subscription", TopicArn=ref("Topic"), Protocol="sqs", Endpoint=att("Queue", "Arn")),
+        "Log": made("AWS::Logs::LogGroup", RetentionInDays=7),
+    }
+
+
+def access():
+    policy = {"PolicyName": "inline", "PolicyDocument": {"Version": "2012-10-17", "Statement": [ALLOW]}}
+    return {
+        "Role": made("AWS::IAM::Role", AssumeRolePolicyDocument=TRUST, Policies=[policy]),
+        "Policy": made("AWS::IAM::Policy", **{**policy, "PolicyName": "apart"}, Roles=[ref("Role")]),
+        "Profile": made("AWS::IAM::InstanceProfile", Roles=[ref("Role")]),
+        "FunctionRole": made(
+            "AWS::IAM::Role", AssumeRolePolicyDocument=json.loads(json.dumps(TRUST).replace("ec2.", "lambda."))
+        ),
+        "Function": made(
+            "AWS::Lambda::Function",
+            Runtime="python3.12",
+            Handler="index.handler",
+            Role=att("FunctionRole", "Arn"),
+            Code={"ZipFile": "def handler(event, context): pass\n"},
+            Environment={"Variables": {"QUEUE": ref("Queue")}},
+            Timeout=30,
+        ),
+        "Permission": made(
+            "AWS::Lambda::Permission",
+            FunctionName=att("Function", "Arn"),
+            Action="lambda:InvokeFunction",
+            Principal="sns.amazonaws.com",
+            SourceArn=ref("Topic"),
+        ),
+    }
+
+
+def fleet():
+    data = {
+        "ImageId": ref("Image"),
+        "InstanceType": "c5.large",
+        "IamInstanceProfile": {"Arn": att("Profile", "Arn")},
+        "SecurityGroupIds": [ref("HeadGroup")],
+        "UserData": {"Fn::Base64": {"Fn::Sub": "#!/bin/sh\necho ${AWS::StackName} ${Handle}"}},
+    }
+    launch = {"LaunchTemplateId": ref("Template"), "Version": att("Template", "LatestVersionNumber")}
+    return {
+        "Template": made("AWS::EC2::LaunchTemplate", LaunchTemplateData=data),
+        "Handle": HANDLE,
+        "Ready": {**waits(), "DependsOn": "Target"},
+        "Group": made(
+            "AWS::AutoScaling::AutoScalingGroup",
+            AutoScalingGroupName={"Fn::Sub": "${AWS::StackName}-head"},
+            MinSize="1",
+            MaxSize="1",
+            VPCZoneIdentifier=[ref("Public")],
+            LaunchTemplate=launch,
+            NotificationConfigurations=[{"TopicARN": ref("Topic"), "NotificationTypes": [LAUNCHED]}],
+            Tags=[{"Key": "phalanx:role", "Value": "head", "PropagateAtLaunch": True}],
+        ),
+    }
+
+
+def everything():
+    return {**network(), **security(), **storage_and_messages(), **access(), **fleet()}
+
+
+SECTIONS = {
+    "Parameters": {"Image": {"Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>", "Default": IMAGE}},
+    "Outputs": {"Address": {"Value": ref("NatAddress")}, "Outcome": {"Value": att("Ready", "Data")}},
+}
+GIVEN = {
+    "sections": SECTIONS,
+    "Capabilities": ["CAPABILITY_IAM"],
+    "Tags": [{"Key": "phalanx:cluster", "Value": "demo"}],
+}
+
+
+def inventory(cloud: Stacks):
+    """What there is, by kind; default resources of the account included."""
+    ec2, iam = cloud.client("ec2"), cloud.client("iam")
+    return {
+        "vpcs": {item["VpcId"] for item in ec2.describe_vpcs()["Vpcs"]},
+        "subnets": {item["SubnetId"] for item in ec2.describe_subnets()["Subnets"]},
+        "route tables": {item["RouteTableId"] for item in ec2.describe_route_tables()["RouteTables"]},
+        "gateways": {item["InternetGatewayId"] for item in ec2.describe_internet_gateways()["InternetGateways"]},
+        "nat gateways": {item["NatGatewayId"] for item in ec2.describe_nat_gateways()["NatGateways"]},
+        "addresses": {item["AllocationId"] for item in ec2.describe_addresses()["Addresses"]},
+        "security groups": {item["GroupId"] for item in ec2.describe_security_groups()["SecurityGroups"]},
+        "interfaces": {item["NetworkInterfaceId"] for item in ec2.describe_network_interfaces()["NetworkInterfaces"]},
+        "acls": {item["NetworkAclId"] for item in ec2.describe_network_acls()["NetworkAcls"]},
+        "launch templates": {item["LaunchTemplateId"] for item in ec2.describe_launch_templates()["LaunchTemplates"]},
+        "roles": {item["RoleName"] for item in iam.list_roles()["Roles"]},
+        "profiles": {item["InstanceProfileName"] for item in iam.list_instance_profiles()["InstanceProfiles"]},
+        "file systems": {item["FileSystemId"] for item in cloud.client("efs").describe_file_systems()["FileSystems"]},
+        "files": {path.name for path in cloud.context.state.glob("efs/*")},
+        "tables": set(cloud.client("dynamodb").list_tables()["TableNames"]),
+        "queues": set(cloud.client("sqs").list_queues().get("QueueUrls", [])),
+        "topics": {item["TopicArn"] for item in cloud.client("sns").list_topics()["Topics"]},
+        "subscriptions": {i["SubscriptionArn"] for i in cloud.client("sns").list_subscriptions()["Subscriptions"]},
+        "functions": {item["FunctionName"] for item in cloud.client("lambda").list_functions()["Functions"]},
+        "logs": {item["logGroupName"] for item in cloud.client("logs").describe_log_groups()["logGroups"]},
+        "groups": {
+            item["AutoScalingGroupName"]
+            for item in cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+        },
+    }
+
+
+def test_all_of_it_comes_up_and_nothing_of_it_remains(cloud):
+    before = inventory(cloud)
+    stack = cloud.create(everything(), **GIVEN)
+    until(lambda: ("Group", "CREATE_COMPLETE", "") in cloud.history(stack))
+    assert cloud.engine.signal_handle(cloud.physical(stack, "Handle"), _success())
+    assert cloud.settled(stack) == "CREATE_COMPLETE", cloud.history(stack)
+    grown = inventory(cloud)
+    assert all(grown[kind] > before[kind] for kind in before), {k: grown[k] - before[k] for k in grown}
+    assert cloud.deleted(stack) == "DELETE_COMPLETE", [event for event in cloud.history(stack) if event[2]]
+    assert inventory(cloud) == before
+
+
+def _success():
+    from phalanx.localcloud.cloudformation.signals import Signal
+
+    return Signal("me", "SUCCESS", '{"requested":4}')
+
+
+def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_are(cloud):
+    cloud.runner.gate.clear()
+    stack = cloud.create(everything(), **GIVEN)
+    cloud.engine.idle()
+    assert cloud.describe(stack)["StackStatus"] == "CREATE_IN_PROGRESS"
+    assert ("Group", "CREATE_COMPLETE", "") not in cloud.history(stack)
+    cloud.runner.gate.set()
+    until(lambda: ("Group", "CREATE_COMPLETE", "") in cloud.history(stack))
+    (machine,) = [machine for machine in cloud.runner.booted.values() if machine.vpc_id == cloud.physical(stack, "Vpc")]
+    assert machine.file_systems == (cloud.physical(stack, "Files"),)
+    name = cloud.describe(stack)["StackName"]
+    assert machine.user_data.decode() == f"#!/bin/sh\necho {name} {cloud.physical(stack, 'Handle')}"
+    described = cloud.client("ec2").describe_instances(InstanceIds=[machine.instance_id])
+    tags = {tag["Key"]: tag["Value"] for tag in described["Reservations"][0]["Instances"][0]["Tags"]}
+    assert (tags["phalanx:cluster"], tags["phalanx:role"]) == ("demo", "head")
+    assert cloud.deleted(stack) == "DELETE_COMPLETE", [event for event in cloud.history(stack) if event[2]]
+    assert machine.instance_id in [killed for killed, _ in cloud.runner.killed]
+
+
+def test_a_group_that_cannot_launch_fails_with_auto_scalings_words(cloud):
+    cloud.runner.broken = "no room"
+    try:
+        stack = cloud.create(everything(), **GIVEN)
+        until(lambda: cloud.clock.advance(60) or not cloud.describe(stack)["StackStatus"].startswith("CREATE"))
+        assert cloud.settled(stack) == "ROLLBACK_COMPLETE", [event for event in cloud.history(stack) if event[2]]
+    finally:
+        cloud.runner.broken = ""
+    assert "no room" in cloud.reason(stack, "Group", "CREATE_FAILED")
+
+
+def test_deleting_while_machines_start_leaves_none(cloud):
+    before = inventory(cloud)
+    cloud.runner.gate.clear()
+    stack = cloud.create(everything(), **GIVEN)
+    cloud.engine.idle()
+    cloud.cloudformation.delete_stack(StackName=stack)
+    cloud.runner.gate.set()
+    assert cloud.settled(stack) == "DELETE_COMPLETE", [event for event in cloud.history(stack) if event[2]]
+    assert inventory(cloud) == before
+
+
+def test_a_creation_policy_waits_for_signals_of_instances(cloud):
+    resources = everything()
+    del resources["Ready"]
+    resources["Group"]["CreationPolicy"] = {"ResourceSignal": {"Count": 1, "Timeout": "PT10M"}}
+    sections = {**SECTIONS, "Outputs": {}}
+    stack = cloud.create(resources, **{**GIVEN, "sections": sections})
+    cloud.engine.idle()
+    until(lambda: any(machine.vpc_id == cloud.physical(stack, "Vpc") for machine in cloud.runner.booted.values()))
+    assert cloud.describe(stack)["StackStatus"] == "CREATE_IN_PROGRESS"
+    signal = {"StackName": stack, "LogicalResourceId": "Group", "UniqueId": "i-1", "Status": "SUCCESS"}
+    cloud.cloudformation.signal_resource(**signal)
+    assert cloud.settled(stack) == "CREATE_COMPLETE"
+    with pytest.raises(Exception, match="cannot be signaled"):
+        cloud.cloudformation.signal_resource(**signal)
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+
+
+def test_inline_code_is_packed_as_index(cloud):
+    stack = cloud.made(
+        {key: everything()[key] for key in ("FunctionRole", "Function", "Queue")}, Capabilities=["CAPABILITY_IAM"]
+    )
+    backend_code = cloud.client("lambda").get_function(FunctionName=cloud.physical(stack, "Function"))
+    assert backend_code["Configuration"]["Handler"] == "index.handler"
+    from moto.awslambda.models import lambda_backends
+
+    function = lambda_backends[cloud.context.account]["us-east-1"].get_function(cloud.physical(stack, "Function"))
+    assert zipfile.ZipFile(BytesIO(function.code_bytes)).namelist() == ["index.py"]
+    cloud.deleted(stack)
+
+
+def test_getatt_takes_what_the_schema_says(cloud):
+    for kind, known in TYPES.items():
+        missing = {name for name in schemas.attributes(kind) if "." not in name} - known.attributes
+        assert missing <= UNSUPPORTED.get(kind, set()), (kind, missing)
+
+
+# Parts of types that clusters have no use for.
+UNSUPPORTED = {
+    "AWS::EC2::VPC": {"Ipv6CidrBlocks"},
+    "AWS::EC2::Subnet": {"Ipv6CidrBlocks", "BlockPublicAccessStates"},
+    "AWS::EC2::NatGateway": {"AutoProvisionZones", "AutoScalingIps", "RouteTableId"},
+    "AWS::Lambda::Function": {"SnapStartResponse"},
+}

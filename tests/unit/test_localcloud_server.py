@@ -1,0 +1,201 @@
+"""The local cloud's own side: control endpoints, keys, idling, starting once, and moto as it must be."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+from fleet_fakes import FakeClock, FakeRunner
+from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
+
+from phalanx.localcloud import lifecycle, moto_setup, parameters
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.control import Control
+from phalanx.localcloud.server import IDLE_S, IdleWatch
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as running:
+        running.runner.nodes = list  # type: ignore[attr-defined]
+        yield running
+
+
+@pytest.mark.parametrize("service", ["cloudformation", "ec2", "sqs", "efs", "iam", "lambda"])
+def test_a_key_that_was_not_issued_here_is_refused_in_each_protocol(cloud, service):
+    cloud.context.issued["AKIA" + "X" * 16] = stranger = cloud.context.issue("admin")
+    del cloud.context.issued[stranger.access_key_id]
+    client = cloud.client(service)
+    client._request_signer._credentials.access_key = stranger.access_key_id
+    calls = {"cloudformation": "describe_stacks", "ec2": "describe_vpcs", "sqs": "list_queues", "iam": "list_roles"}
+    call = calls.get(service, "describe_file_systems" if service == "efs" else "list_functions")
+    with pytest.raises(ClientError, match="security token included in the request is invalid"):
+        getattr(client, call)()
+
+
+class Asker:
+    """The control endpoints over a WSGI call."""
+
+    def __init__(self, cloud: Stacks) -> None:
+        self.stopped: list[bool] = []
+        self.touched = 0
+        control = Control(cloud.context, cloud.engine, "s3cret", "range", 4711, lambda: self.stopped.append(True))
+        self.app = control.around(lambda environ, start: start("418 Teapot", []) or [b""], self._touch)
+
+    def _touch(self) -> None:
+        self.touched += 1
+
+    def __call__(self, method: str, path: str, document: object = None, key: str = "s3cret") -> tuple[str, dict]:
+        from io import BytesIO
+
+        said: list[str] = []
+        body = json.dumps(document).encode() if document is not None else b""
+        environ = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "HTTP_X_LOCALCLOUD_KEY": key,
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": BytesIO(body),
+        }
+        answer = b"".join(self.app(environ, lambda status, headers: said.append(status)))
+        return said[0][:3], json.loads(answer or b"{}")
+
+
+def test_control_endpoints_need_the_key_and_leave_the_rest_alone(cloud):
+    ask = Asker(cloud)
+    assert ask("GET", "/_localcloud/status", key="wrong")[0] == "403"
+    assert ask("GET", "/_localcloud/nothing")[0] == "404"
+    assert ask("GET", "/other")[0] == "418"
+    assert ask.touched == 3
+
+
+def test_stop_is_refused_while_there_are_stacks_unless_forced(cloud):
+    ask = Asker(cloud)
+    stack = cloud.create({"Handle": HANDLE, "Wait": waits()})
+    name = cloud.describe(stack)["StackName"]
+    assert {"name": name, "status": "CREATE_IN_PROGRESS"} in ask("GET", "/_localcloud/status")[1]["stacks"]
+    status, answer = ask("POST", "/_localcloud/stop", {})
+    assert (status, name in str(answer["stacks"])) == ("409", True)
+    assert ask("POST", "/_localcloud/stop", {"force": True})[0] == "200"
+    assert ask.stopped == []  # the answer goes out first
+    cloud.clock.advance(1)
+    assert ask.stopped == [True]
+    cloud.deleted(stack)
+
+
+def test_faults_and_their_mistakes(cloud):
+    ask = Asker(cloud)
+    assert ask("POST", "/_localcloud/faults", {"capacity": {"p5.48xlarge": 0}})[0] == "200"
+    status, answer = ask("POST", "/_localcloud/faults", {"meteor": 1})
+    assert (status, "unknown fault meteor" in answer["message"]) == ("400", True)
+
+
+def test_it_stops_half_a_minute_after_the_last_stack_and_request(tmp_path):
+    clock, stopped, needed = FakeClock(), [], [True]
+    context = Context(runner=FakeRunner(), state=tmp_path, url_host="", clock=clock)  # type: ignore[arg-type]
+    watch = IdleWatch(context, lambda: needed[0], lambda: stopped.append(clock.now()))
+    clock.advance(10 * IDLE_S)
+    needed[0] = False
+    clock.advance(IDLE_S / 2)
+    watch.touch()
+    clock.advance(IDLE_S / 2)
+    assert not stopped
+    clock.advance(IDLE_S / 2)
+    assert len(stopped) == 1
+
+
+def test_the_image_parameters():
+    known = json.loads((Path(lifecycle.__file__).parent.parent / "data" / "images.json").read_text())
+    for image in known["images"].values():
+        intel = image["parameter"].format(cpu="x86_64", arch="amd64")
+        assert parameters.image_id(intel) == moto_setup.IMAGES["x86_64"], intel
+        graviton = image["parameter"].format(cpu="arm64", arch="arm64")
+        assert parameters.image_id(graviton) == moto_setup.IMAGES["arm64"], graviton
+    # Without "base-" or a framework it resolves to nothing in AWS either.
+    nameless = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+    assert parameters.image_id(nameless) is None
+
+
+def test_a_name_that_moto_lacks_is_named():
+    moto_setup.check_names()
+    with pytest.raises(moto_setup.MotoMismatch, match=r"has no moto\.ec2\.models\.EC2Backend\.run_instanzes"):
+        moto_setup.check_names(["moto.ec2.models.EC2Backend.run_instanzes"])
+
+
+def test_another_version_of_moto_is_refused(monkeypatch):
+    monkeypatch.setattr(moto_setup, "MOTO_VERSION", "5.2.6")
+    with pytest.raises(moto_setup.MotoMismatch, match=r"needs moto 5\.2\.6, found: 5\.2\.5\ninstall it"):
+        moto_setup.check_version()
+
+
+def test_importing_moto_the_quick_way():
+    """In a process of its own: this one has imported moto's EC2 already."""
+    code = (
+        "import time; begin = time.process_time(); from phalanx.localcloud import moto_setup; moto_setup.install();"
+        "from moto.ec2.models import ec2_backends, instance_types as types;"
+        "ec2 = ec2_backends['123456789012']['eu-west-1'];"
+        "assert set(ec2.amis) == set(moto_setup.IMAGES.values());"
+        "offers = ec2.describe_instance_type_offerings('availability-zone', {'instance-type': ['c5.large']});"
+        "assert {offer['Location'] for offer in offers} >= {'eu-west-1a', 'eu-west-1b'}, offers;"
+        "assert list(types.INSTANCE_TYPE_OFFERINGS['availability-zone']) == ['eu-west-1'];"
+        "assert types.INSTANCE_TYPE_OFFERINGS['region'].get('nowhere-1', []) == []"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+def test_a_second_start_finds_the_first_one(tmp_path):
+    holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    (tmp_path / lifecycle.ENDPOINT_FILE).write_text(json.dumps({"pid": os.getpid()}))
+    assert lifecycle._lock(tmp_path) is None
+    os.close(holder)
+    taken = lifecycle._lock(tmp_path)
+    assert taken is not None
+    os.close(taken)
+
+
+def test_a_lock_that_never_becomes_free_is_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(lifecycle, "START_TIMEOUT_S", -1.0)
+    holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(lifecycle.CannotStart, match=r"another local cloud holds .*lock and does not answer\nend its"):
+        lifecycle._lock(tmp_path)
+    os.close(holder)
+
+
+def test_asking_where_nothing_runs(tmp_path, capsys):
+    from phalanx.localcloud.__main__ import main
+
+    assert main(["status", "--state", str(tmp_path)]) == 1
+    assert "no local cloud answers in" in capsys.readouterr().err
+
+
+def test_preloading_is_quiet_and_changes_nothing(cloud):
+    moto_setup.preload()
+    assert cloud.settled(cloud.create({"Topic": TOPIC})) == "CREATE_COMPLETE"
+
+
+def test_requests_are_answered_without_the_delay_of_nagles_algorithm(cloud):
+    client = cloud.client("sns")
+    client.list_topics()
+    begin = time.monotonic()
+    for _ in range(5):
+        client.list_topics()
+    assert time.monotonic() - begin < 5 * 0.04
+
+
+def test_an_unsigned_request_is_refused(cloud):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(cloud.context.url_host)
+    assert refused.value.code == 403
+    refused.value.close()
