@@ -26,7 +26,10 @@ MOST_BYTES = 2 << 30
 WARN_BYTES = 200 << 20
 
 _PACKAGE = Path(__file__).parent
-_MAIN = b"from phalanx.node.runner.main import entry\nentry()\n"
+_MAIN = b"""from phalanx.launchers import load
+from phalanx.node.runner.main import entry
+entry(load)
+"""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import re
 import secrets
 import select
 import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from enum import Enum
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Protocol
 
 from phalanx import bundle
 from phalanx.bundle import SendProgress
 from phalanx.errors import ClusterError, JobError
-from phalanx.launchers import LAUNCHERS
+from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.process import RUNNER, WORK
+from phalanx.node.process import RUNNER, WORK, JobDescription, Launcher, Process, RefusedError
+from phalanx.node.roster import Roster
 from phalanx.remote import Remote
 
+__all__ = [
+    "ClusterAccess",
+    "Job",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "NodeVerdict",
+    "OutputLine",
+    "SendProgress",
+    "list_jobs",
+    "open_job",
+    "processes",
+    "submit",
+]
+
 JOBS = ".phalanx/jobs"
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
 _READ_BYTES = 1 << 18
@@ -41,119 +51,6 @@ class ClusterAccess(Protocol):
     @property
     def shared(self) -> str: ...
     def remote(self) -> Remote: ...
-
-
-class JobState(str, Enum):
-    """In the order in which a job passes through them; the last four are final."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    LOST = "lost"
-
-    @property
-    def final(self) -> bool:
-        return self not in (JobState.PENDING, JobState.RUNNING)
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
-
-    `env` reaches the processes through files and connections that only the job user can read, never through argv.
-    """
-
-    command: tuple[str, ...]
-    launcher: str = "mpi"
-    processes: int | None = None
-    per_node: int | None = None
-    name: str | None = None
-    directory: Path = Path()
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.command:
-            raise JobError("there is no command to run", "phalanx run -- python train.py")
-        if self.launcher not in LAUNCHERS:
-            near = difflib.get_close_matches(self.launcher, LAUNCHERS, 1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise JobError(f"there is no launcher '{self.launcher}'", f"{hint}There are: {', '.join(LAUNCHERS)}.")
-        for flag, value in (("-n", self.processes), ("-N", self.per_node)):
-            if value is not None and value < 1:
-                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
-        if self.name is not None and not _NAME.fullmatch(self.name):
-            raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
-
-
-@dataclass(frozen=True)
-class NodeVerdict:
-    """What the end of a job found on one node. `clean`: proved that nothing of it is left; `killed` had to be ended."""
-
-    node: str
-    clean: bool
-    killed: int
-    message: str
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """A job at one moment. Times are seconds since 1970 on the head's clock.
-
-    exit_code   of the first process that failed, 128 + signal, 127 for a missing command; None unless it ended itself
-    message     what ended it, and where
-    tail        the last lines of the first process that failed
-    nodes       one verdict per node, once it has ended
-    """
-
-    id: str
-    name: str
-    launcher: str
-    command: tuple[str, ...]
-    state: JobState
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    processes: int
-    exit_code: int | None
-    message: str
-    tail: tuple[str, ...]
-    nodes: tuple[NodeVerdict, ...]
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
-        """From what state.json holds."""
-        own = {name: record[name] for name in cls.__dataclass_fields__}
-        own["state"] = JobState(record["state"])
-        own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
-        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])
-        return cls(**own)
-
-    @property
-    def killed(self) -> int:
-        """Processes that were left when the job ended and had to be ended, over all nodes."""
-        return sum(verdict.killed for verdict in self.nodes)
-
-    @property
-    def verified(self) -> bool:
-        """Is it proved that no process of it is left on any node?"""
-        return self.state.final and all(verdict.clean for verdict in self.nodes)
-
-    @property
-    def process_exit_code(self) -> int:
-        """What `phalanx run` exits with."""
-        if self.exit_code is not None:
-            return self.exit_code
-        return 130 if self.state is JobState.STOPPED else 1
-
-    def duration_s(self, now: float) -> float:
-        """From its start (0 before it) to its end, or to now."""
-        return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, for --json."""
-        return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}
 
 
 def submit(
@@ -178,6 +75,23 @@ def submit(
     connection.send(lambda out: bundle.write_tar(out, documents, tree, WORK, tell))
     job._accept(connection, detach)
     return job
+
+
+def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
+    """What `submit` would start on this roster, but for the job's id and port. Raises JobError when it does not fit."""
+    description = JobDescription(
+        id="JOB",
+        launcher=spec.launcher,
+        command=spec.command,
+        directory=f"{JOBS}/JOB",
+        processes=spec.processes,
+        per_node=spec.per_node,
+        env=spec.env,
+    )
+    try:
+        return launcher.processes(description, roster)
+    except RefusedError as error:
+        raise JobError(*str(error).split("\n", 1)) from error
 
 
 def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
@@ -264,7 +178,7 @@ class Job:
 
     def _accept(self, connection: _Connection, detach: bool) -> None:
         """The head has taken the job: the follower's first bytes are there, or (detached) the command ended well."""
-        if not connection.ready(_ACCEPTED_WITHIN_S) or (detach and connection.end() != 0):
+        if not (connection.end_within(_ACCEPTED_WITHIN_S) if detach else connection.begins_within(_ACCEPTED_WITHIN_S)):
             words = connection.last_words()
             connection.close()
             raise JobError(f"the head did not take the job: {words or f'no answer within {_ACCEPTED_WITHIN_S:g} s'}")
@@ -329,8 +243,13 @@ class _Connection:
     """A command on the head whose output is read as it comes; its stderr is kept for messages."""
 
     def __init__(self, remote: Remote, command: str, stdin: int) -> None:
+        self._first = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
+        try:
+            self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
+        except BaseException:
+            self._errors.close()
+            raise
 
     def send(self, write: Callable[[IO[bytes]], None]) -> None:
         """Write to its stdin and close that. Raises JobError with its last words when it stopped reading."""
@@ -340,18 +259,27 @@ class _Connection:
                 write(stdin)
         except OSError as error:
             self.end()
-            raise JobError(f"the code did not go over: {self.last_words() or error}") from error
+            words = self.last_words()
+            self.close()
+            raise JobError(f"the code did not go over: {words or error}") from error
         except BaseException:
             self.close()
             raise
 
-    def ready(self, timeout_s: float) -> bool:
-        """Is there something to read (or its end) within timeout_s?"""
-        return bool(select.select([self._stdout], [], [], timeout_s)[0])
+    def begins_within(self, timeout_s: float) -> bool:
+        """Does it write something within timeout_s? What that was comes with `chunks`."""
+        self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
+        return bool(self._first)
+
+    def end_within(self, timeout_s: float) -> bool:
+        """Does it end within timeout_s, and well?"""
+        return self._ready(timeout_s) and self.end() == 0
 
     def chunks(self, deadline: float | None) -> Iterator[bytes]:
         """What it writes, until its end or the deadline."""
-        while deadline is None or self.ready(max(0.0, deadline - time.monotonic())):
+        if self._first:
+            yield self._first
+        while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
             data = os.read(self._stdout, _READ_BYTES)
             if not data:
                 return
@@ -376,6 +304,10 @@ class _Connection:
         if self._process.stdout:
             self._process.stdout.close()
         self._errors.close()
+
+    def _ready(self, timeout_s: float) -> bool:
+        """Is there something to read, or its end?"""
+        return bool(select.select([self._stdout], [], [], timeout_s)[0])
 
     @property
     def _stdout(self) -> int:

@@ -20,7 +20,7 @@ ORDER = (
     ("remote",),
     ("stack",),
     ("cluster",),
-    ("lifecycle", "logs"),
+    ("lifecycle", "logs", "bundle", "job_model"),
     ("job",),
     ("plugins",),
     ("cli",),

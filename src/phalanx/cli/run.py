@@ -102,8 +102,9 @@ def _sent(progress: Any) -> None:
 
 def _print_processes(cluster: Cluster, spec: JobSpec) -> int:
     from phalanx.job import processes
+    from phalanx.launchers import load
 
-    for process in processes(spec, cluster.roster()):
+    for process in processes(load(spec.launcher), spec, cluster.roster()):
         variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(process.env.items()))
         say(f"{process.node}: {variables}{' ' if variables else ''}{shlex.join(process.argv)}")
     return 0

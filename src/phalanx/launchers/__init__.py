@@ -16,5 +16,10 @@ LAUNCHERS = {
 
 
 def load(name: str) -> Launcher:
-    """The launcher's module. Raises KeyError for a name that LAUNCHERS does not hold."""
+    """The launcher's module. Raises RefusedError for a name that LAUNCHERS does not hold."""
+    if name not in LAUNCHERS:
+        # Not at the top: every starter and keeper imports this package, and dataclasses take 15 ms.
+        from phalanx.node.process import RefusedError
+
+        raise RefusedError(f"there is no launcher '{name}'\nThere are: {', '.join(LAUNCHERS)}.")
     return cast("Launcher", importlib.import_module(LAUNCHERS[name]))

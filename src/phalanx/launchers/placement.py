@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Optional, Sequence
 
-from phalanx.node.process import JobDescription, PlacementError
+from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Node, Roster
 
 
@@ -12,7 +12,7 @@ def place(job: JobDescription, roster: Roster, default_per_node: Optional[int] =
     """Node name → number of processes, in the roster's order; nodes that get none are left out.
 
     -n fills the nodes one by one, each up to -N (or its slots); without -n every node gets its share.
-    `default_per_node` stands in for a missing -N when -n is missing too. Raises PlacementError.
+    `default_per_node` stands in for a missing -N when -n is missing too. Raises RefusedError.
     """
     per_node = job.per_node or (default_per_node if job.processes is None else None)
     room = {node.name: _room(node, per_node) for node in roster.nodes}
@@ -25,7 +25,7 @@ def _room(node: Node, per_node: Optional[int]) -> int:
     if per_node is None:
         return node.slots
     if per_node > node.slots:
-        raise PlacementError(
+        raise RefusedError(
             f"{per_node} processes per node were asked for; {node.name} has {_slots(node.slots)}.\n"
             "Ask for fewer with -N, or set `slots:` in phalanx.yaml."
         )
@@ -35,7 +35,7 @@ def _room(node: Node, per_node: Optional[int]) -> int:
 def _fill(job: JobDescription, room: Dict[str, int]) -> Dict[str, int]:
     left = job.processes or 0
     if left > sum(room.values()):
-        raise PlacementError(_too_many(job, list(room.values())))
+        raise RefusedError(_too_many(job, list(room.values())))
     placed = {}
     for name, most in room.items():
         placed[name] = min(most, left)

@@ -11,8 +11,8 @@ RUNNER = "runner.pyz"
 WORK = "work"
 
 
-class PlacementError(ValueError):
-    """The job does not fit on the roster; the text says what was asked for and what there is."""
+class RefusedError(ValueError):
+    """The launcher can't take this job: its first line says what was asked for and what there is."""
 
 
 @dataclass(frozen=True)
@@ -78,5 +78,5 @@ class Launcher(Protocol):
     ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
 
     def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
-        """Every process to start. Raises PlacementError when the roster can't take the job."""
+        """Every process to start. Raises RefusedError when the roster can't take the job."""
         ...

@@ -191,6 +191,7 @@ class Conductor:
             self._fail(f"{channel.node} was lost: {channel.error}", 1)
         else:
             self._fail(f"{channel.node} can't be reached: {channel.error}", 1)
+        self._running = {number for number in self._running if self._members[number].node != channel.node}
         self._wind_down(0.0)
 
     def _request(self, agent: int, host: str, command: str) -> None:

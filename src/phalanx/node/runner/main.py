@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import List
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Callable, List, NoReturn
+
+    from phalanx.node.process import Launcher
 
 
-def main(arguments: List[str]) -> int:
-    """Run one verb; returns an exit status."""
-    verb, *rest = arguments
-    return _VERBS[verb](rest)
+def entry(load: Callable[[str], Launcher]) -> NoReturn:
+    """Called by the zipapp's __main__, which knows the launchers; nothing below them does."""
+    verb, *words = sys.argv[1:]
+    if verb == "submit":
+        from phalanx.node.runner.submit import submit
 
-
-def _submit(words: List[str]) -> int:
-    from phalanx.node.runner.submit import submit
-
-    return submit(words[0], detach="--detach" in words)
+        sys.exit(submit(words[0], load, detach="--detach" in words))
+    sys.exit(_VERBS[verb](words))
 
 
 def _follow(words: List[str]) -> int:
@@ -67,7 +70,6 @@ def _reap(words: List[str]) -> int:
 
 
 _VERBS = {
-    "submit": _submit,
     "follow": _follow,
     "stop": _stop,
     "list": _list,
@@ -76,8 +78,3 @@ _VERBS = {
     "agent": _agent,
     "reap": _reap,
 }
-
-
-def entry() -> None:
-    """Called by the zipapp's __main__."""
-    sys.exit(main(sys.argv[1:]))

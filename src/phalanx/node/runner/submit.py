@@ -7,12 +7,12 @@ import os
 import resource
 import select
 import socket
+import sys
 import time
 import traceback
-from typing import Any, Dict, Sequence
+from typing import Any, Callable, Dict, Sequence, Tuple
 
-from phalanx import launchers
-from phalanx.node.process import JobDescription, PlacementError, Process
+from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
 from phalanx.node.roster import Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
@@ -24,20 +24,25 @@ from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, spaw
 _ROSTER = os.environ.get("PHALANX_ROSTER", "/opt/phalanx/roster.json")
 _ENGINE_WITHIN_S = 10.0
 
+Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
 
-def submit(directory: str, detach: bool) -> int:
+
+def submit(directory: str, load: Load, detach: bool) -> int:
     """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status."""
     os.umask(0o077)
     with open(os.path.join(directory, "job.json")) as file:
         job = json.load(file)
-    with open(_ROSTER) as file:
-        states.write_file(os.path.join(directory, "roster.json"), file.read())
+    try:
+        with open(_ROSTER) as file:
+            states.write_file(os.path.join(directory, "roster.json"), file.read())
+    except FileNotFoundError:
+        sys.exit(f"there is no {_ROSTER}: this is not the head of a cluster that is ready")
     with open_listener(job["id"]) as door:
-        _daemonize(directory, job, door)
+        _daemonize(directory, job, load, door)
     return 0 if detach else follow(directory)
 
 
-def _daemonize(directory: str, job: Dict[str, Any], door: socket.socket) -> None:
+def _daemonize(directory: str, job: Dict[str, Any], load: Load, door: socket.socket) -> None:
     """Fork twice, so that the runner is nobody's child and has no terminal; returns when it has written its state."""
     began_read, began_write = os.pipe()
     pid = os.fork()
@@ -57,7 +62,7 @@ def _daemonize(directory: str, job: Dict[str, Any], door: socket.socket) -> None
         state = {**states.initial(job), "runner": states.this_runner()}
         states.write(directory, state)
         os.close(began_write)
-        _run(directory, job, state, door)
+        _run(directory, job, load, state, door)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -75,14 +80,14 @@ def _detach_streams(directory: str) -> None:
     os.chdir("/")
 
 
-def _run(directory: str, job: Dict[str, Any], state: states.State, door: socket.socket) -> None:
+def _run(directory: str, job: Dict[str, Any], load: Load, state: states.State, door: socket.socket) -> None:
     for name in (MARK, STARTER_SOCKET, RUNNER_SOCKET):
         os.environ.pop(name, None)
     _raise_file_limit()
     try:
-        description, roster, processes = _describe(directory, job)
+        description, roster, processes = _describe(directory, job, load(job["launcher"]))
         Conductor(description, roster, processes, state, door).run()
-    except PlacementError as error:
+    except RefusedError as error:
         _end_early(directory, state, str(error), 2)
     except Exception as error:
         traceback.print_exc()
@@ -101,8 +106,9 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _describe(directory: str, job: Dict[str, Any]) -> tuple[JobDescription, Roster, Sequence[Process]]:
-    launcher = launchers.load(job["launcher"])
+def _describe(
+    directory: str, job: Dict[str, Any], launcher: Launcher
+) -> Tuple[JobDescription, Roster, Sequence[Process]]:
     with open(os.path.join(directory, "roster.json")) as file:
         roster = Roster.from_json(file.read())
     description = JobDescription(

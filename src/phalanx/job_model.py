@@ -1,0 +1,123 @@
+"""What a job is, as data: what the user asks for, and how it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import JobError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+
+
+class JobState(str, Enum):
+    """In the order in which a job passes through them; the last four are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
+
+    `env` reaches the processes through files and connections that only the job user can read, never through argv.
+    """
+
+    command: tuple[str, ...]
+    launcher: str = "mpi"
+    processes: int | None = None
+    per_node: int | None = None
+    name: str | None = None
+    directory: Path = Path()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise JobError("there is no command to run", "phalanx run -- python train.py")
+        for flag, value in (("-n", self.processes), ("-N", self.per_node)):
+            if value is not None and value < 1:
+                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """What the end of a job found on one node. `clean`: proved that nothing of it is left; `killed` had to be ended."""
+
+    node: str
+    clean: bool
+    killed: int
+    message: str
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment. Times are seconds since 1970 on the head's clock.
+
+    exit_code   of the first process that failed, 128 + signal, 127 for a missing command; None unless it ended itself
+    message     what ended it, and where
+    tail        the last lines of the first process that failed
+    nodes       one verdict per node, once it has ended
+    """
+
+    id: str
+    name: str
+    launcher: str
+    command: tuple[str, ...]
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    processes: int
+    exit_code: int | None
+    message: str
+    tail: tuple[str, ...]
+    nodes: tuple[NodeVerdict, ...]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
+        """From what state.json holds."""
+        own = {name: record[name] for name in cls.__dataclass_fields__}
+        own["state"] = JobState(record["state"])
+        own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
+        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])
+        return cls(**own)
+
+    @property
+    def killed(self) -> int:
+        """Processes that were left when the job ended and had to be ended, over all nodes."""
+        return sum(verdict.killed for verdict in self.nodes)
+
+    @property
+    def verified(self) -> bool:
+        """Is it proved that no process of it is left on any node?"""
+        return self.state.final and all(verdict.clean for verdict in self.nodes)
+
+    @property
+    def process_exit_code(self) -> int:
+        """What `phalanx run` exits with."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 130 if self.state is JobState.STOPPED else 1
+
+    def duration_s(self, now: float) -> float:
+        """From its start (0 before it) to its end, or to now."""
+        return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}

@@ -1,0 +1,118 @@
+"""What goes over with a job: the code as it is, without what is made again from it, and one runner."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx import bundle
+from phalanx.errors import JobError
+
+
+def unpack(tree: bundle.CodeTree, into: Path, progress=lambda _: None) -> Path:
+    """With the real tar, as on the head."""
+    buffer = io.BytesIO()
+    bundle.write_tar(buffer, {"job.json": b"{}"}, tree, "work", progress)
+    into.mkdir()
+    subprocess.run(["tar", "-x", "-f", "-", "-C", str(into)], input=buffer.getvalue(), check=True)
+    return into / "work"
+
+
+def test_the_copy_is_the_directory(tmp_path):
+    code = tmp_path / "code"
+    (code / "sub" / "empty").mkdir(parents=True)
+    names = ["a b", "new\nline", "-dash", "ünïcode", "q'uote\"", "x" * 200, os.fsdecode(b"not-utf8-\xff\xfe")]
+    for name in names:
+        (code / "sub" / name).write_bytes(os.fsencode(name))
+    (code / "run.sh").write_text("#!/bin/sh\n")
+    (code / "run.sh").chmod(0o755)
+    (code / "link").symlink_to("sub/a b")
+    (code / "dangling").symlink_to("/nowhere")
+    (code / "dirlink").symlink_to("sub")
+    os.mkfifo(code / "fifo")
+    work = unpack(bundle.scan(code), tmp_path / "out")
+    assert {path.name for path in (work / "sub").iterdir()} == {*names, "empty"}
+    assert all((work / "sub" / name).read_bytes() == os.fsencode(name) for name in names)
+    assert os.access(work / "run.sh", os.X_OK)
+    assert (work / "link").readlink() == Path("sub/a b")
+    assert (work / "dangling").readlink() == Path("/nowhere")
+    assert (work / "dirlink").is_symlink()
+    assert not (work / "fifo").exists()
+    assert (tmp_path / "out" / "job.json").read_bytes() == b"{}"
+
+
+def test_what_is_made_again_or_of_this_machine_stays_here(tmp_path):
+    for name in (
+        ".git/HEAD",
+        ".venv/x",
+        "node_modules/x",
+        "__pycache__/x",
+        "env/pyvenv.cfg",
+        "keep/a.pyc",
+        "keep/a.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [entry.name for entry in bundle.scan(tmp_path).entries] == ["keep", "keep/a.py"]
+
+
+def test_too_much_is_refused_and_much_is_warned_of_with_what_it_is(tmp_path, monkeypatch):
+    (tmp_path / "data.bin").write_bytes(b"x" * 3000)
+    tree = bundle.scan(tmp_path)
+    tree.check()
+    assert tree.warning == ""
+    monkeypatch.setattr(bundle, "WARN_BYTES", 1000)
+    assert "2.9 KiB of code go over, most of it 'data.bin' (2.9 KiB)" in tree.warning
+    monkeypatch.setattr(bundle, "MOST_BYTES", 2000)
+    with pytest.raises(JobError, match=r"data\.bin"):
+        tree.check()
+
+
+def test_progress_tells_files_and_bytes(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a").write_bytes(b"12345")
+    seen: list[bundle.SendProgress] = []
+    unpack(bundle.scan(code), tmp_path / "out", seen.append)
+    assert seen == [bundle.SendProgress(1, 5, 5)]
+
+
+def test_a_file_that_grows_or_shrinks_meanwhile_spoils_nothing(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    for name in ("a-growing", "b-gone", "c-last"):
+        (code / name).write_bytes(b"12345")
+    tree = bundle.scan(code)
+    (code / "a-growing").write_bytes(b"1234567890")
+    work = unpack(tree, tmp_path / "out")
+    assert (work / "a-growing").read_bytes() == b"1234567890"
+    (code / "b-gone").unlink()
+    with pytest.raises(JobError, match="b-gone"):
+        unpack(tree, tmp_path / "out2")
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(JobError, match="not a directory"):
+        bundle.scan(tmp_path / "missing")
+
+
+def test_the_runner_is_the_same_bytes_for_the_same_sources(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    first = bundle.runner_zip()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "two"))
+    assert bundle.runner_zip() == first
+    [kept] = (tmp_path / "one" / "phalanx").iterdir()
+    assert kept.read_bytes() == first
+
+
+def test_the_runner_needs_nothing_but_a_python(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    runner = tmp_path / "runner.pyz"
+    runner.write_bytes(bundle.runner_zip())
+    done = subprocess.run([sys.executable, "-IS", runner, "reap", "no-such-job"], capture_output=True, check=True)
+    assert done.stdout == b'{"ended": [], "killed": [], "left": []}\n'

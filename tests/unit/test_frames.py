@@ -1,0 +1,85 @@
+"""Frames and lines, however the network cuts them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.errors import JobError
+from phalanx.logs import LONGEST_LINE_BYTES, FollowDecoder, LineBuffer, OutputLine
+from phalanx.node.runner import follow as wire
+from phalanx.node.runner import frames
+
+PAYLOADS = st.lists(st.tuples(st.integers(1, 14), st.integers(0, 2**32 - 1), st.binary(max_size=300)), max_size=8)
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(data[start : start + size])
+        start += size
+    return [*pieces, data[start:]]
+
+
+@given(PAYLOADS, st.lists(st.integers(1, 40)), st.binary(max_size=50).filter(lambda noise: b"\0" not in noise))
+def test_frames_survive_any_cut_and_any_login_script(payloads, sizes, noise):
+    sent = b"".join(frames.pack(kind, number, payload, frames.STDERR) for kind, number, payload in payloads)
+    reader = frames.FrameReader(preamble=True)
+    got = [frame for piece in cut(noise + frames.MAGIC + sent, sizes) for frame in reader.feed(piece)]
+    assert got == [(kind, frames.STDERR, number, payload) for kind, number, payload in payloads]
+    assert reader.preamble == noise
+
+
+def test_what_is_no_frame_is_refused_before_memory_is_taken():
+    with pytest.raises(frames.ChannelBrokenError, match="frame of"):
+        list(frames.FrameReader().feed(b"\xff" * 12))
+    with pytest.raises(frames.ChannelBrokenError, match="login scripts"):
+        list(frames.FrameReader(preamble=True).feed(b"x" * 100_000))
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"\xff", b"\n", b"\r", b"\r\n", b"long line "]), max_size=40),
+    st.lists(st.integers(1, 9)),
+)
+def test_lines_are_the_same_however_they_were_cut(parts, sizes):
+    data = b"".join(parts)
+    buffer = LineBuffer()
+    lines = [line for piece in cut(data, sizes) for line in buffer.feed(piece)] + buffer.end()
+    whole = LineBuffer()
+    assert lines == whole.feed(data) + whole.end()
+    assert b"".join(lines) == data.replace(b"\r", b"").replace(b"\n", b"")
+
+
+def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
+    buffer = LineBuffer()
+    pieces = [line for _ in range(64) for line in buffer.feed(b"x" * 65_000)]
+    assert {len(piece) for piece in pieces} == {LONGEST_LINE_BYTES}
+    assert sum(map(len, pieces + buffer.end())) == 64 * 65_000
+
+
+def frame(kind: int, payload: bytes, position: int = 0, number: int = 0, stream: int = 1) -> bytes:
+    return wire.HEADER.pack(kind, stream, number, len(payload), position, 5_000_000_000) + payload
+
+
+def test_followed_output_is_whole_lines_of_each_process():
+    process = json.dumps({"number": 0, "label": "3", "node": "worker2", "file": "rank-3.log"}).encode()
+    sent = b"welcome!\n" + wire.MAGIC + frame(wire.PROCESS, process)
+    sent += frame(wire.OUTPUT, b"one\ntw", 1) + frame(wire.OUTPUT, b"oops", 2, stream=2) + frame(wire.OUTPUT, b"o\n", 3)
+    sent += frame(wire.ENDED_PROCESS, b"", 4) + frame(wire.STATE, b'{"state": "running"}', 4)
+    decoder = FollowDecoder()
+    events = [event for byte in sent for event in decoder.feed(bytes([byte]))]
+    assert events == [
+        OutputLine("3", "worker2", "stdout", 5.0, b"one"),
+        OutputLine("3", "worker2", "stdout", 5.0, b"two"),
+        OutputLine("3", "worker2", "stderr", 5.0, b"oops"),
+        {"state": "running"},
+    ]
+    assert decoder.position == 4
+
+
+def test_a_head_that_answers_with_something_else_is_told():
+    with pytest.raises(JobError, match="something else"):
+        list(FollowDecoder().feed(b"y" * 100_000))

@@ -1,0 +1,295 @@
+"""Jobs from submit to their proven end, on nodes that are this machine (see fake_nodes)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster, marked
+
+from phalanx.errors import JobError
+from phalanx.job import Job, JobSpec, JobState, JobStatus, OutputLine, list_jobs, open_job, processes, submit
+from phalanx.launchers import load
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    """Two nodes; in the end no job of the test may have left anything."""
+    cluster = FakeCluster(tmp_path)
+    yield cluster
+    for job in list_jobs(cluster):
+        Job(cluster, job.id).stop()
+        assert marked(job.id) == []
+
+
+def run(cluster, code: Path, *command: str, launcher: str = "exec", **options):
+    """(lines as "process: text", final status)"""
+    job = submit(cluster, JobSpec(command, launcher, directory=code, **options))
+    return outcome(job.follow())
+
+
+def outcome(events) -> tuple[list[str], JobStatus]:
+    lines, status = [], None
+    for event in events:
+        if isinstance(event, OutputLine):
+            lines.append(f"{event.process}: {event.data.decode()}")
+        else:
+            status = event
+    assert status is not None
+    return lines, status
+
+
+def wait_for_line(events, text: str) -> None:
+    """Follow until a line with this text comes."""
+    for event in events:
+        if isinstance(event, OutputLine) and text in event.data.decode():
+            return
+    raise AssertionError(f"{text!r} never came")
+
+
+def test_every_rank_runs_in_the_copy_with_its_variables(cluster, code):
+    (code / "data.txt").write_text("from here\n")
+    script = "cat data.txt; echo $RANK of $WORLD_SIZE at $MASTER_ADDR, $GREETING, $PHALANX_JOB"
+    lines, status = run(cluster, code, "sh", "-c", script, env={"GREETING": 'it\'s "me"'})
+    assert sorted(lines) == [
+        '0: 0 of 2 at deeplearning-worker1, it\'s "me", ' + status.id,
+        "0: from here",
+        '1: 1 of 2 at deeplearning-worker1, it\'s "me", ' + status.id,
+        "1: from here",
+    ]
+    assert (status.state, status.exit_code, status.processes) == (JobState.SUCCEEDED, 0, 2)
+    assert status.verified
+    assert status.killed == 0
+    assert [verdict.node for verdict in status.nodes] == ["deeplearning-worker1", "deeplearning-worker2"]
+
+
+def test_the_first_failure_ends_the_job_and_is_shown(cluster, code):
+    script = 'if [ $RANK = 1 ]; then seq 30; exit 3; fi; trap "exit 9" TERM; sleep 60 & wait'
+    _, status = run(cluster, code, "sh", "-c", script)
+    assert (status.state, status.exit_code) == (JobState.FAILED, 3)
+    assert status.message == "rank 1 on deeplearning-worker2 ended with exit code 3"
+    assert status.tail == tuple(str(number) for number in range(11, 31))
+    assert status.verified
+
+
+def test_a_signal_is_named_and_counts_as_in_a_shell(cluster, code):
+    _, status = run(cluster, code, "sh", "-c", "[ $RANK = 0 ] && sleep 60; kill -SEGV $$")
+    assert status.message == "rank 1 on deeplearning-worker2 was ended by SIGSEGV"
+    assert status.process_exit_code == 128 + signal.SIGSEGV
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi", "torchrun"])
+def test_a_missing_command_is_told_once_before_any_rank_starts(cluster, code, launcher):
+    lines, status = run(cluster, code, "nosuch", launcher=launcher)
+    assert status.exit_code == 127
+    assert status.message.startswith("command 'nosuch' is not on deeplearning-worker1, deeplearning-worker2 (PATH ")
+    assert [line for line in lines if line[0].isdigit()] == []
+    assert status.started_at is None
+    assert status.verified
+
+
+def test_more_processes_than_slots_are_refused(cluster, code):
+    _, status = run(cluster, code, "true", processes=9)
+    assert (status.exit_code, status.nodes) == (2, ())
+    assert "2 nodes have room for 4" in status.message
+    spec = JobSpec(("true",), "exec", processes=9, directory=code)
+    with pytest.raises(JobError, match="have room for 4"):
+        processes(load("exec"), spec, cluster.roster)
+
+
+def test_a_dry_run_shows_what_would_run(cluster, code):
+    planned = processes(load("exec"), JobSpec(("train", "-x"), "exec", directory=code), cluster.roster)
+    assert [(process.node[-1], process.argv) for process in planned] == [("1", ("train", "-x")), ("2", ("train", "-x"))]
+
+
+def test_a_node_that_refuses_is_named_with_what_ssh_said(cluster, code):
+    cluster.down("deeplearning-worker2")
+    _, status = run(cluster, code, "sleep", "60")
+    assert status.state is JobState.FAILED
+    assert status.message.startswith("deeplearning-worker2 can't be reached: ssh: connect to host")
+    assert [verdict.clean for verdict in status.nodes] == [True, False]
+    assert "Connection refused" in status.nodes[1].message
+
+
+def test_a_login_script_that_prints_spoils_nothing(cluster, code):
+    cluster.greet("Welcome to this node!\n")
+    lines, status = run(cluster, code, "echo", "hi")
+    assert sorted(lines) == ["0: hi", "1: hi"]
+    assert status.exit_code == 0
+
+
+def test_any_bytes_are_kept(cluster, code):
+    (code / "out.py").write_text("import os\nos.write(1, bytes(range(256)) * 300)\nos.write(2, b'no newline')\n")
+    job = submit(cluster, JobSpec(("python3", "out.py"), "exec", processes=1, directory=code))
+    events = list(job.follow())
+    kept = Path(job.directory, "output", "rank-0.log").read_bytes()
+    assert kept in (bytes(range(256)) * 300 + b"no newline", b"no newline" + bytes(range(256)) * 300)
+    assert [event.data for event in events if isinstance(event, OutputLine) and event.stream == "stderr"] == [
+        b"no newline"
+    ]
+
+
+def test_what_leaves_its_parent_session_and_environment_is_found_and_ended(cluster, code):
+    (code / "escape.sh").write_text("(setsid env -i sh -c 'sleep 300 & exec sleep 300' &) ; exit 0\n")
+    _, status = run(cluster, code, "sh", "escape.sh", processes=1)
+    assert status.state is JobState.SUCCEEDED
+    assert status.verified
+    assert status.killed >= 1
+    assert "sleep" in status.nodes[0].message
+
+
+def test_stop_ends_it_everywhere_and_leaves_others_alone(cluster, code):
+    other = submit(cluster, JobSpec(("sleep", "300"), "exec", directory=code), detach=True)
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; sleep 300"), "exec", directory=code))
+    wait_for_line(job.follow(), "on")
+    status = job.stop()
+    assert (status.state, status.exit_code, status.process_exit_code) == (JobState.STOPPED, None, 130)
+    assert status.verified
+    assert marked(job.id) == []
+    assert len(marked(other.id)) == 2
+    assert job.stop() == status
+    assert other.status().state is JobState.RUNNING
+
+
+def test_a_runner_that_is_killed_takes_the_job_with_it(cluster, code):
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
+    events = job.follow()
+    wait_for_line(events, "on")
+    os.kill(runner_pid(job), signal.SIGKILL)
+    _, status = outcome(events)
+    assert status.state is JobState.LOST
+    assert status.verified
+    assert marked(job.id) == []
+    assert job.status().state is JobState.LOST
+
+
+def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(cluster, code):
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec env -u NOTHING sleep 300"), "exec", directory=code))
+    events = job.follow()
+    wait_for_line(events, "on")
+    kill_starter(job, "deeplearning-worker2")
+    _, status = outcome(events)
+    assert status.message.startswith("deeplearning-worker2 was lost")
+    assert status.verified
+    assert marked(job.id) == []
+
+
+def test_leaving_changes_nothing_and_coming_back_shows_all(cluster, code):
+    job = submit(
+        cluster,
+        JobSpec(("sh", "-c", "echo $RANK; sleep 0.2; echo bye"), "exec", directory=code, name="mine"),
+        detach=True,
+    )
+    assert job.wait(timeout_s=10).exit_code == 0
+    again = open_job(cluster, "mine")
+    lines, status = outcome(again.follow(wait=False))
+    assert sorted(lines) == ["0: 0", "0: bye", "1: 1", "1: bye"]
+    assert status == job.status() == list_jobs(cluster)[0]
+    assert outcome(again.follow(process="1"))[0] == ["1: 1", "1: bye"]
+
+
+def test_a_broken_connection_is_made_again_from_where_it_broke(cluster, code, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    (code / "count.sh").write_text("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.05; done\n")
+    job = submit(cluster, JobSpec(("sh", "count.sh"), "exec", directory=code))
+    lines = []
+    for event in job.follow():
+        if isinstance(event, OutputLine):
+            lines.append(f"{event.process}: {event.data.decode()}")
+        if lines and lines[-1] == "0: line 3":
+            kill_followers(job)
+    expected = [f"line {number}" for number in range(1, 9)]
+    for rank in ("0", "1"):
+        assert [line[3:] for line in lines if line[0] == rank] == expected
+
+
+def test_jobs_are_found_by_what_people_remember(cluster, code):
+    assert list_jobs(cluster) == []
+    with pytest.raises(JobError, match="has no jobs"):
+        open_job(cluster)
+    first = submit(cluster, JobSpec(("true",), "exec", directory=code, name="train"), detach=True)
+    first.wait(10)
+    second = submit(cluster, JobSpec(("true",), "exec", directory=code), detach=True)
+    second.wait(10)
+    assert open_job(cluster, None).id in (first.id, second.id)
+    assert open_job(cluster, "train").id == first.id
+    assert open_job(cluster, second.id[-4:]).id == second.id
+    with pytest.raises(JobError, match="is the id of 2 jobs"):
+        open_job(cluster, first.id[:4])
+    with pytest.raises(JobError, match="no job 'nothing'"):
+        open_job(cluster, "nothing")
+
+
+def test_a_head_that_does_not_take_the_job_is_told(cluster, code):
+    (cluster.root / "roster.json").unlink()
+    with pytest.raises(JobError, match=r"did not take the job: .*roster\.json"):
+        submit(cluster, JobSpec(("true",), "exec", directory=code))
+    (cluster.root / "shared").rename(cluster.root / "away")
+    (cluster.root / "shared").touch()
+    with pytest.raises(JobError, match=r"the code did not go over|did not take"):
+        submit(cluster, JobSpec(("true",), "exec", directory=code))
+    (cluster.root / "shared").unlink()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"command": ()}, "no command"),
+        ({"processes": 0}, "-n is 0"),
+        ({"per_node": -1}, "-N is -1"),
+        ({"name": "a b"}, "'a b'"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused(changes, words):
+    with pytest.raises(JobError, match=words):
+        JobSpec(**{"command": ("true",), **changes})
+
+
+def test_mpi_ranks_keep_their_own_output_and_exit_code(cluster, code):
+    (code / "rank.py").write_text(
+        "import os, sys\nrank = os.environ['OMPI_COMM_WORLD_RANK']\n"
+        "print('\\n'.join(f'{rank}.{i}' for i in range(20000)))\nsys.exit(5 if rank == '1' else 0)\n"
+    )
+    lines, status = run(cluster, code, "python3", "rank.py", launcher="mpi", processes=2)
+    assert [line for line in lines if line.startswith("1: ")] == [f"1: 1.{number}" for number in range(20000)]
+    assert status.exit_code == 5
+    assert status.message == "rank 1 on deeplearning-worker1 ended with exit code 5"
+
+
+def runner_pid(job: Job) -> int:
+    import json
+
+    return json.loads(Path(job.directory, "state.json").read_text())["runner"]["pid"]
+
+
+def kill_starter(job: Job, node: str) -> None:
+    """SIGKILL, as when the node's kernel does it for want of memory."""
+    _kill(lambda words, env: "starter" in words and job.id in words and f"FAKE_NODE={node}" in env)
+
+
+def kill_followers(job: Job) -> None:
+    """The connection breaks: what was on its way is lost."""
+    _kill(
+        lambda words, env: words[3:5] in (["follow", job.directory], ["submit", job.directory]) and "MASTER" not in env,
+        job,
+    )
+
+
+def _kill(chosen, job: Job | None = None) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            env = (process / "environ").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if chosen(words, env) and not (job and int(process.name) == runner_pid(job)):
+            os.kill(int(process.name), signal.SIGKILL)

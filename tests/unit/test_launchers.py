@@ -1,0 +1,114 @@
+"""Launchers describe processes and start none: what each would start, read off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_nodes import roster
+
+from phalanx.launchers import LAUNCHERS, load
+from phalanx.node.process import JobDescription, RefusedError
+
+JOB = JobDescription("1", "exec", ("python", "t.py"), "/efs/.phalanx/jobs/1", master_port=29500)
+ROSTER = roster(nodes=3, slots=4)
+
+
+def ranks(launcher: str, **changes) -> dict[str, int]:
+    """Node (by its number) → processes."""
+    total: dict[str, int] = {}
+    for process in load(launcher).processes(replace(JOB, launcher=launcher, **changes), ROSTER):
+        for node, count in process.ranks.items():
+            total[node[-1]] = total.get(node[-1], 0) + count
+    return total
+
+
+@pytest.mark.parametrize(
+    ("launcher", "asked", "placed"),
+    [
+        ("mpi", {}, {"1": 4, "2": 4, "3": 4}),
+        ("torchrun", {}, {"1": 4, "2": 4, "3": 4}),
+        ("exec", {}, {"1": 1, "2": 1, "3": 1}),
+        ("mpi", {"processes": 5}, {"1": 4, "2": 1}),
+        ("mpi", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
+        ("exec", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
+        ("torchrun", {"processes": 4, "per_node": 2}, {"1": 2, "2": 2}),
+        ("exec", {"processes": 3, "per_node": 1}, {"1": 1, "2": 1, "3": 1}),
+    ],
+)
+def test_processes_go_where_n_and_per_node_say(launcher, asked, placed):
+    assert ranks(launcher, **asked) == placed
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"processes": 13}, "13 processes were asked for; 3 nodes have room for 12"),
+        ({"per_node": 5}, "deeplearning-worker1 has 4 slots"),
+        ({"processes": 4, "per_node": 1}, r"3 nodes at 1 per node \(-N\) have room for 3"),
+    ],
+)
+def test_more_than_there_is_room_for_is_refused_with_the_numbers(launcher, asked, words):
+    with pytest.raises(RefusedError, match=words):
+        ranks(launcher, **asked)
+
+
+def test_an_unknown_launcher_is_refused_with_those_there_are():
+    with pytest.raises(RefusedError, match="mpi, torchrun, exec"):
+        load("mpx")
+
+
+def test_exec_numbers_ranks_densely_and_names_the_first_node():
+    processes = load("exec").processes(replace(JOB, processes=5), ROSTER)
+    last = processes[-1]
+    assert [process.env["RANK"] for process in processes] == ["0", "1", "2", "3", "4"]
+    assert last.node == "deeplearning-worker2"
+    assert last.env == {
+        "RANK": "4",
+        "WORLD_SIZE": "5",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "deeplearning-worker1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_torchrun_meets_on_the_first_node():
+    first, *_, last = load("torchrun").processes(JOB, ROSTER)
+    assert first.argv[:7] == (
+        *("torchrun", "--nnodes=3", "--node-rank=0", "--nproc-per-node=4"),
+        *("--master-addr=deeplearning-worker1", "--master-port=29500", "--no-python"),
+    )
+    assert last.argv[2] == "--node-rank=2"
+    assert last.argv[-2:] == ("python", "t.py")
+
+
+def test_torchrun_takes_a_script_as_torchrun_itself_does():
+    assert load("torchrun").processes(replace(JOB, command=("t.py", "-x")), ROSTER)[0].command == (
+        "python3",
+        "t.py",
+        "-x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "hostfile", "argv"),
+    [
+        ("mpiexec (OpenRTE) 4.1.4", "deeplearning-worker1 slots=4\ndeeplearning-worker2 slots=1\n", "--hostfile"),
+        ("HYDRA build details:\n Version: 5.0.2", "deeplearning-worker1:4\ndeeplearning-worker2:1\n", "-f"),
+        ("", "deeplearning-worker1 slots=4\ndeeplearning-worker2 slots=1\n", "--hostfile"),
+    ],
+)
+def test_mpi_speaks_to_the_engine_that_is_there(engine, hostfile, argv):
+    [mpiexec] = load("mpi").processes(replace(JOB, processes=5, engine=engine), ROSTER)
+    assert mpiexec.files["hostfile"] == hostfile
+    assert mpiexec.argv[:5] == ("mpiexec", argv, "/efs/.phalanx/jobs/1/hostfile", "-n", "5")
+    assert mpiexec.argv[-2:] == ("python", "t.py")
+
+
+def test_no_variable_of_the_user_is_in_an_argument():
+    for launcher in LAUNCHERS:
+        for process in load(launcher).processes(replace(JOB, env={"TOKEN": "s3cret"}), ROSTER):
+            assert "s3cret" not in " ".join(process.argv)

@@ -1,0 +1,65 @@
+"""What ranks wrote is kept byte for byte, and its order is known."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.node.runner.output import ENDED, OutputReader, OutputWriter, file_name
+
+
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), st.binary(min_size=1, max_size=40)), max_size=30)
+)
+def test_the_merged_order_and_every_byte_come_back(tmp_path_factory, chunks):
+    directory = str(tmp_path_factory.mktemp("output"))
+    writer = OutputWriter(directory)
+    numbers = [writer.add(str(rank), "node", is_rank=True) for rank in range(3)]
+    for rank, stream, data in chunks:
+        writer.write(numbers[rank], stream, data)
+    assert writer.flush() == bool(chunks)
+    reader = OutputReader(directory)
+    assert [process["label"] for process in reader.refresh()] == ["0", "1", "2"]
+    got = [(record[3], record[4], reader.data(record)) for _, record in reader.records()]
+    assert got == chunks
+
+
+def test_reading_goes_on_from_a_position(tmp_path):
+    writer = OutputWriter(str(tmp_path))
+    number = writer.add("0", "node", is_rank=True)
+    writer.write(number, 1, b"first")
+    writer.flush()
+    reader = OutputReader(str(tmp_path))
+    position = [at for at, _ in reader.records()][-1]
+    writer.write(number, 1, b"second")
+    writer.ended(number, -9)
+    writer.flush()
+    later = OutputReader(str(tmp_path), position)
+    later.refresh()
+    records = [record for _, record in later.records()]
+    assert later.data(records[0]) == b"second"
+    assert records[1][2:] == (128 + 9, number, ENDED)
+    assert later.position == later.end() == 3
+
+
+def test_a_full_disk_ends_the_writing_and_not_the_job(tmp_path):
+    (tmp_path / "rank-0.log").symlink_to("/dev/full")
+    writer = OutputWriter(str(tmp_path))
+    number = writer.add("0", "node", is_rank=True)
+    for _ in range(3):
+        writer.write(number, 1, b"lost")
+    assert "No space left on device" in writer.error
+    assert not writer.flush()
+
+
+def test_the_tail_is_of_this_process_alone(tmp_path):
+    writer = OutputWriter(str(tmp_path))
+    first, second = (writer.add(str(rank), "node", is_rank=True) for rank in range(2))
+    writer.write(first, 1, b"".join(b"line %d\n" % number for number in range(100)))
+    writer.write(second, 1, b"other\n")
+    assert writer.tail(first, 2) == ["line 98", "line 99"]
+
+
+def test_a_label_can_not_leave_the_directory():
+    assert file_name("../../etc/passwd", is_rank=True) == "rank-.._.._etc_passwd.log"
+    assert file_name("torchrun@deeplearning-worker2", is_rank=False) == "torchrun@deeplearning-worker2.log"

@@ -1,0 +1,94 @@
+"""What is left of a job is ended and proved gone; nobody else's process is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from fake_nodes import marked
+
+from phalanx.node.runner.reaper import Sweep, find
+from phalanx.node.runner.system import MARK, process_stat
+
+JOB = f"test-{os.getpid()}"
+
+
+def start(script: str, job: str = JOB) -> subprocess.Popen[bytes]:
+    """A marked shell that has said "ready"."""
+    process = subprocess.Popen(
+        ["sh", "-c", script], env={**os.environ, MARK: job}, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    process.stdout.close()
+    return process
+
+
+def sweep(processes: list[subprocess.Popen[bytes]], grace_s: float = 5.0) -> dict[str, list[str]]:
+    work, deadline = Sweep(JOB, grace_s=grace_s), time.monotonic() + 10
+    while time.monotonic() < deadline:
+        report = work.step()
+        if report is not None:
+            return report
+        for process in processes:
+            process.poll()
+        time.sleep(0.005)
+    raise AssertionError("the sweep has no end")
+
+
+def test_nothing_is_left_where_nothing_was():
+    assert sweep([]) == {"ended": [], "killed": [], "left": []}
+
+
+def test_a_willing_process_is_asked_and_a_deaf_one_is_killed():
+    willing, deaf = start("echo ready; exec sleep 60"), start("trap '' TERM; echo ready; while :; do sleep 1; done")
+    report = sweep([willing, deaf], grace_s=0.2)
+    assert {f"sleep ({willing.pid})", f"sh ({deaf.pid})"} <= set(report["ended"])
+    assert f"sleep ({willing.pid})" not in report["killed"]
+    assert f"sh ({deaf.pid})" in report["killed"]
+    assert report["left"] == []
+    assert willing.wait() == -signal.SIGTERM
+    assert deaf.wait() == -signal.SIGKILL
+
+
+def test_a_stopped_process_is_ended_too():
+    process = start("echo ready; exec sleep 60")
+    process.send_signal(signal.SIGSTOP)
+    assert sweep([process])["killed"] == []
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_a_child_without_the_mark_belongs_to_its_parents_job():
+    parent = start("env -i sleep 60 & echo ready; wait")
+    found = find(JOB)
+    assert len(found) == 2
+    sweep([parent])
+    parent.wait()
+    assert find(JOB) == {}
+
+
+def test_another_jobs_process_and_the_users_are_not_touched():
+    other, ours = start("echo ready; exec sleep 60", job=JOB + "1"), start("echo ready; exec sleep 60")
+    user = subprocess.Popen(["sleep", "60"])
+    sweep([ours])
+    ours.wait()
+    assert marked(JOB) == []
+    assert other.poll() is None
+    assert user.poll() is None
+    for process in (other, user):
+        process.kill()
+        process.wait()
+
+
+def test_a_name_with_parentheses_and_spaces_is_read(tmp_path: Path):
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to("/usr/bin/sleep")
+    process = subprocess.Popen([program, "60"])
+    stat = process_stat(process.pid)
+    process.kill()
+    process.wait()
+    assert stat is not None
+    assert stat["parent"] == str(os.getpid())
+    assert process_stat(process.pid) is None
