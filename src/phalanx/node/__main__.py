@@ -25,10 +25,7 @@ def main(arguments: list[str]) -> int:
 
     if arguments == ["serve"]:
         daemon.serve(root)
-    if not boot.boot(root):
-        return 1
-    daemon.start(root)
-    return 0
+    return 0 if boot.boot(root) else 1
 
 
 def _give_up(settings: Settings, reason: str) -> int:

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, files, head, mount, outcome, trust
+from phalanx.node import account, contract, daemon, files, head, mount, outcome, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -20,9 +20,9 @@ _SCRIPT_S = 3000.0
 
 
 def boot(root: str = "") -> bool:
-    """Run all steps; True when the node may serve. Whatever happens, `booted` appears."""
+    """Run all steps, then leave the agent running; False when a step failed. Whatever happens, `booted` appears."""
     settings = Settings.load(f"{root}{HOME}/config.json")
-    step = "identity"
+    step, failed = "identity", True
     agent = None
     try:
         agent = Agent(settings, root)
@@ -30,15 +30,14 @@ def boot(root: str = "") -> bool:
         for step, action in steps(agent):
             agent.log.say(f"step: {step}")
             action()
-        done = "ready to serve"
+        failed = False
     except Exception as error:
-        done = f"failed: {step}"
         _report(settings, agent, step, error)
-    files.write(f"{root}{HOME}/booted", done + "\n")
+    files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
-        agent.log.say(done)
+        # The log is closed last: nobody waits for a hello until evidence has been shipped.
         agent.log.close()
-    return done == "ready to serve"
+    return not failed
 
 
 def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
@@ -63,6 +62,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         ("shared directory", mount_shared),
         ("ssh keys", make_keys),
         ("boot script", lambda: _run_script(settings, root, say)),
+        ("agent", lambda: daemon.start(agent)),
     ]
 
 

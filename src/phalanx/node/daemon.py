@@ -6,9 +6,11 @@ import os
 import sys
 import time
 import traceback
+from typing import Optional
 
 from phalanx.node import files, worker
 from phalanx.node.agent import HOME, Agent
+from phalanx.node.bootlog import BootLog
 from phalanx.node.command import run
 from phalanx.node.head import Head
 from phalanx.node.settings import Settings
@@ -29,14 +31,17 @@ WantedBy=multi-user.target
 """
 
 
-def start(root: str = "") -> None:
+def start(agent: Agent) -> None:
     """Leave the agent running and return."""
+    root = agent.root
     if os.path.isdir(f"{root}/run/systemd/system"):
         files.write(f"{root}/etc/systemd/system/phalanx.service", _UNIT)
         run(["systemctl", "daemon-reload"], 60)
         run(["systemctl", "enable", "--now", "phalanx.service"], 60)
     elif detach(f"{root}{HOME}/agent.log"):
-        serve(root)
+        # The daemon is a copy of this process, which has imported and asked for all that it needs.
+        agent.log = BootLog()
+        serve(root, agent)
 
 
 def detach(log: str) -> bool:
@@ -54,11 +59,11 @@ def detach(log: str) -> bool:
     return True
 
 
-def serve(root: str = "") -> None:
+def serve(root: str, agent: Optional[Agent] = None) -> None:
     """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns."""
     while True:
         try:
-            agent = Agent(Settings.load(f"{root}{HOME}/config.json"), root)
+            agent = agent or Agent(Settings.load(f"{root}{HOME}/config.json"), root)
             agent.log.ship(agent.stream)
             if agent.settings.head:
                 Head(agent).serve()
@@ -66,4 +71,5 @@ def serve(root: str = "") -> None:
         except Exception:
             traceback.print_exc()
             sys.stderr.flush()
+        agent = None
         time.sleep(5)

@@ -55,7 +55,9 @@ for n, b in zip(t[1::2], t[2::2]):
  w(p + "/phalanx/node/" + n + ".py", b)
 m = "import sys\\nfrom phalanx.node.__main__ import main\\nsys.exit(main(sys.argv[1:]))"
 w(p + "/__main__.py", m)
-w(d + "config.json", json.dumps(dict(l[1:].split("=", 1) for l in s.splitlines() if l[:1] == "#" and "=" in l)))
+c = dict(l[1:].split("=", 1) for l in s.splitlines() if l[:1] == "#" and "=" in l)
+del c["agent"]
+w(d + "config.json", json.dumps(c))
 sys.path.insert(0, p)
 sys.dont_write_bytecode = True
 if not sys.argv[1:]:
