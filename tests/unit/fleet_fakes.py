@@ -81,34 +81,44 @@ class FakeRunner:
         self.cut[instance_id] = cut
 
 
+@dataclass(eq=False)
+class Due:
+    """A pending call of a FakeClock."""
+
+    when: datetime
+    call: Callable[..., object]
+    args: tuple[Any, ...]
+    clock: FakeClock
+
+    def cancel(self) -> None:
+        if self in self.clock.due:
+            self.clock.due.remove(self)
+
+
 class FakeClock:
     """Time that moves only by `advance`."""
 
     def __init__(self) -> None:
         self.time = datetime(2026, 11, 20, 10, 0, 0, tzinfo=timezone.utc)
-        self.due: list[tuple[datetime, Callable[..., object], tuple[Any, ...]]] = []
+        self.due: list[Due] = []
 
     def now(self) -> datetime:
         return self.time
 
-    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> FakeClock:
-        self.due.append((self.time + timedelta(seconds=delay_s), call, args))
-        return self
-
-    def cancel(self) -> None:
-        """No call of these tests is ever cancelled."""
+    def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Due:
+        self.due.append(Due(self.time + timedelta(seconds=delay_s), call, args, self))
+        return self.due[-1]
 
     def delays_s(self) -> list[float]:
         """How far away the pending calls are."""
-        return sorted((when - self.time).total_seconds() for when, _, _ in self.due)
+        return sorted((one.when - self.time).total_seconds() for one in list(self.due))
 
     def advance(self, seconds: float) -> None:
         """Moves on and makes the calls that are due."""
         self.time += timedelta(seconds=seconds)
-        ready = [one for one in self.due if one[0] <= self.time]
-        self.due = [one for one in self.due if one[0] > self.time]
-        for _, call, args in ready:
-            call(*args)
+        for one in [one for one in self.due if one.when <= self.time]:
+            one.cancel()
+            one.call(*one.args)
 
 
 @dataclass

@@ -128,11 +128,15 @@ def test_a_new_desired_capacity_is_tried_at_once(local):
     faults.apply(local.context, {"capacity": {"c5.large": 1}})
     group = Group(local)
     group.want(2)
-    until(group.failed)
+    until(lambda: local.clock.delays_s() == [1])
+    group.want(2)
+    assert local.clock.delays_s() == [1], "the same capacity once more is no news"
+    group.want(3)
+    until(lambda: len(group.failed()) == 3)
+    assert until(local.clock.delays_s) == [1]
     group.want(1)
     group.reaches(1)
-    assert group.shown()["DesiredCapacity"] == 1
-    assert len(group.failed()) == 1
+    assert (group.shown()["DesiredCapacity"], local.clock.delays_s()) == (1, [])
 
 
 def test_another_zone_is_tried_when_one_has_no_capacity(local):

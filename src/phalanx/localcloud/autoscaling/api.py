@@ -88,7 +88,7 @@ def set_desired(worker: Reconciler, region: str, wanted: dict[str, Any]) -> None
     group.want(desired)
     if desired != before:
         group.why = activity.desired_set(worker.context.clock.now(), before, desired)
-    worker.wanted(group)
+        worker.wanted(group)
 
 
 def terminate_instance(worker: Reconciler, region: str, wanted: dict[str, Any]) -> dict[str, Any]:

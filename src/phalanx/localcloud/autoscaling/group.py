@@ -13,6 +13,7 @@ from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 from moto.ec2.models.instances import Instance
 
 from phalanx.localcloud.autoscaling.activity import Activity
+from phalanx.localcloud.clock import Timer
 
 PROCESSES = (
     "Launch",
@@ -89,7 +90,7 @@ class Group:
     activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=HISTORY_LIMIT))
     replacing: int = 0
     failed_rounds: int = 0
-    waiting: bool = False
+    retry: Timer | None = None
     deleting: bool = False
     forced: bool = False
     stuck: bool = False

@@ -67,8 +67,10 @@ class Reconciler:
             self._wake.notify_all()
 
     def wanted(self, group: Group) -> None:
-        """The desired capacity was set: earlier failures no longer delay a launch."""
-        group.failed_rounds, group.waiting, group.stuck = 0, False, False
+        """The desired capacity changed: earlier failures no longer delay a launch."""
+        if group.retry:
+            group.retry.cancel()
+        group.failed_rounds, group.retry, group.stuck = 0, None, False
         self.touch(group)
 
     def end(self, group: Group, member: Member, cause: str) -> None:
@@ -187,7 +189,7 @@ class Reconciler:
     def _grow(self, group: Group) -> None:
         # Those that still terminate count: a replacement is launched when its predecessor is gone (3.16).
         missing = group.desired - len(group.members)
-        if missing <= 0 or group.waiting or "Launch" in group.suspended:
+        if missing <= 0 or group.retry or "Launch" in group.suspended:
             return
         now, failures = self._now(), 0
         cause = words.growing(now, group.why, group.desired - missing, group.desired)
@@ -223,14 +225,15 @@ class Reconciler:
         self._publish(group, LAUNCH_ERROR, activity, "")
 
     def _back_off(self, group: Group) -> None:
+        if group.retry:
+            return
         group.failed_rounds += 1
-        group.waiting = True
         delay_s = min(FIRST_RETRY_S * 2 ** (group.failed_rounds - 1), LAST_RETRY_S)
-        self.context.clock.call_later(delay_s, self._retry, group)
+        group.retry = self.context.clock.call_later(delay_s, self._retry, group)
 
     def _retry(self, group: Group) -> None:
         with self.lock:
-            group.waiting = False
+            group.retry = None
             self.touch(group)
 
     def _tell(self, group: Group) -> None:
