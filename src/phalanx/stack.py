@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -106,7 +106,14 @@ class NodeMissing:
     reason: str
 
 
-Progress = StackEvent | NodeAnswered | NodeMissing
+@dataclass(frozen=True)
+class Leftovers:
+    """What still exists although the stack is deleted, one readable line each."""
+
+    lines: tuple[str, ...]
+
+
+Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers
 
 
 @dataclass(frozen=True)
@@ -337,7 +344,7 @@ class Deletion:
         self.stack = stack
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
-    def steps(self) -> Iterator[StackEvent]:
+    def steps(self) -> Iterator[StackEvent | Leftovers]:
         resources = self.stack.cloud.resources(self.stack.stack_id)
         follower = yield from self._delete()
         if self._stuck(follower):
@@ -346,9 +353,9 @@ class Deletion:
         if self._stuck(follower):
             raise CloudError(*self._why_stuck(follower))
         self._delete_evidence(resources)
-        self._prove_gone(resources)
+        yield from self._prove_gone(resources)
 
-    def _delete(self) -> Iterator[StackEvent]:
+    def _delete(self) -> Generator[StackEvent, None, Follower]:
         cloud, stack_id = self.stack.cloud, self.stack.stack_id
         before = cloud.events(stack_id, None)
         cloud.delete_stack(stack_id)
@@ -373,10 +380,14 @@ class Deletion:
             if resource.resource_type == "AWS::Logs::LogGroup" and resource.physical_id:
                 self.stack.cloud.delete_log_group(resource.physical_id)
 
-    def _prove_gone(self, resources: Sequence[Resource]) -> None:
+    def _prove_gone(self, resources: Sequence[Resource]) -> Iterator[Leftovers]:
         cloud = self.stack.cloud
         deadline = Deadline(self._deadline.at_s, f"everything of {self.stack.name} to be gone")
+        told: list[str] = []
         while left := cloud.leftovers(self.stack.name, resources):
+            if left != told:
+                yield Leftovers(tuple(left))
+                told = left
             deadline.check("; ".join(left))
             time.sleep(cloud.poll_interval_s)
 

@@ -107,12 +107,22 @@ def test_remains_are_named_and_what_is_ending_does_not_count():
         Resource("HeadRole", "role", "AWS::IAM::Role"),
         Resource("FileSystem", "fs-1", "AWS::EFS::FileSystem"),
     ]
+    tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
     instances = [{"InstanceId": "i-1", "State": {"Name": s}} for s in ("terminated", "shutting-down")]
     cloud = Scripted(
         {
             ("ec2", "describe_instances"): {"Reservations": [{"Instances": instances}]},
-            ("ec2", "describe_nat_gateways"): {"NatGateways": [{"NatGatewayId": "nat-1", "State": "deleted"}]},
-            ("ec2", "describe_volumes"): {"Volumes": [{"VolumeId": "vol-1", "State": "available"}]},
+            ("ec2", "describe_nat_gateways"): {
+                "NatGateways": [
+                    {"NatGatewayId": "nat-1", "State": "deleted", "Tags": tags},
+                    {
+                        "NatGatewayId": "nat-2",
+                        "State": "available",
+                        "Tags": [{"Key": "phalanx:cluster", "Value": "other"}],
+                    },
+                ]
+            },
+            ("ec2", "describe_volumes"): {"Volumes": [{"VolumeId": "vol-1", "State": "available", "Tags": tags}]},
             ("sqs", "get_queue_attributes"): refused("AWS.SimpleQueueService.NonExistentQueue"),
             ("efs", "describe_file_systems"): refused("FileSystemNotFound"),
             ("iam", "get_role"): {"Role": {}},

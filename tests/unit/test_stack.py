@@ -6,7 +6,17 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
 from phalanx.errors import CloudError, StackFailed
-from phalanx.stack import Creation, Deletion, NodeAnswered, NodeMissing, Stack, StackEvent, destroy, wait_ready
+from phalanx.stack import (
+    Creation,
+    Deletion,
+    Leftovers,
+    NodeAnswered,
+    NodeMissing,
+    Stack,
+    StackEvent,
+    destroy,
+    wait_ready,
+)
 
 
 def asked_for(cloud):
@@ -57,7 +67,8 @@ def test_a_wait_ends_and_says_what_it_waited_for():
 def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_group():
     cloud = FakeCloud(script=[*HEAD_FAILED], left=[["instance i-1 (shutting-down)"], []])
     stack = asked_for(cloud)
-    destroy(stack)
+    steps = list(Deletion(stack).steps())
+    assert steps[-1] == Leftovers(("instance i-1 (shutting-down)",))
     assert cloud.describe_stack(stack.stack_id).status == "DELETE_COMPLETE"
     assert cloud.left == []
     assert cloud.deleted_groups == ["physical-LogGroup"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli.console import note
-from phalanx.stack import NodeAnswered, NodeMissing, StackEvent
+from phalanx.stack import Leftovers, NodeAnswered, NodeMissing, StackEvent
 
 if TYPE_CHECKING:
     from phalanx.lifecycle import Step
@@ -104,4 +104,6 @@ def _text(step: Any) -> str:
         return f"{node}  {step.name} ({step.address}) answered: {step.answered} of {step.requested}"
     if isinstance(step, NodeMissing):
         return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
+    if isinstance(step, Leftovers):
+        return f"waiting until these are gone too: {'; '.join(step.lines)}"
     return step.text

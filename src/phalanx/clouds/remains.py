@@ -71,8 +71,13 @@ def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
     for operation, (listed, key) in _BY_TAG.items():
         answer = api.exists("ec2", operation, Filters=_tag_filter(cluster)) or {}
         for entry in answer.get(listed, []):
-            if entry.get("State") not in _ENDED:
+            if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
                 yield f"{listed[:-1]} {entry[key]}"
+
+
+def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
+    """The answer is filtered by the tag already, but for NAT gateways in moto."""
+    return {"Key": CLUSTER_TAG, "Value": cluster} in entry.get("Tags", [])
 
 
 def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
