@@ -148,7 +148,9 @@ def test_importing_moto_the_quick_way():
         "offers = ec2.describe_instance_type_offerings('availability-zone', {'instance-type': ['c5.large']});"
         "assert {offer['Location'] for offer in offers} >= {'eu-west-1a', 'eu-west-1b'}, offers;"
         "assert list(types.INSTANCE_TYPE_OFFERINGS['availability-zone']) == ['eu-west-1'];"
-        "assert types.INSTANCE_TYPE_OFFERINGS['region'].get('nowhere-1', []) == []"
+        "assert types.INSTANCE_TYPE_OFFERINGS['region'].get('nowhere-1', []) == [];"
+        "from moto.efs.models import efs_backends; from moto.awslambda.models import lambda_backends;"
+        "assert 'eu-west-1' in efs_backends['123456789012'] and 'us-east-1' in lambda_backends['123456789012']"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
 
@@ -181,7 +183,7 @@ def test_asking_where_nothing_runs(tmp_path, capsys):
 
 
 def test_preloading_is_quiet_and_changes_nothing(cloud):
-    moto_setup.preload()
+    moto_setup.preload("123456789012")
     assert cloud.settled(cloud.create({"Topic": TOPIC})) == "CREATE_COMPLETE"
 
 

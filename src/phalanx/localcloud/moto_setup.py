@@ -11,23 +11,16 @@ from pathlib import Path
 from typing import Any
 
 MOTO_VERSION = "5.2.5"
-SERVICES = (
-    "autoscaling",
-    "awslambda",
-    "dynamodb",
-    "ec2",
-    "efs",
-    "iam",
-    "logs",
-    "sns",
-    "sqs",
-    "ssm",
-    "sts",
-)
+# What clusters use; what is asked first stands first.
+SERVICES = ("ssm", "ec2", "autoscaling", "iam", "efs", "sqs", "sns", "dynamodb", "logs", "awslambda", "sts")
+# Endpoint prefixes of AWS where they are not the service's own name.
+PREFIXES = {"efs": "elasticfilesystem", "elb": "elasticloadbalancing", "elbv2": "elasticloadbalancing"}
 
 # Every name of moto that the local cloud replaces or relies on beyond its public API. Checked at start, so that an
 # upgrade of moto fails with the name and not somewhere in the middle of a stack.
 NAMES = (
+    "boto3.session.Session.get_available_regions",
+    "botocore.session.Session._get_internal_component",
     "moto.utilities.utils.load_resource",
     "moto.ec2.models.instance_types.INSTANCE_TYPE_OFFERINGS",
     "moto.ec2.models.amis.AmiBackend._load_amis",
@@ -87,6 +80,7 @@ def install() -> None:
     # moto's 600 images take 0.1 s a region, and none of them can be run here.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    _list_regions_quickly()
     _import_ec2()
     from moto.ec2.models.amis import Ami, AmiBackend
 
@@ -108,11 +102,37 @@ def install() -> None:
     AmiBackend._load_amis = load_images
 
 
-def preload() -> None:
-    """Imports the services and checks the table of names; for a thread, so that the first request is quick."""
+def preload(account: str) -> None:
+    """Reads what the first request to each service would have to wait for; for a thread. Checks the table of names."""
+    from moto import backends
+    from moto.core.utils import get_service_model
+
+    get_service_model("cloudformation")
     for service in SERVICES:
-        importlib.import_module(f"moto.{service}.urls")
+        backend: Any = backends.get_backend(service)  # type: ignore[call-overload]
+        backend[account]
+        get_service_model("lambda" if service == "awslambda" else service)
     check_names()
+
+
+def _list_regions_quickly() -> None:
+    """moto asks boto3 for the regions of each service, and boto3 parses the whole model of the service for that.
+
+    Only the endpoint prefix is needed of it: knowing that saves half a second.
+    """
+    from boto3.session import Session
+
+    ask_boto3 = Session.get_available_regions
+
+    def regions(
+        self: Any, service_name: str, partition_name: str = "aws", allow_non_regional: bool = False
+    ) -> list[str]:
+        resolver = self._session._get_internal_component("endpoint_resolver")
+        prefix = PREFIXES.get(service_name, service_name)
+        found = resolver.get_available_endpoints(prefix, partition_name, allow_non_regional)
+        return found or ask_boto3(self, service_name, partition_name, allow_non_regional)
+
+    Session.get_available_regions = regions
 
 
 class _Offerings(dict[str, list[dict[str, str]]]):

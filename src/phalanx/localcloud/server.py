@@ -101,7 +101,7 @@ def serve(site: Site, runner: NodeRunner, listener: socket.socket, ready: Callab
     idle = IdleWatch(context, lambda: any(not stack.gone for stack in engine.stacks), stopped.set)
     controls = control.Control(context, engine, admin.secret_access_key, site.mode, site.pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
-    context.spawn(moto_setup.preload)
+    context.spawn(moto_setup.preload, context.account)
     _write_endpoint(site, url, admin.access_key_id, admin.secret_access_key)
     ready()
     stopped.wait()
