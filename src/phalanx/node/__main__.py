@@ -1,4 +1,4 @@
-"""`boot` prepares a node and leaves the agent running; `serve` is that agent."""
+"""`boot` prepares a node and leaves the agent running; `serve` is that agent; `check` only sees that all is there."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def main(arguments: list[str]) -> int:
         return _give_up(settings, f"boot step 'agent' failed: {error}")
     from phalanx.node import boot, daemon  # stage 2, only now there
 
+    if arguments == ["check"]:
+        print("phalanx: the agent is complete")
+        return 0
     if arguments == ["serve"]:
         daemon.serve(root)
     return 0 if boot.boot(root) else 1

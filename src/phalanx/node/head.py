@@ -122,7 +122,9 @@ class Head:
         roster = action.roster
         papers = self._sign(roster)
         table, number = self.agent.table, roster.generation
-        trust.in_parallel([lambda n=n: self._put_node(n, number, papers[n.instance_id]) for n in roster.nodes], 8)
+        trust.in_parallel(
+            [lambda n=n: self._put_node(n, number, papers[n.instance_id]) for n in roster.nodes], _PUTS_AT_ONCE
+        )
         table.put("authority", public_key=self.authority.public_key)
         table.put("roster", generation=number, roster=roster.to_json())
         self.state.roster, self.state.published_at = roster, time.monotonic()

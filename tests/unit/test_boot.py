@@ -1,0 +1,126 @@
+"""A boot step that fails: the command, its output, and who is told; and how commands are run."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from phalanx.node import boot, mount, outcome, worker
+from phalanx.node.command import CommandError, run
+
+
+def script(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode())).decode()
+
+
+def run_script(root, text: str) -> list[str]:
+    said: list[str] = []
+    settings = SimpleNamespace(boot=script(text), region="r", shared="/efs", job_user="phalanx")
+    (root / "proc/self").mkdir(parents=True)
+    boot._run_script(settings, str(root), said.append)
+    return said
+
+
+def test_the_boot_script_runs_and_is_heard(tmp_path):
+    assert run_script(tmp_path, "echo $EFS_MOUNT\necho two >&2\n") == ["/efs", "two"]
+
+
+def test_the_first_command_that_fails_ends_it_and_is_named(tmp_path):
+    with pytest.raises(CommandError) as caught:
+        run_script(tmp_path, "echo begin\nls /does-not-exist\necho never\n")
+    assert caught.value.command == "the boot script"
+    assert caught.value.status == 2
+    assert "ls /does-not-exist" in caught.value.output and "line 2" in caught.value.output
+    assert "never" not in caught.value.output
+
+
+def test_a_script_may_bring_its_own_interpreter(tmp_path):
+    assert run_script(tmp_path, "#!/usr/bin/env python3\nprint(6 * 7)\n") == ["42"]
+
+
+def test_a_service_left_behind_does_not_hold_the_boot(tmp_path):
+    began = time.monotonic()
+    run(["sh", "-c", "sleep 5 & echo started"], 10)
+    assert time.monotonic() - began < 3
+
+
+def test_a_command_that_does_not_exist():
+    with pytest.raises(CommandError) as caught:
+        run(["no-such-command"], 5)
+    assert caught.value.status == 127 and "No such file" in caught.value.output
+
+
+def test_a_command_that_does_not_end():
+    with pytest.raises(CommandError) as caught:
+        run(["sh", "-c", "echo before; sleep 60"], 0.01)
+    assert caught.value.status == 124 and "time is up" in caught.value.output and "before" in caught.value.output
+
+
+def test_only_the_end_of_much_output_is_reported():
+    with pytest.raises(CommandError) as caught:
+        run(["sh", "-c", "seq 100000; exit 3"], 20)
+    assert len(caught.value.output) <= 2048 and caught.value.output.endswith("100000")
+
+
+def test_a_failed_boot_in_words():
+    message = {"instance_id": "i-1", "step": "boot script", "command": "x", "exit": 2, "output": "no disk"}
+    assert outcome.boot_failure(message) == "boot step 'boot script' failed on i-1: x: exit 2: no disk"
+
+
+class TestMount:
+    @pytest.fixture
+    def commands(self, monkeypatch):
+        ran: list[str] = []
+        self.failures: list[CommandError] = []
+
+        def fake(argv, timeout_s, *_, **__):
+            ran.append(" ".join(argv))
+            if self.failures:
+                raise self.failures.pop(0)
+            return ""
+
+        monkeypatch.setattr(mount, "run", fake)
+        monkeypatch.setattr(mount.time, "sleep", lambda _: None)
+        monkeypatch.setattr(mount.files, "chown", lambda *_: None)
+        return ran
+
+    def mounted(self, tmp_path, monkeypatch, *helpers: str) -> None:
+        exists = mount.os.path.exists
+        monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
+        monkeypatch.setattr(mount.os.path, "isdir", lambda _: False)
+        mount.mount("fs-1", "us-east-1", str(tmp_path / "efs"), 2000, lambda _: None)
+
+    def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
+        assert commands == [f"mount -t efs -o tls fs-1:/ {tmp_path}/efs"]
+
+    def test_by_nfs_otherwise(self, commands, tmp_path, monkeypatch):
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        (command,) = commands
+        assert command.startswith("mount -t nfs4 -o nfsvers=4.1,rsize=1048576")
+        assert "fs-1.efs.us-east-1.amazonaws.com:/" in command
+
+    def test_nfs_is_installed_where_it_is_missing(self, commands, tmp_path, monkeypatch):
+        self.mounted(tmp_path, monkeypatch)
+        assert "install -y nfs-common" in commands[0] and commands[1].startswith("mount -t nfs4")
+
+    def test_a_name_that_does_not_resolve_yet_is_tried_again(self, commands, tmp_path, monkeypatch):
+        self.failures += [CommandError("mount", 32, "Failed to resolve server fs-1.efs: Name or service not known")] * 3
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        assert len(commands) == 4
+
+    def test_what_will_not_pass_fails_at_once(self, commands, tmp_path, monkeypatch):
+        self.failures += [CommandError("mount", 32, "access denied by server")]
+        with pytest.raises(CommandError, match="access denied"):
+            self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        assert len(commands) == 1
+
+
+@pytest.mark.parametrize(("elapsed_s", "nodes", "about_s"), [(0, 4, 0.1), (10, 4, 1), (600, 4, 5), (0, 1000, 0.5)])
+def test_looking_for_news_costs_a_tenth_of_the_wait(elapsed_s, nodes, about_s):
+    for _ in range(20):
+        assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, nodes, settled=False) <= 1.31 * about_s

@@ -1,0 +1,198 @@
+"""The files of the node contract, and how they change with the roster."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+from test_roster import ROSTER, a_node
+
+from phalanx.node import account, contract, files
+from phalanx.node.contract import Machine, Papers
+from phalanx.node.roster import Roster
+
+MACHINE = Machine("us-east-1", "/efs", "phalanx", cores=2, path="/opt/env/bin:/usr/bin:/bin")
+PAPERS = Papers("ssh-ed25519 CA", "host-cert", "user-cert")
+IMAGE_ENVIRONMENT = 'PATH="/opt/env/bin:/usr/bin"\nLANG=C.UTF-8\n'
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A small image. Nothing on this machine is signalled."""
+    etc = tmp_path / "etc"
+    (etc / "ssh").mkdir(parents=True)
+    (etc / "hosts").write_text("127.0.0.1 localhost\n")
+    (etc / "environment").write_text(IMAGE_ENVIRONMENT)
+    (etc / "ssh/sshd_config").write_text("Include /etc/ssh/sshd_config.d/*.conf\nUsePAM yes\n")
+    (etc / "ssh/ssh_config").write_text("Host *\n    HashKnownHosts yes\n")
+    (tmp_path / "proc").mkdir()
+    return tmp_path
+
+
+def apply(root, roster: Roster = ROSTER, instance_id: str = "i-00000002", machine: Machine = MACHINE) -> None:
+    contract.apply(roster, instance_id, machine, PAPERS, str(root))
+
+
+def everything(root) -> dict[str, str]:
+    return {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_the_documented_files(root):
+    apply(root)
+    assert (root / "opt/deeplearning/workers").read_text() == "deeplearning-worker1\ndeeplearning-worker2\n"
+    hostfile = (root / "opt/phalanx/hostfile").read_text()
+    assert hostfile == "deeplearning-worker1 slots=2\ndeeplearning-worker2 slots=2\n"
+    assert Roster.from_json((root / "opt/phalanx/roster.json").read_text()) == ROSTER
+    hosts = (root / "etc/hosts").read_text().splitlines()
+    assert hosts[0] == "127.0.0.1 localhost"
+    assert "10.0.1.11 deeplearning-worker1 deeplearning-master ip-10-0-1-11" in hosts
+    assert "10.0.1.12 deeplearning-worker2 ip-10-0-1-12" in hosts
+
+
+def test_again_changes_nothing(root):
+    apply(root)
+    before = {path: (root / path).stat().st_mtime_ns for path in everything(root)}
+    apply(root)
+    assert {path: (root / path).stat().st_mtime_ns for path in everything(root)} == before
+
+
+def test_an_older_generation_leaves_no_trace(root):
+    apply(root)
+    grown = replace(ROSTER, generation=4, nodes=(a_node(1), a_node(2, address="10.0.1.99", hostname="ip-10-0-1-99")))
+    apply(root, grown)
+    text = "\n".join(everything(root).values())
+    assert "10.0.1.12" not in text and "10.0.1.99" in text
+    assert (root / "etc/hosts").read_text().count("deeplearning-worker2") == 1
+
+
+def test_every_shell_and_job_gets_the_same_variables(root):
+    apply(root)
+    expected = {
+        "DEEPLEARNING_WORKERS_PATH": "/opt/deeplearning/workers",
+        "DEEPLEARNING_WORKERS_COUNT": "2",
+        "DEEPLEARNING_WORKER_GPU_COUNT": "0",
+        "EFS_MOUNT": "/efs",
+        "OMPI_MCA_orte_default_hostfile": "/opt/phalanx/hostfile",
+        "PATH": MACHINE.path,
+    }
+    script = f". {root}/etc/profile.d/phalanx.sh; env -0"
+    login = dict(
+        line.split("=", 1)
+        for line in subprocess.run(["sh", "-c", script], capture_output=True, text=True, env={}).stdout.split("\0")
+        if line
+    )
+    environment = dict(
+        shlex.split(line)[0].split("=", 1)
+        for line in (root / "etc/environment").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    server = (root / "etc/ssh/sshd_config.d/60-phalanx.conf").read_text().splitlines()
+    (line,) = [line for line in server if line.startswith("SetEnv")]
+    sshd = dict(word.split("=", 1) for word in shlex.split(line)[1:])
+    for found in (login, environment, sshd):
+        assert expected.items() <= found.items()
+
+
+def test_ranks_do_not_spin_where_they_share_cores():
+    node = a_node(2, slots=8)
+    assert contract.environment(ROSTER, node, MACHINE)["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in contract.environment(ROSTER, a_node(2), MACHINE)
+    local = replace(MACHINE, endpoint="http://169.254.1.1:4566")
+    assert contract.environment(ROSTER, a_node(2), local)["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert contract.environment(ROSTER, a_node(2), local)["AWS_ENDPOINT_URL"] == "http://169.254.1.1:4566"
+
+
+def test_root_may_run_mpi_only_where_everybody_is_root():
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in contract.environment(ROSTER, a_node(2), MACHINE)
+    single = replace(MACHINE, single_uid=True)
+    assert contract.environment(ROSTER, a_node(2), single)["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+def test_the_images_path_comes_first_and_once(root):
+    apply(root)
+    machine = contract.this_machine("us-east-1", "/efs", "phalanx", str(root))
+    assert machine.path.startswith("/opt/env/bin:/usr/bin:/usr/local/sbin")
+    assert machine.path.split(":").count("/usr/bin") == 1
+    (root / "opt/pytorch/bin").mkdir(parents=True)
+    assert contract.this_machine("r", "/efs", "p", str(root)).path.startswith("/opt/pytorch/bin:/opt/env/bin")
+
+
+def test_drop_ins_are_read_even_where_the_image_does_not_include_them(root):
+    apply(root)
+    client = (root / "etc/ssh/ssh_config").read_text()
+    assert client.startswith("Include /etc/ssh/ssh_config.d/*.conf\nHost *")
+    assert (root / "etc/ssh/sshd_config").read_text().count("Include") == 1
+
+
+def test_openssh_takes_the_client_configuration(root):
+    apply(root)
+    drop_in = root / "etc/ssh/ssh_config.d/60-phalanx.conf"
+    done = subprocess.run(
+        ["ssh", "-G", "-F", str(drop_in), "10.0.1.12"], capture_output=True, text=True, check=True, timeout=10
+    )
+    seen = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert seen["user"] == "phalanx"
+    assert seen["identityfile"] == "/etc/ssh/phalanx/id_ed25519"
+    assert seen["kexalgorithms"].startswith("curve25519-sha256")
+
+
+def test_left_behind_by_nobody(root):
+    """Files are written beside and renamed: no beginnings lie about."""
+    apply(root)
+    assert not [path for path in everything(root) if ".phalanx-" in path]
+
+
+class TestAccount:
+    @pytest.fixture
+    def image(self, root, monkeypatch):
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/uid_map").write_text("         0     100000      65536\n")
+        (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash")
+        (root / "etc/skel").mkdir()
+        (root / "etc/skel/.profile").write_text("# profile\n")
+        owners: dict[str, int] = {}
+        monkeypatch.setattr(files, "chown", lambda path, uid: owners.__setitem__(path, uid))
+        return root
+
+    def test_the_job_user_has_the_same_uid_everywhere_and_a_home(self, image):
+        assert account.make_user("phalanx", str(image)) == 2000
+        assert account.make_user("phalanx", str(image)) == 2000
+        assert (image / "etc/passwd").read_text().count("phalanx:x:2000:2000:") == 1
+        assert (image / "etc/passwd").read_text().splitlines()[1].startswith("ubuntu:")
+        assert "phalanx:*:" in (image / "etc/shadow").read_text()
+        assert (image / "etc/shadow").stat().st_mode & 0o777 == 0o640
+        assert (image / "home/phalanx/.profile").exists()
+
+    def test_with_one_uid_the_job_user_shares_it(self, image):
+        (image / "proc/self/uid_map").write_text("         0       1001          1\n")
+        assert account.make_user("phalanx", str(image)) == 0
+
+    def test_the_users_key_logs_in_as_job_user_and_as_the_images_own(self, image):
+        account.make_user("phalanx", str(image))
+        account.authorize("phalanx", "ssh-ed25519 KEY", str(image))
+        keys = image / "etc/ssh/phalanx/authorized_keys"
+        assert {path.name: path.read_text() for path in keys.iterdir()} == {
+            "phalanx": "ssh-ed25519 KEY\n",
+            "ubuntu": "ssh-ed25519 KEY\n",
+        }
+
+    def test_no_key_no_file(self, image):
+        account.authorize("phalanx", "", str(image))
+        assert not (image / "etc/ssh/phalanx").exists()
+
+
+def test_the_block_of_a_shared_file():
+    once = files.with_block("mine", "theirs\n")
+    assert once.startswith("mine\n") and "theirs\n" in once
+    assert files.with_block(once, "theirs\n") == once
+    assert files.with_block(once, "other\n").count("# phalanx: end") == 1
+    assert files.without_block(once) == files.with_block(once, "") == "mine\n"
+
+
+def test_the_roster_is_the_last_file():
+    texts = contract.texts(ROSTER, ROSTER.nodes[1], MACHINE, PAPERS)
+    assert list(texts)[-1] == "/opt/phalanx/roster.json"
+    assert json.loads(texts["/opt/phalanx/roster.json"])["generation"] == 3

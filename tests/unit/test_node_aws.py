@@ -1,0 +1,224 @@
+"""The small AWS client against a loopback server: what it sends, what it tries again, what it gives up on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from phalanx.node import aws, outcome, wire
+from phalanx.node.aws import Aws, AwsError
+from phalanx.node.metadata import Metadata
+from phalanx.node.roster import Missing
+from phalanx.node.services import Fleet, LogStream, Queue, Reading, Refusal, Table
+from phalanx.node.sigv4 import Credentials, Request
+
+
+class Script(BaseHTTPRequestHandler):
+    """Answers with what the test laid out, in order, and keeps what came."""
+
+    protocol_version = "HTTP/1.1"
+    answers: list[tuple[int, str]]
+    seen: list[tuple[str, str, dict[str, str], bytes]]
+    connections: set[int]
+
+    def handle_one(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.seen.append((self.command, self.path, dict(self.headers), body))
+        self.connections.add(self.client_address[1])
+        status, text = self.answers.pop(0) if self.answers else (200, "{}")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    do_GET = do_PUT = do_POST = handle_one  # noqa: N815
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    handler = type("Here", (Script,), {"answers": [], "seen": [], "connections": set()})
+    monkeypatch.setattr(wire.time, "sleep", lambda _: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        handler.url = f"http://127.0.0.1:{http.server_port}"
+        thread = threading.Thread(target=http.serve_forever, args=(0.005,))
+        thread.start()
+        yield handler
+        http.shutdown()
+        for connection in wire._kept.__dict__.values():
+            connection.close()
+        wire._kept.__dict__.clear()
+        thread.join()
+
+
+@pytest.fixture
+def client(server) -> Aws:
+    return Aws("us-east-1", lambda fresh: Credentials("AKID", "fresh" if fresh else "old"), server.url)
+
+
+def an_error(code: str, message: str = "words", status: int = 400) -> tuple[int, str]:
+    return status, json.dumps({"__type": f"com.amazonaws#{code}", "message": message})
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        an_error("ThrottlingException"),
+        an_error("AccessDeniedException"),
+        an_error("ProvisionedThroughputExceededException"),
+        (500, "oops"),
+        (503, ""),
+        (400, "<R><Error><Code>ScalingActivityInProgress</Code><Message>m</Message></Error></R>"),
+        (500, "<R><Error><Code>ResourceContention</Code><Message>m</Message></Error></R>"),
+    ],
+)
+def test_what_passes_is_tried_again(server, client, trouble):
+    server.answers += [trouble, trouble, (200, '{"ok":1}')]
+    assert client.json("sqs", "AmazonSQS.SendMessage", {}) == {"ok": 1}
+    assert len(server.seen) == 3
+
+
+def test_what_does_not_pass_is_told_at_once(server, client):
+    server.answers += [an_error("ValidationException", 'a "quoted" thing')]
+    with pytest.raises(AwsError, match="GetItem: ValidationException: a ") as caught:
+        client.json("dynamodb", "DynamoDB_20120810.GetItem", {})
+    assert caught.value.code == "ValidationException"
+    assert len(server.seen) == 1
+
+
+def test_trouble_has_a_deadline(server, client, monkeypatch):
+    monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
+    server.answers += [an_error("AccessDenied")] * 3
+    with pytest.raises(AwsError, match="AccessDenied"):
+        client.json("sqs", "AmazonSQS.SendMessage", {})
+
+
+def test_keys_that_ended_are_asked_for_again(server):
+    asked = []
+
+    def keys(fresh: bool) -> Credentials:
+        asked.append(fresh)
+        return Credentials("AKID", "s")
+
+    server.answers += [an_error("ExpiredTokenException")]
+    Aws("us-east-1", keys, server.url).json("sqs", "AmazonSQS.SendMessage", {})
+    assert asked == [False, True]
+
+
+def test_one_connection_serves_many_calls(server, client):
+    for _ in range(5):
+        client.json("sqs", "AmazonSQS.SendMessage", {})
+    assert len(server.connections) == 1
+
+
+def test_nobody_there_is_an_error_in_words(monkeypatch):
+    monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
+    nowhere = Aws("us-east-1", lambda _: Credentials("A", "s"), "http://127.0.0.1:9")
+    with pytest.raises(AwsError, match=r"SendMessage: .*refused"):
+        nowhere.json("sqs", "AmazonSQS.SendMessage", {})
+
+
+def test_the_queue(server, client):
+    queue = Queue(client, "https://queue")
+    server.answers += [(200, "{}"), (200, json.dumps({"Messages": [{"Body": "b", "ReceiptHandle": "r"}]}))]
+    queue.send({"kind": "hello"})
+    messages = queue.receive(5)
+    queue.delete(messages)
+    targets = [headers["X-Amz-Target"] for _, _, headers, _ in server.seen]
+    assert targets == ["AmazonSQS.SendMessage", "AmazonSQS.ReceiveMessage", "AmazonSQS.DeleteMessageBatch"]
+    bodies = [json.loads(body) for *_, body in server.seen]
+    assert bodies[0] == {"QueueUrl": "https://queue", "MessageBody": '{"kind": "hello"}'}
+    assert bodies[2]["Entries"] == [{"Id": "0", "ReceiptHandle": "r"}]
+
+
+def test_the_table_speaks_in_plain_values(server, client):
+    table = Table(client, "roster")
+    table.put("generation", number=3, head="i-1", ready=True)
+    item = json.loads(server.seen[0][3])["Item"]
+    expected = {"item": {"S": "generation"}, "number": {"N": "3"}, "head": {"S": "i-1"}, "ready": {"BOOL": True}}
+    assert item == expected
+    server.answers += [(200, json.dumps({"Item": item})), (200, "{}")]
+    assert table.get("generation") == {"item": "generation", "number": 3, "head": "i-1", "ready": True}
+    assert table.get("nothing") == {}
+
+
+GROUP = """<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><AutoScalingGroups><member>
+<DesiredCapacity>3</DesiredCapacity><Instances>
+<member><InstanceId>i-1</InstanceId><LifecycleState>InService</LifecycleState></member>
+<member><InstanceId>i-2</InstanceId><LifecycleState>Terminating:Wait</LifecycleState></member>
+<member><InstanceId>i-3</InstanceId><LifecycleState>Pending</LifecycleState></member>
+</Instances></member></AutoScalingGroups></R>"""
+ACTIVITIES = """<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><Activities>
+<member><StatusCode>Failed</StatusCode><StatusMessage>No capacity.</StatusMessage><Cause>from 2 to 3</Cause></member>
+<member><StatusCode>Successful</StatusCode><Cause>x</Cause></member>
+<member><StatusCode>Cancelled</StatusCode><Description>Launching.</Description><Cause>from 0 to 3</Cause></member>
+</Activities></R>"""
+
+
+def test_the_fleet_is_read_with_its_refusals(server, client):
+    server.answers += [(200, GROUP), (200, ACTIVITIES)]
+    reading = Fleet(client, "demo-workers").read()
+    refusals = (Refusal("from 2 to 3", "No capacity."), Refusal("from 0 to 3", "Launching."))
+    assert reading == Reading(3, ("i-1", "i-3"), refusals)
+
+
+def test_a_full_fleet_has_no_need_to_explain(server, client):
+    server.answers += [(200, GROUP.replace(">3<", ">2<"))]
+    assert Fleet(client, "demo-workers").read() == Reading(2, ("i-1", "i-3"), ())
+    assert len(server.seen) == 1
+
+
+def test_an_instance_that_is_gone_is_terminated_already(server, client):
+    server.answers += [(400, "<R><Error><Code>ValidationError</Code><Message>unknown</Message></Error></R>")]
+    Fleet(client, "demo-workers").terminate("i-9")
+
+
+def test_a_log_stream_may_exist_already(server, client):
+    server.answers += [an_error("ResourceAlreadyExistsException")]
+    LogStream(client, "g", "i-1").put([(1, "line"), (2, "")])
+    assert json.loads(server.seen[1][3])["logEvents"][1] == {"timestamp": 2, "message": " "}
+
+
+def test_metadata_is_asked_with_a_token_and_keys_are_kept(server, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+    keys = {"AccessKeyId": "A", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
+    server.answers += [(200, "TOKEN"), *[(200, word) for word in ("i-1", "10.0.0.4", "us-east-1a", "c5.large")]]
+    server.answers += [(200, "role"), (200, json.dumps(keys))]
+    metadata = Metadata()
+    assert metadata.identity().zone == "us-east-1a"
+    assert metadata.credentials() is metadata.credentials()
+    method, path, *_ = server.seen[0]
+    assert (method, path) == ("PUT", "/latest/api/token")
+    assert all(h["X-aws-ec2-metadata-token"] == "TOKEN" for _, _, h, _ in server.seen[1:])
+    assert len(server.seen) == 7
+
+
+def test_the_signal_has_no_content_type_and_keeps_the_limit(server):
+    outcome.signal(f"{server.url}/bucket/arn%3Aaws?X-Amz-Signature=a%2Bb", "FAILURE", "é" * 5000)
+    method, path, headers, body = server.seen[0]
+    assert (method, path) == ("PUT", "/bucket/arn%3Aaws?X-Amz-Signature=a%2Bb")
+    assert "Content-Type" not in headers
+    signal = json.loads(body)
+    assert signal["Status"] == "FAILURE" and len(signal["Reason"].encode()) <= 4096
+
+
+def test_the_outcome_fits_however_much_is_missing():
+    from test_roster import ROSTER, replace
+
+    missing = tuple(Missing(f"deeplearning-worker{n}", "no capacity " * 30) for n in range(2, 1000))
+    for count, kept in ((1, 1), (30, 30), (998, 0)):
+        text = outcome.summary(replace(ROSTER, missing=missing[:count]))
+        assert len(text.encode()) <= 4000
+        assert len(json.loads(text)["missing"]) == kept
+
+
+def test_a_broken_answer_is_no_crash(server):
+    server.answers += [(200, "x")]
+    assert wire.fetch(Request("GET", server.url, {}), 5) == b"x"
+    with pytest.raises(OSError, match="what"):
+        wire.insist(lambda: wire.fetch(Request("GET", "http://127.0.0.1:9", {}), 1), -1, "what")

@@ -1,0 +1,226 @@
+"""The agent inside user data: small enough, and alive on every Python that a node may have."""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from troposphere import GetAtt, Ref, Sub
+
+from phalanx.template import userdata
+from phalanx.template.shorten import shorten, strip
+
+CONFIG = {
+    "cluster": "demo",
+    "stack_id": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
+    "region": "us-east-1",
+    "role": "head",
+    "group": "demo-head",
+    "workers_group": "demo-workers",
+    "queue_url": "http://127.0.0.1/q",
+    "table": "t",
+    "log_group": "l",
+    "nodes": "4",
+    "min": "2",
+    "node_timeout_s": "600",
+    "shared": "/efs",
+    "file_system": "fs-1",
+    "slots": "0",
+    "job_user": "phalanx",
+    "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
+    "wait_handle": "",
+    "boot": "",
+}
+
+
+def pythons() -> list[str]:
+    """The oldest and the newest that a node may have, as far as they are installed here, and this one."""
+    found = [sys.executable]
+    for version in ("3.9", "3.13"):
+        installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+        found += [str(path) for path in installed[-1:]]
+    return found
+
+
+def test_references_of_the_template_are_named_inside_sub():
+    config = {"cluster": Ref("AWS::StackName"), "queue": GetAtt("Q", "Arn"), "group": Sub("${A}-b"), "key": "a${b}"}
+    text, variables = userdata.user_data(config).to_dict()["Fn::Base64"]["Fn::Sub"]
+    lines = text.splitlines()
+    assert "#cluster=${AWS::StackName}" in lines
+    assert "#queue=${Q.Arn}" in lines
+    assert "#group=${Group}" in lines
+    assert "#key=a${!b}" in lines
+    assert variables["Group"] == {"Fn::Sub": "${A}-b"}
+    assert set(variables) == {"Agent", "Group"}
+
+
+def test_a_setting_can_not_bring_a_line_of_its_own():
+    with pytest.raises(ValueError, match="line break"):
+        userdata.render({**CONFIG, "cluster": "x\nimport evil"})
+
+
+def test_the_payload_needs_no_quoting_and_no_escape():
+    payload = userdata.agent_payload()
+    assert not set(payload) & set("'\"\\ \n/:")
+    assert payload.count(",") == 1
+    assert json.dumps(payload) == f'"{payload}"'
+
+
+def test_room_is_left_for_a_boot_script():
+    assert (
+        userdata.rendered_size({**CONFIG, "boot": "b" * 2731, "wait_handle": "u" * 800}) < userdata.LIMIT_BYTES - 2560
+    )
+
+
+def test_the_payload_is_the_same_in_another_process():
+    """Sets have another order there."""
+    script = "from phalanx.template import userdata; print(userdata.AGENT_VERSION)"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == userdata.AGENT_VERSION
+
+
+class Cloud(BaseHTTPRequestHandler):
+    """Metadata service, CloudFormation, the table and a wait handle, as far as stage 1 asks them."""
+
+    template = ""
+    signals: list[dict]
+
+    def answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self) -> None:
+        keys = {"AccessKeyId": "AKID", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
+        self.answer("role" if self.path.endswith("security-credentials/") else json.dumps(keys))
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path == "/handle":
+            assert self.headers.get("Content-Type") is None
+            self.signals.append(json.loads(body))
+        self.answer("token")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        xml = f'<R xmlns="http://x/"><TemplateBody>{escaped(self.template)}</TemplateBody></R>'
+        self.answer("{}" if self.headers.get("X-Amz-Target") else xml)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@pytest.fixture
+def cloud():
+    handler = type("Here", (Cloud,), {"signals": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield handler, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def run_user_data(python: str, directory: Path, url: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run the rendered script as cloud-init would, in a root of its own; `check` ends before anything is touched."""
+    script = directory / "part-001"
+    script.write_bytes(userdata.render({**CONFIG, **changes}))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PHALANX_ROOT": str(directory / "root"),
+        "AWS_ENDPOINT_URL": url,
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": url,
+    }
+    return subprocess.run(
+        [python, "-IS", str(script), "check"], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
+    handler, url = cloud
+    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": userdata.agent_payload()}}}})
+    done = run_user_data(python, tmp_path, url)
+    assert (done.stdout, done.stderr, done.returncode) == ("phalanx: the agent is complete\n", "", 0)
+    here = tmp_path / "root/opt/phalanx"
+    config = json.loads((here / "config.json").read_text())
+    assert {key: config[key] for key in CONFIG} == CONFIG
+    assert (here / "config.json").stat().st_mode & 0o777 == 0o600
+    assert {path.stem for path in (here / "agent/phalanx/node").glob("*.py")} == {*userdata.STAGE_1, *userdata.STAGE_2}
+
+
+def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):
+    handler, url = cloud
+    evil = base64.b85encode(lzma.compress(b"boot\0print('evil')")).decode()
+    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": "x," + evil}}}})
+    done = run_user_data(sys.executable, tmp_path, url, wait_handle=f"{url}/handle")
+    assert done.returncode == 1
+    assert "SHA-256" in done.stdout and done.stderr == ""
+    assert not (tmp_path / "root/opt/phalanx/agent/phalanx/node/boot.py").exists()
+    (signal,) = handler.signals
+    assert signal["Status"] == "FAILURE" and "boot step 'agent' failed" in signal["Reason"]
+
+
+def test_a_template_without_an_agent_is_told(tmp_path, cloud):
+    _, url = cloud
+    done = run_user_data(sys.executable, tmp_path, url)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "holds no agent" in done.stdout
+
+
+SOURCE = '''
+"""About."""
+from __future__ import annotations
+import os
+from typing import Optional
+
+
+class _Thing:
+    """Doc."""
+    number: int = 1
+
+    def _grow(self, amount: int, *, twice: bool = False) -> Optional[int]:
+        """Doc."""
+        answer = self.number + amount
+        def inner(deep: int) -> int:
+            return deep + answer
+        self._cache = [inner(item) for item in range(2)]
+        try:
+            raise ValueError("answer")
+        except ValueError as problem:
+            return None if twice else len(str(problem)) + sum(self._cache)
+
+
+def main(value: str) -> Optional[int]:
+    count: int = 2
+    os._exit  # a private name of others
+    return _Thing()._grow(count, twice=value == "twice")
+'''
+
+
+def test_shortening_changes_nothing_but_the_size():
+    (short,) = shorten({"m": SOURCE}).values()
+    results = []
+    for text in (SOURCE, strip(SOURCE), short):
+        space: dict = {}
+        exec(compile(text, "m", "exec"), space)
+        results.append([space["main"]("once"), space["main"]("twice")])
+    assert results[0] == results[1] == results[2]
+    assert len(short) < len(strip(SOURCE)) < len(SOURCE)
+    assert "os._exit" in short and "twice" in short and "_grow" not in short and "answer =" not in short
