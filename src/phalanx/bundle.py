@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from phalanx.errors import JobError
+from phalanx.node.process import RUNNER
 
 # Never part of the code: other tools' state, and what is made again from the code.
 IGNORED = frozenset(
@@ -118,6 +119,12 @@ def write_tar(
             _add_entry(tar, entry, f"{work}/{entry.name}")
             sent += entry.bytes
             progress(SendProgress(number, sent, tree.bytes))
+
+
+def runner_files() -> dict[str, bytes]:
+    """The runner's part of a job's directory, by file name; two programs are files of their own to start faster."""
+    alone = {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in ("keeper.py", "agent.py")}
+    return {RUNNER: runner_zip(), **alone}
 
 
 def runner_zip() -> bytes:

@@ -70,7 +70,7 @@ def submit(
     if tree.warning:
         tell(SendProgress(0, 0, tree.bytes, tree.warning))
     job = Job(cluster, _new_id())
-    documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), RUNNER: bundle.runner_zip()}
+    documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), **bundle.runner_files()}
     connection = _Connection(cluster.remote(), _submit_command(job.directory, detach), stdin=subprocess.PIPE)
     connection.send(lambda out: bundle.write_tar(out, documents, tree, WORK, tell))
     job._accept(connection, detach)

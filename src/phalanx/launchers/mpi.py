@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
-from phalanx.node.process import RUNNER, JobDescription, Process
+from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
 
 NAME = "mpi"
@@ -47,7 +47,7 @@ def _hostfile(ranks: Dict[str, int], hydra: bool) -> str:
 def _agent(job: JobDescription) -> str:
     # It asks the head's runner, whose ssh connections to the nodes are open already: no second handshake, and the
     # engine's daemons belong to the node's starter, which knows their end.
-    return f'#!/bin/sh\nexec python3 -IS "{job.directory}/{RUNNER}" agent "$@"\n'
+    return f'#!/bin/sh\nexec python3 -IS "{job.directory}/agent.py" "$@"\n'
 
 
 def _environment(job: JobDescription) -> Dict[str, str]:

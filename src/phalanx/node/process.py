@@ -46,7 +46,7 @@ class JobDescription:
         Engines' own forwarding is not used: Open MPI 4.1.4's `--tag-output` loses lines (129,037 of 200,000 short ones
         arrived), torchrun's `--tee` polls files. `rank_variable` is the variable in which the engine puts the rank.
         """
-        return ("python3", "-IS", f"{self.directory}/{RUNNER}", "rank", rank_variable, *self.command)
+        return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *self.command)
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,31 @@
-"""What mpiexec calls in ssh's place: the head's runner starts the engine's daemon on a node; this ends as that ends."""
+"""What mpiexec calls in ssh's place: the head's runner starts the engine's daemon on a node; this ends as that ends.
+
+`python3 -IS agent.py [options] NODE COMMAND…`, as a file of its own beside runner.pyz; COMMAND goes to a shell there.
+"""
 
 from __future__ import annotations
 
-import json
+# The C half of `socket`, for the reason that keeper.py gives.
+import _socket
 import os
-import socket
-from typing import TYPE_CHECKING
-
-from phalanx.node.runner.system import RUNNER_SOCKET
-
-if TYPE_CHECKING:
-    from typing import NoReturn, Sequence
+import sys
 
 
-def ask(arguments: Sequence[str]) -> NoReturn:
-    """`[options] NODE COMMAND…` as ssh takes it; COMMAND goes to a shell there."""
-    words = list(arguments)
+def main() -> None:
+    """Ask, then wait as a shell: there is one of these per node as long as the job runs; a shell takes a tenth of us."""
+    words = sys.argv[1:]
     while words and words[0].startswith("-"):
         words.pop(0)
-    runner = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    runner.connect("\0" + os.environ[RUNNER_SOCKET])
     answer_read, answer_write = os.pipe()
-    request = json.dumps({"node": words[0], "command": " ".join(words[1:])})
-    socket.send_fds(runner, [request.encode()], [answer_write])
+    runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    runner.connect("\0" + os.environ["PHALANX_RUNNER"])
+    request = b"\0".join(map(os.fsencode, (words[0], " ".join(words[1:]))))
+    fds = answer_write.to_bytes(4, sys.byteorder)
+    runner.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
     os.close(answer_write)
-    # There is one of these per node for as long as the job runs: a shell that waits takes a tenth of the memory.
     os.dup2(answer_read, 0)
     os.execv("/bin/sh", ["sh", "-c", "read code; exit ${code:-255}"])
+
+
+if __name__ == "__main__":
+    main()

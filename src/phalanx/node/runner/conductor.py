@@ -27,6 +27,7 @@ _ANSWER_WITHIN_S = 60.0
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
 _AFTER_TERMINATE_S = 1.0
+_DAEMONS_END_WITHIN_S = 2.0
 _TAIL_LINES = 20
 
 
@@ -248,6 +249,13 @@ class Conductor:
         if self._stop_asked:
             self._stop()
         elif not self._running:
+            self._phase = self._waiting_for_daemons
+            self._deadline = time.monotonic() + _DAEMONS_END_WITHIN_S
+            self._phase()
+
+    def _waiting_for_daemons(self) -> None:
+        """mpiexec ends a moment before its daemons on the nodes do."""
+        if not self._agents or self._is_late():
             self._sweep(GRACE_S)
 
     def _stop(self) -> None:
@@ -255,7 +263,7 @@ class Conductor:
         self._wind_down(0.0)
 
     def _winding_down(self) -> None:
-        if not self._running:
+        if not self._running and not self._agents:
             self._sweep(GRACE_S)
         elif self._is_late() and self._terminate_at:
             self._tell_all(frames.pack(frames.TERMINATE))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -91,5 +91,5 @@ class Doorway:
             return
         connection.close()
         if message and fds:
-            body = json.loads(message)
-            self._request(fds[0], body["node"], body["command"])
+            node, _, command = os.fsdecode(message).partition("\0")
+            self._request(fds[0], node, command)

@@ -50,18 +50,6 @@ def _starter(words: List[str]) -> int:
     return 0
 
 
-def _rank(words: List[str]) -> int:
-    from phalanx.node.runner.keeper import keep
-
-    keep(words[0], words[1:])
-
-
-def _agent(words: List[str]) -> int:
-    from phalanx.node.runner.agent import ask
-
-    ask(words)
-
-
 def _reap(words: List[str]) -> int:
     from phalanx.node.runner.reaper import sweep
 
@@ -74,7 +62,5 @@ _VERBS = {
     "stop": _stop,
     "list": _list,
     "starter": _starter,
-    "rank": _rank,
-    "agent": _agent,
     "reap": _reap,
 }

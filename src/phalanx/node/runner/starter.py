@@ -193,15 +193,15 @@ class Starter:
             message, fds, _, _ = socket.recv_fds(keeper, 4096, 2)
         except OSError:
             message, fds = b"", []
-        body = json.loads(message) if message else {}
-        if "label" in body:
-            self._out.send(frames.pack_json(frames.RANK, {"label": body["label"]}, number))
-            self._numbers[body["pid"]] = number
+        if fds:
+            label, _, pid = message.decode().partition(" ")
+            self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
+            self._numbers[int(pid)] = number
             self._forward(number, fds[0], fds[1])
             return
         self._loop.forget(keeper.fileno())
         keeper.close()
-        self._rank_ended(number, body.get("code"))
+        self._rank_ended(number, int(message) if message else None)
 
     def _rank_ended(self, number: int, code: Optional[int]) -> None:
         pid = next((pid for pid, owner in self._numbers.items() if owner == number), None)
