@@ -38,6 +38,10 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
     return struct.pack("=BxHiII", 0, 0, index, flags, change)
 
 
+def _mac(address: str) -> bytes:
+    return attribute(_IFLA_ADDRESS, bytes.fromhex(address.replace(":", "")))
+
+
 class Peer(NamedTuple):
     """The far end of a veth: its name, hardware address and the fd of its network namespace."""
 
@@ -61,9 +65,10 @@ class Rtnetlink:
     def close(self) -> None:
         self._socket.close()
 
-    def add_bridge(self, name: str, mtu: int) -> None:
+    def add_bridge(self, name: str, mac: str, mtu: int) -> None:
+        """With a fixed `mac`: by itself a bridge takes the lowest of its ports', and neighbours lose it at each change."""
         kind = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, "bridge"))
-        body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + kind
+        body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + _mac(mac) + kind
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, body)
 
     def add_veth(self, name: str, master: int, peer: Peer, mtu: int) -> None:

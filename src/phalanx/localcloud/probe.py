@@ -20,6 +20,7 @@ from pathlib import Path
 from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.nodes import rootfs
 from phalanx.localcloud.nodes.machine import Machine, Site
+from phalanx.localcloud.nodes.programs import PROGRAMS
 from phalanx.localcloud.nodes.vpc import Vpc
 
 _TRIAL_TIMEOUT_S = 10
@@ -142,8 +143,9 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         kernel.mount("proc", "/proc", "proc")
         site = Site(scratch, mode, (), ())
         machine = Machine("i-probe", "vpc-probe", "10.0.0.0/16", "10.0.0.4", "probe", "", 1, b"", "", "", ())
-        for directory in (site.image / "etc", site.image / "sbin", site.node(machine.instance_id) / "root"):
-            directory.mkdir(parents=True)
+        for directory in ("etc", *PROGRAMS):
+            (site.image / directory).mkdir(parents=True)
+        (site.node(machine.instance_id) / "root").mkdir(parents=True)
         vpc = Vpc()
         vpc.serve(machine.vpc_cidr)
         vpc.join("probe", machine.address, machine.vpc_cidr)

@@ -1,4 +1,4 @@
-"""The image's own programs in /sbin: shell, because a node should be up in milliseconds and weigh little."""
+"""The image's own programs: shell, because a node should be up in milliseconds and weigh little."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ echo "[$seconds] user data ended with status $status"
 
 _SHUTDOWN = """\
 #!/bin/sh
-# The machine ends at once, whatever the arguments.
-kill -TERM 1
+# The machine ends at once, whatever the arguments; user data may be faster than process 1 is ready.
+while kill -TERM 1; do sleep 0.05; done
 """
 
 # The words are amazon-efs-utils' own (its mount_efs/__init__.py).
@@ -59,10 +59,10 @@ directory" 32
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
 """.replace("@ROOT@", EFS_ROOT)
 
-SBIN = {
-    "init": _INIT,
-    "cloud-init": _CLOUD_INIT,
-    "shutdown": _SHUTDOWN,
-    "poweroff": _SHUTDOWN,
-    "mount.efs": _MOUNT_EFS,
+# name → text, by the directory of the image that is laid over the host's
+PROGRAMS = {
+    # where mount(8) looks for its helpers
+    "sbin": {"init": _INIT, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},
+    # first in PATH, before the host's own
+    "usr/local/sbin": {"poweroff": _SHUTDOWN, "shutdown": _SHUTDOWN},
 }

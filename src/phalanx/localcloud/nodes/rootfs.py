@@ -6,7 +6,7 @@ from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes.machine import Machine, Site
-from phalanx.localcloud.nodes.programs import EFS_ROOT
+from phalanx.localcloud.nodes.programs import EFS_ROOT, PROGRAMS
 
 _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root home opt srv mnt media run run/sshd run/lock run/user run/efs.host .layer/etc
@@ -55,10 +55,12 @@ def _show_libraries(root: Path) -> None:
 
 
 def _mount_image(site: Site, root: Path) -> None:
-    """/etc writable over the image's; /sbin is the host's with the image's own programs first."""
+    """/etc writable over the image's; the host's directories of programs with the image's own laid over."""
     layers = f"upperdir={root}/.layer/etc,workdir={root}/.layer/work"
     _mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
-    _mount_overlay(site, root / "sbin", f"{site.image}/sbin:{Path('/sbin').resolve()}", kernel.MS_RDONLY)
+    for name in PROGRAMS:
+        host = Path("/", name).resolve()
+        _mount_overlay(site, root / name, f"{site.image}/{name}:{host}", kernel.MS_RDONLY)
 
 
 def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str = "") -> None:

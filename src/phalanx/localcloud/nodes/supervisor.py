@@ -265,13 +265,14 @@ class Supervisor:
             node.status_fd = None
 
     def _forget(self, node: _Node) -> None:
+        """Remove what is left of it, and then tell those who wait for that."""
         self._stop_listening(node)
+        self._nodes.pop(node.machine.instance_id, None)
+        shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
         if node.boot_request is not None:
             words = node.said.decode(errors="replace").strip() or "it was killed while it booted"
             self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
             node.boot_request = None
-        self._nodes.pop(node.machine.instance_id, None)
-        shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
         for number in node.killers:
             self._answer(number)
         node.killers.clear()

@@ -27,7 +27,7 @@ class Vpc:
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         self._gateways: set[str] = set()
         self._links.set_up("lo")
-        self._links.add_bridge(_BRIDGE, _MTU)
+        self._links.add_bridge(_BRIDGE, mac_of(API_ADDRESS), _MTU)
         for address in (IMDS_ADDRESS, API_ADDRESS):
             self._links.add_address(_BRIDGE, address, 32)
         self._links.set_up(_BRIDGE)

@@ -1,0 +1,422 @@
+"""Nodes of the local cloud are machines: booted for real, in each uid mode, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+SOURCE = Path(__file__).parents[2] / "src"
+DRIVER = Path(__file__).with_name("node_driver.py")
+DIAL = SOURCE / "phalanx/localcloud/dial.py"
+USER = "phalanxtest"
+
+
+class Lab:
+    """A local cloud in a process of its own."""
+
+    def __init__(self, mode: str, user: str | None) -> None:
+        self.mode = mode
+        self.state = Path(tempfile.mkdtemp(prefix="phx-nodes-"))
+        self.key = self.state / "key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
+        (self.state / "efs/fs-1").mkdir(parents=True)
+        command = [sys.executable, str(DRIVER), str(self.state), mode]
+        if user:
+            # the interpreter of this environment may lie in a directory that only root can enter
+            command = ["runuser", "-u", user, "--", "/usr/bin/python3", *command[1:]]
+            subprocess.run(["chown", "-R", user, self.state], check=True)
+        self.process = subprocess.Popen(
+            command,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.answer() == "ready"
+
+    def answer(self) -> Any:
+        assert self.process.stdout
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["ok"]
+
+    def do(self, call: str, **arguments: Any) -> Any:
+        assert self.process.stdin
+        print(json.dumps({"call": call, **arguments}), file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def boot(self, number: int, script: str = "", vpc: str = "vpc-1", address: str = "", vcpus: int = 2) -> str:
+        """Boot node `number`, which takes our key and then runs `script`; returns its id."""
+        address = address or f"10.0.1.{10 + number}"
+        instance_id = f"i-{number:017x}"
+        machine = {
+            "instance_id": instance_id,
+            "vpc_id": vpc,
+            "vpc_cidr": "10.0.0.0/16",
+            "address": address,
+            "hostname": "ip-" + address.replace(".", "-"),
+            "instance_type": "c5.large",
+            "vcpus": vcpus,
+            "user_data": base64.b64encode(self.user_data(script).encode()).decode(),
+            "region": "us-east-1",
+            "zone": "us-east-1a",
+            "file_systems": ["fs-1"],
+        }
+        self.do("boot", machine=machine)
+        return instance_id
+
+    def user_data(self, script: str) -> str:
+        lines = [
+            "#!/bin/sh",
+            "mkdir -p /root/.ssh && chmod 700 /root/.ssh",
+            f"echo '{self.key.with_suffix('.pub').read_text().strip()}' > /root/.ssh/authorized_keys",
+            f"cat > /root/.ssh/id_ed25519 <<'END'\n{self.key.read_text()}END",
+            "chmod 600 /root/.ssh/id_ed25519",
+            "printf 'StrictHostKeyChecking no\\nUserKnownHostsFile /dev/null\\n' > /etc/ssh/ssh_config.d/test.conf",
+            script,
+        ]
+        return "\n".join(lines) + "\n"
+
+    def ssh(self, instance_id: str, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """As root on the node, through the dialer."""
+        proxy = f"{sys.executable} -IS {DIAL} {self.state}/dial.sock %h %p"
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes")
+        argv = ["ssh", "-F", "none", "-i", str(self.key), "-o", "ProxyUseFdpass=yes", "-o", f"ProxyCommand={proxy}"]
+        argv += [word for option in options for word in ("-o", option)]
+        done = subprocess.run(
+            [*argv, f"root@{instance_id}", command],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def wait_booted(self, instance_id: str) -> str:
+        """The console log, once the user data has run and sshd answers."""
+        console = self.state / "nodes" / instance_id / "console.log"
+        wait(lambda: "user data ended" in console.read_text(), f"user data of {instance_id}")
+        wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, f"ssh to {instance_id}")
+        return console.read_text()
+
+    def stop(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        assert self.process.wait(15) == 0
+
+    def discard(self) -> None:
+        self.process.kill()
+        self.process.wait(15)
+        if self.process.stdout and self.process.stdin:
+            self.process.stdout.close()
+            self.process.stdin.close()
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+def wait(met: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not met():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def a_lab(mode: str, user: str | None = None) -> Iterator[Lab]:
+    lab = Lab(mode, user)
+    try:
+        yield lab
+    finally:
+        lab.discard()
+
+
+@pytest.fixture(scope="module")
+def ordinary_user() -> Iterator[str]:
+    if os.geteuid():
+        pytest.skip("making a user needs root")
+    subprocess.run(["useradd", "-m", USER], check=True, capture_output=True)
+    yield USER
+    subprocess.run(["userdel", "-r", USER], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module", params=["range-root", "range-user", "single-user", "root-root"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    mode, _, who = request.param.partition("-")
+    user = request.getfixturevalue("ordinary_user") if who == "user" else None
+    if who == "root" and os.geteuid():
+        pytest.skip("needs root")
+    with a_lab(mode, user) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def pair(lab: Lab) -> tuple[str, str]:
+    """Two nodes that are up, and stay so."""
+    first, second = lab.boot(1, "echo out of node one"), lab.boot(2, vcpus=8)
+    lab.wait_booted(first)
+    lab.wait_booted(second)
+    return first, second
+
+
+def test_a_node_is_a_machine_of_its_own(lab: Lab, pair: tuple[str, str]) -> None:
+    facts = lab.ssh(pair[0], "hostname; hostname -I; cat /etc/hostname; id -u; ls -d /var/lib/cloud/instance/boot-fin*")
+    assert facts.stdout.split() == [
+        "ip-10-0-1-11",
+        "10.0.1.11",
+        "ip-10-0-1-11",
+        "0",
+        "/var/lib/cloud/instance/boot-finished",
+    ]
+    assert "out of node one" in lab.ssh(pair[0], "cat /var/log/cloud-init-output.log").stdout
+    assert lab.ssh(pair[0], "head -c2 /var/lib/cloud/instance/user-data.txt").stdout == "#!"
+    assert lab.ssh(pair[0], "cat /sys/class/net/eth0/address /sys/class/net/eth0/mtu").stdout.split() == [
+        "0a:ff:0a:00:01:0b",
+        "9001",
+    ]
+
+
+def test_a_node_has_its_types_cpus_and_mpi_runs_on_them(lab: Lab, pair: tuple[str, str]) -> None:
+    count = "python3 -c 'import os; print(os.cpu_count(), len(os.sched_getaffinity(0)))'"
+    assert lab.ssh(pair[1], count).stdout.split() == ["8", str(len(os.sched_getaffinity(0)))]
+    if shutil.which("mpiexec"):
+        run = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpiexec --oversubscribe -n 3 hostname"
+        assert lab.ssh(pair[1], run).stdout.split() == ["ip-10-0-1-12"] * 3
+
+
+def test_nodes_reach_each_other_by_ssh_and_nothing_else(lab: Lab, pair: tuple[str, str]) -> None:
+    assert "ip-10-0-1-12" in lab.ssh(pair[0], "ssh 10.0.1.12 hostname").stdout
+    route = "python3 -c 'import socket; socket.create_connection((\"8.8.8.8\", 53), 5)'"
+    assert "unreachable" in lab.ssh(pair[0], route, check=False).stderr
+    assert lab.ssh(pair[0], "ip route show default").stdout.startswith("default via 10.0.0.1 dev eth0")
+
+
+def test_metadata_answers_by_source_address(lab: Lab, pair: tuple[str, str]) -> None:
+    token = 'curl -sf -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" http://169.254.169.254/latest/api/token'
+    header = f'"X-aws-ec2-metadata-token: $({token})"'
+    ask = f"curl -sf -H {header} http://169.254.169.254/latest/meta-data/instance-id"
+    assert [lab.ssh(node, ask).stdout.strip() for node in pair] == list(pair)
+
+
+def test_the_image_is_read_only_but_for_what_a_machine_writes(lab: Lab, pair: tuple[str, str]) -> None:
+    assert "Read-only" in lab.ssh(pair[0], "touch /usr/x", check=False).stderr
+    lab.ssh(pair[0], "touch /etc/x /opt/x /var/log/x /home/ubuntu/x /dev/shm/x /tmp/x")
+    assert lab.ssh(pair[1], "ls /etc/x /opt/x /var/log/x /tmp/x", check=False).stdout == ""
+    assert lab.ssh(pair[0], "cat /proc/self/mounts").stdout.count(" /usr ") == 1
+
+
+def test_a_node_holds_no_descriptor_and_no_environment_of_the_host(lab: Lab, pair: tuple[str, str]) -> None:
+    held = lab.ssh(pair[0], "readlink /proc/1/fd/*").stdout.split()
+    assert set(held) <= {"/dev/null", "/sbin/init", str(lab.state / "nodes" / pair[0] / "console.log")}
+    names = {line.partition("=")[0] for line in lab.ssh(pair[0], "tr '\\0' '\\n' < /proc/1/environ").stdout.split()}
+    assert names <= {"PATH", "LANG", "AWS_ENDPOINT_URL", "PWD", "SHLVL", "_"}
+
+
+def test_orphans_are_reaped(lab: Lab, pair: tuple[str, str]) -> None:
+    lab.ssh(pair[0], "(setsid sh -c 'sleep 0.2' &) ; sleep 0.6")
+    assert "Z" not in lab.ssh(pair[0], "ps -e -o stat=").stdout
+
+
+def test_sshd_reads_drop_ins_again_at_sighup(lab: Lab, pair: tuple[str, str]) -> None:
+    lab.ssh(
+        pair[1], "echo 'SetEnv GREETING=hello' > /etc/ssh/sshd_config.d/60-test.conf; kill -HUP $(cat /run/sshd.pid)"
+    )
+    wait(lambda: "hello" in lab.ssh(pair[1], "echo $GREETING", check=False).stdout, "sshd's new environment")
+
+
+def test_efs_is_one_directory_on_all_nodes(lab: Lab, pair: tuple[str, str]) -> None:
+    for node in pair:
+        lab.ssh(node, "mkdir -p /efs && mount -t efs -o tls fs-1:/ /efs && mountpoint -q /efs")
+    lab.ssh(pair[0], "mkdir -p /efs/sub && echo shared > /efs/sub/file")
+    assert lab.ssh(pair[1], "cat /efs/sub/file").stdout == "shared\n"
+    assert (lab.state / "efs/fs-1/sub/file").read_text() == "shared\n"
+    lab.ssh(pair[1], "mkdir -p /mnt/s && mount -t efs -o tls,iam,ro fs-1.efs.us-east-1.amazonaws.com:/sub /mnt/s")
+    assert "Read-only" in lab.ssh(pair[1], "touch /mnt/s/x", check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("-o tls fs-404:/ /mnt", 'Failed to resolve "fs-404.efs.us-east-1.amazonaws.com"'),
+        ("-o tls fs-1:/absent /mnt", "No such file or directory"),
+        ("-o iam fs-1:/ /mnt", 'The "tls" option is required'),
+        ("-o tls ../etc:/ /mnt", "Invalid file system name"),
+    ],
+)
+def test_efs_refuses_in_the_helpers_words(lab: Lab, pair: tuple[str, str], arguments: str, words: str) -> None:
+    refused = lab.ssh(pair[0], f"mount -t efs {arguments}", check=False)
+    assert refused.returncode != 0
+    assert words in refused.stderr
+
+
+def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, str]) -> None:
+    if lab.mode == "single":
+        assert lab.ssh(pair[0], "id -u ubuntu").stdout == "0\n"
+        return
+    lab.ssh(pair[0], "useradd -m -u 2000 phalanx && mkdir -p /efs && chmod 700 /root")
+    assert lab.ssh(pair[0], "runuser -u phalanx -- sh -c 'id -u; ls /root' 2>&1", check=False).stdout.startswith(
+        "2000\nls:"
+    )
+    lab.ssh(pair[0], "mkdir /opt/own && chown phalanx /opt/own && su phalanx -c 'touch /opt/own/file'")
+    assert lab.ssh(pair[0], "stat -c %U /opt/own/file").stdout == "phalanx\n"
+
+
+def test_one_address_in_two_vpcs_is_two_nodes(lab: Lab) -> None:
+    first = lab.boot(11, vpc="vpc-2", address="10.0.1.11")
+    second = lab.boot(12, vpc="vpc-3", address="10.0.1.11")
+    for node in (first, second):
+        lab.wait_booted(node)
+        lab.ssh(node, f"echo {node} > /tmp/me")
+    assert [lab.ssh(node, "cat /tmp/me").stdout.strip() for node in (first, second)] == [first, second]
+    for vpc in ("vpc-2", "vpc-3"):
+        lab.do("remove_vpc", vpc_id=vpc)
+    assert not {node["vpc_id"] for node in lab.do("nodes")} & {"vpc-2", "vpc-3"}
+
+
+def test_a_killed_node_is_gone_and_its_peers_are_told(lab: Lab, pair: tuple[str, str]) -> None:
+    node = lab.boot(3)
+    lab.wait_booted(node)
+    pid = next(state["pid"] for state in lab.do("nodes") if state["instance_id"] == node)
+    assert Path(f"/proc/{pid}").exists()
+    watch = _connect_from(lab, pair[0], "10.0.1.13")
+    lab.do("kill", instance_id=node)
+    assert watch.communicate(timeout=10)[0].strip() == "closed"
+    assert not Path(f"/proc/{pid}").exists()
+    assert not (lab.state / "nodes" / node).exists()
+    lab.do("kill", instance_id=node)
+
+
+def test_a_silently_killed_node_just_says_nothing_and_can_boot_again(lab: Lab, pair: tuple[str, str]) -> None:
+    node = lab.boot(4)
+    lab.wait_booted(node)
+    watch = _connect_from(lab, pair[0], "10.0.1.14")
+    lab.do("kill", instance_id=node, silent=True)
+    assert watch.communicate(timeout=10)[0].strip() == "silent"
+    lab.boot(4)
+    lab.wait_booted(node)
+    lab.do("kill", instance_id=node)
+
+
+def _connect_from(lab: Lab, node: str, address: str) -> subprocess.Popen[str]:
+    """On `node`, hold a connection to sshd at `address` and print what becomes of it within two seconds."""
+    program = (
+        "import socket, sys; s = socket.create_connection((sys.argv[1], 22), 5); s.recv(99); "
+        "open('/tmp/connected', 'w').close(); s.settimeout(2)\n"
+        "try: s.recv(9); print('closed')\n"
+        "except TimeoutError: print('silent')\n"
+        "except OSError: print('closed')\n"
+    )
+    encoded = base64.b64encode(program.encode()).decode()
+    lab.ssh(node, f"rm -f /tmp/connected; echo {encoded} | base64 -d > /tmp/watch.py")
+    proxy = f"{sys.executable} -IS {DIAL} {lab.state}/dial.sock %h %p"
+    argv = ["ssh", "-F", "none", "-i", str(lab.key), "-o", "ProxyUseFdpass=yes", "-o", f"ProxyCommand={proxy}"]
+    argv += ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+    command = [*argv, f"root@{node}", f"python3 /tmp/watch.py {address}"]
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    wait(lambda: lab.ssh(node, "test -e /tmp/connected", check=False).returncode == 0, "the connection")
+    return watch
+
+
+def test_a_partition_cuts_and_heals(lab: Lab, pair: tuple[str, str]) -> None:
+    reach = "ssh -o ConnectTimeout=1 10.0.1.12 hostname"
+    lab.do("partition", instance_id=pair[1], cut=True)
+    assert lab.ssh(pair[0], reach, check=False).returncode != 0
+    lab.do("partition", instance_id=pair[1], cut=False)
+    wait(lambda: lab.ssh(pair[0], reach, check=False).returncode == 0, "the healed link")
+
+
+def test_a_node_that_ends_by_itself_is_reported(lab: Lab) -> None:
+    node = lab.boot(5, "poweroff")
+    wait(lambda: node in lab.do("exits"), "the notice")
+    state = next(state for state in lab.do("nodes") if state["instance_id"] == node)
+    assert not state["alive"]
+    assert Path(state["console"]).exists()
+    lab.do("kill", instance_id=node)
+    assert node not in {state["instance_id"] for state in lab.do("nodes")}
+
+
+def test_user_data_that_fails_says_so_on_the_console(lab: Lab) -> None:
+    node = lab.boot(6, "echo some words >&2; exit 3")
+    log = lab.state / "nodes" / node / "console.log"
+    wait(lambda: "user data ended with status 3" in log.read_text(), "the end")
+    assert "some words" in log.read_text()
+    lab.do("kill", instance_id=node)
+
+
+def test_the_dialer_says_who_is_not_there(lab: Lab) -> None:
+    argv = [sys.executable, "-IS", str(DIAL), f"{lab.state}/dial.sock", "203.0.113.7", "22"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=10)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "phalanx: 203.0.113.7 belongs to no running instance of the local cloud\n",
+    )
+
+
+def test_a_boot_that_fails_says_why_and_leaves_nothing(lab: Lab) -> None:
+    (lab.state / "efs/fs-1").rename(lab.state / "efs/away")
+    try:
+        with pytest.raises(RuntimeError, match="fs-1"):
+            lab.boot(7)
+    finally:
+        (lab.state / "efs/away").rename(lab.state / "efs/fs-1")
+    assert not (lab.state / "nodes" / f"i-{7:017x}").exists()
+
+
+@pytest.mark.parametrize("end", ["stop", "killed"])
+def test_at_the_end_nothing_is_left(end: str) -> None:
+    if os.geteuid():
+        pytest.skip("range mode without newuidmap needs root")
+    with a_lab("range") as lab:
+        lab.wait_booted(lab.boot(1))
+        pids = _marked(lab)
+        assert len(pids) >= 4
+        if end == "stop":
+            lab.stop()
+            assert not (lab.state / "nodes").exists()
+            assert not (lab.state / "image").exists()
+        else:
+            lab.process.send_signal(signal.SIGKILL)
+            lab.process.wait(10)
+        wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
+        assert str(lab.state) not in Path("/proc/self/mounts").read_text()
+
+
+def _marked(lab: Lab) -> set[int]:
+    """The driver and everything below it."""
+    found = {lab.process.pid}
+    while True:
+        children = {int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) in found} - found
+        if not children:
+            return found
+        found |= children
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def test_the_users_own_account_is_root_in_single_mode(ordinary_user: str) -> None:
+    with a_lab("single", ordinary_user) as lab:
+        lab.wait_booted(lab.boot(1, "touch /opt/file"))
+        pid = lab.do("nodes")[0]["pid"]
+        assert (Path("/proc") / str(pid)).stat().st_uid == pwd.getpwnam(ordinary_user).pw_uid
