@@ -130,19 +130,23 @@ class Cloud:
     clock: FakeClock
 
     def client(self, service: str, issued: Issued = ADMINISTRATOR) -> Any:
-        """A client with the administrator's credentials, or with those given."""
+        """A client with the administrator's credentials, or with those given; the same one each time."""
         key = (service, issued.access_key_id, issued.session_token)
         if key not in _clients:
-            _clients[key] = boto3.client(
-                service,
-                region_name=REGION,
-                endpoint_url=self.context.url_host,
-                aws_access_key_id=issued.access_key_id,
-                aws_secret_access_key=issued.secret_access_key,
-                aws_session_token=issued.session_token or None,
-                config=Config(retries={"total_max_attempts": 1}),
-            )
+            _clients[key] = self.fresh_client(service, issued)
         return _clients[key]
+
+    def fresh_client(self, service: str, issued: Issued) -> Any:
+        """A client of its own."""
+        return boto3.client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.context.url_host,
+            aws_access_key_id=issued.access_key_id,
+            aws_secret_access_key=issued.secret_access_key,
+            aws_session_token=issued.session_token or None,
+            config=Config(retries={"total_max_attempts": 1}),
+        )
 
     def network(self, zones: tuple[str, ...] = (ZONE,)) -> tuple[str, list[str]]:
         """A VPC with a subnet in each zone."""

@@ -263,6 +263,21 @@ def test_keys_that_were_never_issued_and_wrong_tokens_are_refused(local):
     assert refusal(local.client("ec2", without_token).describe_instances)["Code"] == "InvalidClientTokenId"
 
 
+def test_a_wrong_secret_is_refused_in_every_protocol(local):
+    _, issued = as_role(local, allow())
+    forged = Issued(issued.access_key_id, "another secret", issued.session_token, issued.principal)
+    clients = {service: local.fresh_client(service, forged) for service in ("ec2", "sqs", "lambda")}
+    assert refusal(clients["ec2"].describe_instances)["Code"] == "SignatureDoesNotMatch"
+    assert refusal(clients["sqs"].list_queues)["Code"] == "InvalidSignatureException"
+    assert refusal(clients["lambda"].get_function, FunctionName="f")["Code"] == "InvalidSignatureException"
+
+
+def test_paths_and_queries_are_signed_as_they_were_sent(local):
+    api = local.client("lambda")
+    assert refusal(api.get_function, FunctionName="a:b", Qualifier="$LATEST")["Code"] == "ResourceNotFoundException"
+    local.client("efs").describe_mount_targets(FileSystemId=local.client("efs").create_file_system()["FileSystemId"])
+
+
 def test_role_credentials_end_after_six_hours(local):
     _, issued = as_role(local, allow())
     sqs = local.client("sqs", issued)

@@ -33,6 +33,7 @@ class Call:
     protocol: str
     params: Mapping[str, Any] = field(default_factory=dict)
     source_ip: str = ""
+    body: bytes = field(default=b"", repr=False)
 
     @property
     def action(self) -> str:
@@ -64,6 +65,7 @@ def read(environ: dict[str, Any]) -> Call | None:
         protocol=protocol,
         params=params,
         source_ip=environ.get("REMOTE_ADDR", ""),
+        body=body,
     )
 
 

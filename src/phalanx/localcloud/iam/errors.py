@@ -13,6 +13,10 @@ from phalanx.localcloud.iam.policy import Decision
 
 INVALID_TOKEN = "The security token included in the request is invalid."
 EXPIRED_TOKEN = "The security token included in the request is expired"
+WRONG_SIGNATURE = (
+    "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key"
+    " and signing method. Consult the service documentation for details."
+)
 MISSING_TOKEN = "Request is missing Authentication Token"
 
 
@@ -34,18 +38,17 @@ def missing_token(start_response: Any) -> Iterable[bytes]:
 
 def invalid_token(call: Call, start_response: Any) -> Iterable[bytes]:
     """A key that this local cloud did not hand out, or the wrong session token."""
-    if call.protocol == "json":
-        return _json(
-            "UnrecognizedClientException", INVALID_TOKEN, start_response, 400 if call.service != "sqs" else 403
-        )
-    return _xml(call, "InvalidClientTokenId", INVALID_TOKEN, start_response)
+    return _refused(call, "UnrecognizedClientException", "InvalidClientTokenId", INVALID_TOKEN, start_response)
+
+
+def wrong_signature(call: Call, start_response: Any) -> Iterable[bytes]:
+    """Signed with another secret, or not as AWS wants it."""
+    return _refused(call, "InvalidSignatureException", "SignatureDoesNotMatch", WRONG_SIGNATURE, start_response)
 
 
 def expired_token(call: Call, start_response: Any) -> Iterable[bytes]:
     """Role credentials after their six hours."""
-    if call.protocol == "json":
-        return _json("ExpiredTokenException", EXPIRED_TOKEN, start_response, 400)
-    return _xml(call, "ExpiredToken", EXPIRED_TOKEN, start_response)
+    return _refused(call, "ExpiredTokenException", "ExpiredToken", EXPIRED_TOKEN, start_response)
 
 
 def access_denied(call: Call, message: str, start_response: Any) -> Iterable[bytes]:
@@ -60,9 +63,14 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
     if call.service == "sqs" and call.protocol == "json":
         extra = ("x-amzn-query-error", "AccessDenied;Sender")
         return _json("AccessDeniedException", message, start_response, 403, extra)
+    return _refused(call, "AccessDeniedException", "AccessDenied", message, start_response)
+
+
+def _refused(call: Call, json_code: str, xml_code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    """The JSON protocols and the XML ones name the same refusal differently."""
     if call.protocol in ("json", "rest"):
-        return _json("AccessDeniedException", message, start_response, 400 if call.protocol == "json" else 403)
-    return _xml(call, "AccessDenied", message, start_response)
+        return _json(json_code, message, start_response, 400 if call.protocol == "json" else 403)
+    return _xml(call, xml_code, message, start_response)
 
 
 def _json(

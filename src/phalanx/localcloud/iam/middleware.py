@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from moto.iam.models import iam_backends
 
 from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.iam import calls, credentials, errors, policy, resources
+from phalanx.localcloud.iam import calls, credentials, errors, policy, resources, signature
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
 
@@ -39,6 +39,8 @@ def wrap(context: Context, app: App) -> App:
         issued = context.issued.get(call.access_key_id)
         if issued is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != issued.session_token:
             return errors.invalid_token(call, start_response)
+        if not signature.is_valid(environ, call.body, issued.secret_access_key):
+            return errors.wrong_signature(call, start_response)
         if issued.principal == ADMIN:
             return app(environ, start_response)
         session = credentials.session_of(call.access_key_id)
