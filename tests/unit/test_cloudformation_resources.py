@@ -258,7 +258,9 @@ def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_
     assert ("Group", "CREATE_COMPLETE", "") not in cloud.history(stack)
     cloud.runner.gate.set()
     until(lambda: ("Group", "CREATE_COMPLETE", "") in cloud.history(stack))
-    (machine,) = [machine for machine in cloud.runner.booted.values() if machine.vpc_id == cloud.physical(stack, "Vpc")]
+    (machine,) = [
+        machine for machine in list(cloud.runner.booted.values()) if machine.vpc_id == cloud.physical(stack, "Vpc")
+    ]
     assert machine.file_systems == (cloud.physical(stack, "Files"),)
     name = cloud.describe(stack)["StackName"]
     assert machine.user_data.decode() == f"#!/bin/sh\necho {name} {cloud.physical(stack, 'Handle')}"
@@ -298,7 +300,7 @@ def test_a_creation_policy_waits_for_signals_of_instances(cloud):
     sections = {**SECTIONS, "Outputs": {}}
     stack = cloud.create(resources, **{**GIVEN, "sections": sections})
     cloud.engine.idle()
-    until(lambda: any(machine.vpc_id == cloud.physical(stack, "Vpc") for machine in cloud.runner.booted.values()))
+    until(lambda: any(machine.vpc_id == cloud.physical(stack, "Vpc") for machine in list(cloud.runner.booted.values())))
     assert cloud.describe(stack)["StackStatus"] == "CREATE_IN_PROGRESS"
     signal = {"StackName": stack, "LogicalResourceId": "Group", "UniqueId": "i-1", "Status": "SUCCESS"}
     cloud.cloudformation.signal_resource(**signal)
