@@ -187,15 +187,15 @@ def test_a_log_stream_may_exist_already(server, client):
 def test_metadata_is_asked_with_a_token_and_keys_are_kept(server, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
     keys = {"AccessKeyId": "A", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
-    server.answers += [(200, "TOKEN"), *[(200, word) for word in ("i-1", "10.0.0.4", "us-east-1a", "c5.large")]]
-    server.answers += [(200, "role"), (200, json.dumps(keys))]
+    known = {"instanceId": "i-1", "privateIp": "10.0.0.4", "availabilityZone": "us-east-1a", "instanceType": "c5.large"}
+    server.answers += [(200, "TOKEN"), (200, json.dumps(known)), (200, "role"), (200, json.dumps(keys))]
     metadata = Metadata()
     assert metadata.identity().zone == "us-east-1a"
     assert metadata.credentials() is metadata.credentials()
     method, path, *_ = server.seen[0]
     assert (method, path) == ("PUT", "/latest/api/token")
     assert all(h["X-aws-ec2-metadata-token"] == "TOKEN" for _, _, h, _ in server.seen[1:])
-    assert len(server.seen) == 7
+    assert len(server.seen) == 4
 
 
 def test_the_signal_has_no_content_type_and_keeps_the_limit(server):

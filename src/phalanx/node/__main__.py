@@ -8,6 +8,7 @@ import sys
 
 from phalanx.node import loader, wire
 from phalanx.node.aws import AwsError
+from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 from phalanx.node.sigv4 import Request
 
@@ -17,8 +18,9 @@ def main(arguments: list[str]) -> int:
     os.umask(0o022)
     root = os.environ.get("PHALANX_ROOT", "")
     settings = Settings.load(f"{root}/opt/phalanx/config.json")
+    metadata = Metadata()
     try:
-        loader.complete(settings)
+        loader.complete(settings, metadata)
     except (OSError, AwsError) as error:
         return _give_up(settings, f"boot step 'agent' failed: {error}")
     from phalanx.node import boot, daemon  # stage 2, only now there
@@ -27,8 +29,8 @@ def main(arguments: list[str]) -> int:
         print("phalanx: the agent is complete")
         return 0
     if arguments == ["serve"]:
-        daemon.serve(root)
-    return 0 if boot.boot(root) else 1
+        daemon.serve(settings, metadata, root)
+    return 0 if boot.boot(settings, metadata, root) else 1
 
 
 def _give_up(settings: Settings, reason: str) -> int:

@@ -21,10 +21,9 @@ USER_KEY = f"{contract.SSH}/id_ed25519"
 class Agent:
     """What boot, head and worker have in common. Made by asking the metadata service: raises OSError without it."""
 
-    def __init__(self, settings: Settings, root: str = "") -> None:
-        self.settings, self.root = settings, root
+    def __init__(self, settings: Settings, metadata: Metadata, root: str = "") -> None:
+        self.settings, self.metadata, self.root = settings, metadata, root
         self.log = BootLog()
-        metadata = Metadata()
         self.identity = metadata.identity()
         aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
         self.queue = services.Queue(aws, settings.queue_url)

@@ -12,6 +12,7 @@ from phalanx.node import account, contract, daemon, files, head, mount, outcome,
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
+from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
 # The trap names the command that failed; bash itself would only stop.
@@ -19,13 +20,12 @@ _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\
 _SCRIPT_S = 3000.0
 
 
-def boot(root: str = "") -> bool:
+def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
     """Run all steps, then leave the agent running; False when a step failed. Whatever happens, `booted` appears."""
-    settings = Settings.load(f"{root}{HOME}/config.json")
     step, failed = "identity", True
     agent = None
     try:
-        agent = Agent(settings, root)
+        agent = Agent(settings, metadata, root)
         agent.log.ship(agent.stream)
         for step, action in steps(agent):
             agent.log.say(f"step: {step}")

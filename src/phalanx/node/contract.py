@@ -80,7 +80,9 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
         # Ranks that share a core must not spin while they wait: 10 allreduces took 10 s so, and 0.2 s with it.
         # The nodes of the local cloud share one machine's cores, however few slots each has.
         "OMPI_MCA_mpi_yield_when_idle": "1" if crowded else None,
+        # Nor be bound: rank 0 of every node would get the same first core.
         "OMPI_MCA_hwloc_base_binding_policy": "none" if crowded else None,
+        "PRTE_MCA_hwloc_default_binding_policy": "none" if crowded else None,
         "OMPI_ALLOW_RUN_AS_ROOT": "1" if machine.single_uid else None,
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1" if machine.single_uid else None,
     }

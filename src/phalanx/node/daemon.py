@@ -13,6 +13,7 @@ from phalanx.node.agent import HOME, Agent
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import run
 from phalanx.node.head import Head
+from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
 _UNIT = f"""[Unit]
@@ -41,7 +42,7 @@ def start(agent: Agent) -> None:
     elif detach(f"{root}{HOME}/agent.log"):
         # The daemon is a copy of this process, which has imported and asked for all that it needs.
         agent.log = BootLog()
-        serve(root, agent)
+        serve(agent.settings, agent.metadata, root, agent)
 
 
 def detach(log: str) -> bool:
@@ -59,11 +60,11 @@ def detach(log: str) -> bool:
     return True
 
 
-def serve(root: str, agent: Optional[Agent] = None) -> None:
+def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Agent] = None) -> None:
     """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns."""
     while True:
         try:
-            agent = agent or Agent(Settings.load(f"{root}{HOME}/config.json"), root)
+            agent = agent or Agent(settings, metadata, root)
             agent.log.ship(agent.stream)
             if agent.settings.head:
                 Head(agent).serve()

@@ -21,11 +21,11 @@ _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PAUSE_S = 0.5
 
 
-def complete(settings: Settings) -> None:
+def complete(settings: Settings, metadata: Metadata) -> None:
     """Make sure that stage 2 is here. Raises OSError or AwsError when it can't be had."""
     if os.path.exists(f"{_DIRECTORY}/boot.py"):
         return
-    aws = Aws(settings.region, Metadata().credentials, os.environ.get("AWS_ENDPOINT_URL"))
+    aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
     packed = _from_template(aws, settings) if settings.head else _from_table(aws, settings)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from phalanx.node import wire
 from phalanx.node.sigv4 import Credentials, Request
 
+_ROLE = "meta-data/iam/security-credentials/"
 _TOKEN_S = 21600
 _EARLY_S = 300
 
@@ -35,23 +36,23 @@ class Metadata:
         self._expires = ""
 
     def get(self, path: str) -> str:
-        """Text at `/latest/meta-data/<path>`. Raises OSError after 30 s without an answer."""
+        """Text at `/latest/<path>`. Raises OSError after 30 s without an answer."""
         if time.monotonic() > self._token_ends:
             wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
             self._token = self._ask("PUT", "/latest/api/token", wish)
             self._token_ends = time.monotonic() + _TOKEN_S - _EARLY_S
-        return self._ask("GET", "/latest/meta-data/" + path, {"X-aws-ec2-metadata-token": self._token})
+        return self._ask("GET", "/latest/" + path, {"X-aws-ec2-metadata-token": self._token})
 
     def identity(self) -> Identity:
-        paths = ("instance-id", "local-ipv4", "placement/availability-zone", "instance-type")
-        return Identity(*(self.get(path) for path in paths))
+        known = json.loads(self.get("dynamic/instance-identity/document"))
+        return Identity(known["instanceId"], known["privateIp"], known["availabilityZone"], known["instanceType"])
 
     def credentials(self, fresh: bool = False) -> Credentials:
         """The role's credentials; asked again 5 minutes before they end, or when `fresh` is wanted."""
         soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _EARLY_S))
         if fresh or self._expires < soon:
-            role = self.get("iam/security-credentials/").split()[0]
-            answer = json.loads(self.get("iam/security-credentials/" + role))
+            role = self.get(_ROLE).split()[0]
+            answer = json.loads(self.get(_ROLE + role))
             self._keys = Credentials(answer["AccessKeyId"], answer["SecretAccessKey"], answer["Token"])
             self._expires = answer["Expiration"]
         return self._keys
