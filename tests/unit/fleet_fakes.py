@@ -27,6 +27,8 @@ from moto.moto_server.werkzeug_app import (  # noqa: E402
     MotoRequestHandler,
     create_backend_app,
 )
+from moto.sns.models import sns_backends  # noqa: E402
+from moto.sqs.models import sqs_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
 from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications  # noqa: E402
@@ -231,3 +233,6 @@ def cloud(state: Path) -> Iterator[Cloud]:
         yield Cloud(context, runner, clock)
     finally:
         context.stop()
+        # Other tests of this process look at all there is.
+        for backends in (sns_backends, sqs_backends):
+            backends[context.account][REGION].reset()
