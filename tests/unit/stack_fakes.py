@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,15 @@ class Stacks:
     engine: Engine
     clock: FakeClock
     runner: FakeRunner
+    clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
+        """One client a service: making one takes longer than most tests."""
+        if service not in self.clients:
+            self.clients[service] = self.new_client(service)
+        return self.clients[service]
+
+    def new_client(self, service: str) -> Any:
         admin = next(issued for issued in self.context.issued.values() if issued.principal == ADMIN)
         return boto3.client(
             service,
@@ -59,9 +66,7 @@ class Stacks:
 
     @property
     def cloudformation(self) -> Any:
-        if not hasattr(self, "_cloudformation"):
-            self._cloudformation = self.client("cloudformation")
-        return self._cloudformation
+        return self.client("cloudformation")
 
     def describe(self, stack: str) -> dict[str, Any]:
         return self.cloudformation.describe_stacks(StackName=stack)["Stacks"][0]
@@ -126,6 +131,7 @@ def stacks(state: Path) -> Iterator[Stacks]:
     try:
         yield made
     finally:
-        made.cloudformation.close()
+        for client in made.clients.values():
+            client.close()
         http.close()
         context.stop()

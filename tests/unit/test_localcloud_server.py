@@ -35,7 +35,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
 def test_a_key_that_was_not_issued_here_is_refused_in_each_protocol(cloud, service):
     cloud.context.issued["AKIA" + "X" * 16] = stranger = cloud.context.issue("admin")
     del cloud.context.issued[stranger.access_key_id]
-    client = cloud.client(service)
+    client = cloud.new_client(service)
     client._request_signer._credentials.access_key = stranger.access_key_id
     calls = {"cloudformation": "describe_stacks", "ec2": "describe_vpcs", "sqs": "list_queues", "iam": "list_roles"}
     call = calls.get(service, "describe_file_systems" if service == "efs" else "list_functions")

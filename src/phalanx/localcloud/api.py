@@ -29,6 +29,8 @@ from phalanx.localcloud.context import Context
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 CONTROL_PATH = "/_localcloud/"
 _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_request")
+# One for the process, as moto's backends are.
+MOTO = DomainDispatcherApplication(create_backend_app)
 # In this order: each stands on the ones before.
 PARTS = (ec2, functions, notifications, autoscaling, iam)
 
@@ -56,11 +58,9 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
 
 
 def _services(engine: Engine) -> WsgiApp:
-    moto = DomainDispatcherApplication(create_backend_app)
-
     def services(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not _CLOUDFORMATION.search(environ.get("HTTP_AUTHORIZATION", "")):
-            return moto(environ, start_response)
+            return MOTO(environ, start_response)
         request = Request(environ)
         request.from_wsgi_server = True
         status, headers, body = CloudFormationApi(engine)._dispatch(request)
