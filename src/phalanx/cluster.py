@@ -18,7 +18,7 @@ from phalanx.node.roster import Node, Roster
 from phalanx.remote import Remote, close_all
 
 if TYPE_CHECKING:
-    from phalanx.stack import SshRoute
+    from phalanx.cloud import SshRoute
 
 HEAD = "deeplearning-master"
 JOB_USER = "phalanx"

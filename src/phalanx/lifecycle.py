@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx import cluster as store
+from phalanx.cloud import Cloud, SshRoute, StackState
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan import Plan, make_plan
 from phalanx.spec import ClusterSpec
-from phalanx.stack import Cloud, Creation, Deletion, Progress, SshRoute, Stack, StackState, deploy, read_roster
+from phalanx.stack import Creation, Deletion, Progress, Stack, deploy, read_roster
 from phalanx.template import synthesize
 
 TAIL_LINES = 20
+MOST_TAILS = 3
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -124,8 +127,9 @@ class BringUp:
 
     def _bury(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
         """Save the evidence, free the name, tell the reason."""
-        saved, tail = save_boot_logs(cluster, creation.boot_logs())
-        reason = "\n".join([f"cluster {self.spec.name} did not come up:", creation.failure(), *tail])
+        logs, failure = creation.boot_logs(), creation.failure()
+        saved = save_boot_logs(cluster, logs)
+        reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_log_tails(logs, failure)])
         try:
             yield from Deletion(creation.stack).steps()
         except CloudError as error:
@@ -209,16 +213,22 @@ def read_authority(cloud: Cloud, table: str) -> str:
     return item["public_key"]
 
 
-def save_boot_logs(cluster: Cluster, logs: dict[str, str]) -> tuple[Path | None, list[str]]:
-    """Keep the boot logs in the cluster's directory; returns where, and the last lines of each to show."""
-    if not logs:
-        return None, []
+def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
+    """Keep the logs in the cluster's directory, a file for each stream; returns where, None without any."""
     directory = cluster.directory / store.BOOT_LOGS
+    for stream, text in logs.items():
+        store.write_private(directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', stream)}.log", text + "\n")
+    return directory if logs else None
+
+
+def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
+    """The last lines of the nodes that the reason names; without a name, of the first few."""
+    nodes = sorted(stream for stream in logs if stream.startswith("i-"))
+    named = [node for node in nodes if node in reason]
     shown: list[str] = []
-    for instance, text in sorted(logs.items()):
-        store.write_private(directory / f"{instance}.log", text + "\n")
-        shown += ["", f"--- the end of the boot log of {instance}:", *text.splitlines()[-TAIL_LINES:]]
-    return directory, shown
+    for node in (named or nodes)[:MOST_TAILS]:
+        shown += ["", f"--- the end of the boot log of {node}:", *logs[node].splitlines()[-TAIL_LINES:]]
+    return shown
 
 
 class TakeDown:

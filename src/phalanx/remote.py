@@ -21,11 +21,11 @@ CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
 
 
-class HostRefused(ClusterError):
+class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
     """The node's host key is not certified by the authority that this machine knows."""
 
 
-class ConnectionLost(ClusterError):
+class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
     """The connection broke, or was never there."""
 
 

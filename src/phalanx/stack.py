@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from phalanx.cloud import Cloud, Resource, StackEvent, StackState
 from phalanx.errors import CloudError, StackFailed
 from phalanx.node.roster import Roster
 
 if TYPE_CHECKING:
-    from phalanx.plan import Facts, Plan
-    from phalanx.spec import ClusterSpec
+    from phalanx.plan import Plan
 
-CLUSTER_TAG = "phalanx:cluster"
 UP_DEADLINE_S = 60 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
 
@@ -24,68 +23,6 @@ DOWN_DEADLINE_S = 30 * 60.0
 _SIGNALLED = re.compile(
     r"^WaitCondition received failed message: '(?P<text>.*)' for uniqueId: (?P<node>\S+?)\.?$", re.S
 )
-
-
-@dataclass(frozen=True)
-class StackEvent:
-    """One line of the stack's history, as CloudFormation tells it."""
-
-    event_id: str
-    time_s: float
-    logical_id: str
-    physical_id: str
-    resource_type: str
-    status: str
-    reason: str = ""
-
-    @property
-    def failed(self) -> bool:
-        return self.status.endswith("_FAILED")
-
-    @property
-    def is_cause(self) -> bool:
-        """A failure of its own, not a resource that was cancelled because another one failed."""
-        return self.failed and "cancelled" not in self.reason.lower() and not self.status.startswith("DELETE")
-
-
-@dataclass(frozen=True)
-class StackState:
-    """What CloudFormation says of a stack now."""
-
-    name: str
-    stack_id: str
-    status: str
-    reason: str = ""
-    created_s: float = 0.0
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def in_progress(self) -> bool:
-        return self.status.endswith("_IN_PROGRESS")
-
-    @property
-    def creating(self) -> bool:
-        return self.status in ("CREATE_IN_PROGRESS", "REVIEW_IN_PROGRESS")
-
-    @property
-    def ready(self) -> bool:
-        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
-
-    @property
-    def ours(self) -> bool:
-        """Made by phalanx: a stack that somebody else gave the same name lacks the tag."""
-        return self.tags.get(CLUSTER_TAG) == self.name
-
-
-@dataclass(frozen=True)
-class Resource:
-    """One resource that the stack made: enough to ask later whether it is gone."""
-
-    logical_id: str
-    physical_id: str
-    resource_type: str
 
 
 @dataclass(frozen=True)
@@ -114,71 +51,6 @@ class Leftovers:
 
 
 Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers
-
-
-@dataclass(frozen=True)
-class SshRoute:
-    """How ssh reaches the nodes of a cloud: lines for ssh_config, and what stands for a worker's address."""
-
-    options: tuple[str, ...] = ()
-    worker_options: tuple[str, ...] = ()
-    worker_host: str = "address"  # or "instance_id": the field of the roster's Node
-
-
-class Cloud(Protocol):
-    """What phalanx needs of a cloud. Every method raises CloudError when the cloud refuses or is silent."""
-
-    name: str
-    region: str
-    poll_interval_s: float
-
-    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        """Read-only look-ups for a plan."""
-        ...
-
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
-        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG."""
-        ...
-
-    def describe_stack(self, name_or_id: str) -> StackState | None:
-        """The state, or None where no such stack exists (a deleted one is found by its id only)."""
-        ...
-
-    def events(self, stack_id: str, after: str | None) -> list[StackEvent]:
-        """Oldest first, those after the event id `after`; of a deleted stack too."""
-        ...
-
-    def resources(self, stack_id: str) -> list[Resource]: ...
-
-    def delete_stack(self, stack_id: str) -> None:
-        """Start deleting; no error when it is gone."""
-        ...
-
-    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
-        """What still exists of `resources` and of everything tagged with the cluster, one readable line each."""
-        ...
-
-    def item(self, table: str, key: str) -> dict[str, str] | None:
-        """One item of the roster table, its attributes as text; None when it, or the table, is not there."""
-        ...
-
-    def boot_logs(self, log_group: str) -> dict[str, str]:
-        """Boot log by instance id; empty when the group is gone."""
-        ...
-
-    def delete_log_group(self, log_group: str) -> None:
-        """Delete it; no error when it is gone."""
-        ...
-
-    def ssh_route(self) -> SshRoute: ...
-
-    def accounts_separated(self) -> bool:
-        """Whether the nodes' users are really different users (not in the local cloud's single mode)."""
-        ...
-
-    def stop_if_idle(self) -> None:
-        """Stop what only runs for clusters, when the last one is gone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -287,7 +159,7 @@ class Creation:
         return f"stack {self.stack.name} ended as {self.state.status} {self.state.reason}".rstrip()
 
     def boot_logs(self) -> dict[str, str]:
-        """Boot log by instance id. Its log group is retained in a rollback; `Deletion` removes it."""
+        """Log by stream, a node's by its instance id. A rollback retains the group, and `Deletion` removes it."""
         group = self._physical_id("LogGroup")
         logs = self.stack.cloud.boot_logs(group) if group else {}
         return {stream: text for stream, text in logs.items() if text}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from phalanx.cloud import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Node, Roster
 from phalanx.plan import Facts
-from phalanx.stack import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
 
 STACK = "AWS::CloudFormation::Stack"
 AUTHORITY = "ssh-ed25519 AAAAauthority head"

@@ -8,12 +8,12 @@ import pytest
 from botocore import exceptions as boto
 
 from phalanx import clouds
+from phalanx.cloud import Resource
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.api import ApiCloud
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError, SpecError
 from phalanx.spec import ClusterSpec
-from phalanx.stack import Resource
 
 
 def refused(code, words="", operation="CreateStack"):

@@ -8,9 +8,9 @@ import pytest
 from fake_cloud import AUTHORITY
 
 from phalanx import cluster as store
+from phalanx.cloud import SshRoute
 from phalanx.cluster import Cluster
 from phalanx.errors import ClusterError
-from phalanx.stack import SshRoute
 
 
 @pytest.fixture(autouse=True)

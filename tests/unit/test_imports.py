@@ -17,7 +17,7 @@ ORDER = (
     ("spec", "spec_checks", "spec_yaml"),
     ("plan", "plan_text"),
     ("template",),
-    ("remote",),
+    ("cloud", "remote"),
     ("stack",),
     ("cluster",),
     ("lifecycle", "logs", "bundle", "job_model"),

@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
+from phalanx.cloud import StackEvent
 from phalanx.errors import CloudError, StackFailed
-from phalanx.stack import (
-    Creation,
-    Deletion,
-    Leftovers,
-    NodeAnswered,
-    NodeMissing,
-    Stack,
-    StackEvent,
-    destroy,
-    wait_ready,
-)
+from phalanx.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack, destroy, wait_ready
 
 
 def asked_for(cloud):

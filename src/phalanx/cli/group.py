@@ -1,5 +1,7 @@
 """A click group that knows its commands by name and imports one only when it is run."""
 
+# ruff: noqa: ARG002 - click calls these methods with a context, needed or not
+
 from __future__ import annotations
 
 import difflib

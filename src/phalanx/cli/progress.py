@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli.console import note
-from phalanx.stack import Leftovers, NodeAnswered, NodeMissing, StackEvent
+from phalanx.cloud import StackEvent
+from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
 
 if TYPE_CHECKING:
     from phalanx.lifecycle import Step

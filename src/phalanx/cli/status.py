@@ -14,9 +14,9 @@ from phalanx.cli.options import cluster_option, debug_option, json_option, load_
 from phalanx.errors import ClusterError, PhalanxError
 
 if TYPE_CHECKING:
+    from phalanx.cloud import StackState
     from phalanx.cluster import Cluster
     from phalanx.node.roster import Roster
-    from phalanx.stack import StackState
 
 
 @click.command("status")

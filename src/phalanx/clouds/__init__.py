@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from phalanx.stack import Cloud
+    from phalanx.cloud import Cloud
 
 MODULES = {"aws": "phalanx.clouds.aws", "local": "phalanx.clouds.local"}
 

@@ -11,18 +11,18 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
+from phalanx.cloud import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.refusals import is_gone, message, translate
 from phalanx.errors import CloudError
 from phalanx.plan import Facts
 from phalanx.spec import ClusterSpec
-from phalanx.stack import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
 
 CREATION_TIMEOUT_MIN = 60
 
 
 class ApiCloud:
-    """What AWS and the local cloud have in common: the very same calls. See `phalanx.stack.Cloud`."""
+    """What AWS and the local cloud have in common: the very same calls. See `phalanx.cloud.Cloud`."""
 
     name = "api"
     poll_interval_s = 2.0
@@ -99,7 +99,7 @@ class ApiCloud:
         config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
         return cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
 
-    # -- phalanx.stack.Cloud ----------------------------------------------------------------------------------
+    # -- phalanx.cloud.Cloud ----------------------------------------------------------------------------------
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         return lookups.facts(self, spec, ssh_public_key)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from boto3.session import Session
 
+from phalanx.cloud import SshRoute
 from phalanx.clouds.api import ApiCloud
 from phalanx.clouds.refusals import translate
-from phalanx.stack import SshRoute
 
 
 class AwsCloud(ApiCloud):

@@ -24,11 +24,11 @@ START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 20.0
 
 
-class NotRunning(LocalCloudError):
+class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
     """No local cloud runs: nothing that it held exists any more."""
 
 
-class StacksLeft(LocalCloudError):
+class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
     """The local cloud was asked to stop while it still holds clusters; `stacks` names them."""
 
     def __init__(self, stacks: list[str]) -> None:

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 
 from boto3.session import Session
 
+from phalanx.cloud import SshRoute
 from phalanx.clouds import endpoint
 from phalanx.clouds.api import ApiCloud
 from phalanx.errors import LocalCloudError
 from phalanx.plan import Facts, offline_facts
 from phalanx.spec import ClusterSpec
-from phalanx.stack import SshRoute
 
 
 class LocalCloud(ApiCloud):
