@@ -22,13 +22,12 @@ from phalanx.localcloud import moto_setup
 # As in the local cloud itself, before anything imports moto's EC2.
 moto_setup.install()
 
+from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import (  # noqa: E402
     DomainDispatcherApplication,
     MotoRequestHandler,
     create_backend_app,
 )
-from moto.sns.models import sns_backends  # noqa: E402
-from moto.sqs.models import sqs_backends  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
 from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications  # noqa: E402
@@ -220,6 +219,13 @@ def endpoint() -> Endpoint:
     return Endpoint()
 
 
+def forget_resources(account: str) -> None:
+    """Empties moto: other tests of this process look at all there is."""
+    for service in ("dynamodb", "ec2", "efs", "iam", "lambda", "logs", "sns", "sqs"):
+        for backend in list(get_backend(service)[account].values()):
+            backend.reset()
+
+
 @contextmanager
 def cloud(state: Path) -> Iterator[Cloud]:
     """Everything of the fleet side installed, and its API served on loopback. Not two at a time."""
@@ -233,6 +239,4 @@ def cloud(state: Path) -> Iterator[Cloud]:
         yield Cloud(context, runner, clock)
     finally:
         context.stop()
-        # Other tests of this process look at all there is.
-        for backends in (sns_backends, sqs_backends):
-            backends[context.account][REGION].reset()
+        forget_resources(context.account)
