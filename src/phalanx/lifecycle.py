@@ -56,6 +56,10 @@ class BringUp:
 
     def steps(self) -> Iterator[Step]:
         """Progress as it comes. Raises StackFailed when all of it had to be deleted again, CloudError when refused."""
+        yield from self._bring_up()
+        yield from self._log_in()
+
+    def _bring_up(self) -> Iterator[Step]:
         yield from self._clear_the_name()
         found = self.cloud.describe_stack(self.spec.name)
         if found is None:
@@ -103,6 +107,14 @@ class BringUp:
             cluster.forget()
             raise
         yield from self._follow(stack)
+
+    def _log_in(self) -> Iterator[Step]:
+        """Have the connection that `run` and `ssh` will use; a head out of ssh's reach is told before the first job."""
+        assert self.result is not None
+        try:
+            self.result.cluster.remote().connect()
+        except ClusterError as error:
+            yield Note(f"warning: {error.message}. {error.hint}")
 
     def _deploy(self, plan: Plan) -> Stack:
         """Of two `up` at once one creates the stack; the other is refused, and follows it."""

@@ -12,6 +12,7 @@ from phalanx.cli.console import duration
 from phalanx.clouds import endpoint, mend
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError
+from phalanx.remote import Remote
 
 
 class Terminal:
@@ -39,6 +40,7 @@ def cloud(monkeypatch, tmp_path):
     monkeypatch.setattr(clouds, "get", lambda name, region: fake)
     monkeypatch.setattr(clouds, "begin", lambda name: None)
     monkeypatch.setattr(mend, "require_local_cloud", lambda cluster: None)
+    monkeypatch.setattr(Remote, "connect", lambda remote: None)
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake
 

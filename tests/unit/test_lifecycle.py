@@ -9,12 +9,14 @@ from phalanx import cluster as store
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
 from phalanx.lifecycle import BringUp, Note, TakeDown, renew_trust
+from phalanx.remote import ConnectionLost, Remote
 from phalanx.spec import ClusterSpec
 
 
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(Remote, "connect", lambda remote: None)
     return tmp_path / "state"
 
 
@@ -34,6 +36,16 @@ def test_up_leaves_a_record_that_ssh_can_use():
     cluster = Cluster.load("demo")
     assert (cluster.head_address, cluster.shared, cluster.slots) == ("54.0.0.1", "/efs", 2)
     assert "ProxyCommand dial %h %p" in cluster.ssh_config.read_text()
+
+
+def test_a_head_that_ssh_does_not_reach_is_told_and_the_cluster_kept(monkeypatch):
+    def refuse(remote):
+        raise ConnectionLost("can't log in to deeplearning-master: timeout", "Does `ssh_from` allow your address?")
+
+    monkeypatch.setattr(Remote, "connect", refuse)
+    result, notes = up(FakeCloud())
+    assert notes == ["warning: can't log in to deeplearning-master: timeout. Does `ssh_from` allow your address?"]
+    assert result.cluster.ready
 
 
 def test_the_key_that_was_made_is_the_key_that_is_sent():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +37,10 @@ def command(name: str | None, file: Path | None, yes: bool, as_json: bool) -> in
     wanted, cloud, region = found
     if not yes and sys.stdin.isatty():
         click.confirm(f"Delete cluster {wanted} ({cloud}) and all data on it?", abort=True, err=True)
+    started_s = time.monotonic()
     from phalanx.cli.progress import Watch
 
-    with Watch(f"deleting cluster {wanted}") as watch:
+    with Watch(f"deleting cluster {wanted}", started_s) as watch:
         try:
             existed = _take_down(watch, wanted, cloud, region)
         except KeyboardInterrupt:

@@ -21,11 +21,14 @@ _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 
 
 class Watch:
-    """Shows steps as they come. `with Watch("creating demo") as watch: watch.follow(steps)`."""
+    """Shows steps as they come. `with Watch("creating demo", started_s) as watch: watch.follow(steps)`.
 
-    def __init__(self, title: str) -> None:
+    `started_s` is the moment (of time.monotonic) at which the command began: its imports are part of the wait.
+    """
+
+    def __init__(self, title: str, started_s: float) -> None:
         self.title = title
-        self.started_s = time.monotonic()
+        self.started_s = started_s
         self._busy: dict[str, None] = {}
         self._status: Any = None
 

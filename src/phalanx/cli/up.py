@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def command(file: Path, as_json: bool) -> int:
       phalanx up
       phalanx up -f big.yaml
     """
+    started_s = time.monotonic()
     from phalanx.spec import load
 
     spec = load(file)
@@ -38,7 +40,7 @@ def command(file: Path, as_json: bool) -> int:
     from phalanx.lifecycle import BringUp
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
-    with Watch(f"creating cluster {spec.name}") as watch:
+    with Watch(f"creating cluster {spec.name}", started_s) as watch:
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:

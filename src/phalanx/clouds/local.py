@@ -48,7 +48,9 @@ class LocalCloud(ApiCloud):
             raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
         words = [sys.executable, "-IS", program.origin, self.endpoint.dial]
         command = " ".join(shlex.quote(word).replace("%", "%%") for word in words)
-        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes"), worker_host="instance_id")
+        # The default, sntrup761, costs both sides 0.1 s of CPU; nothing leaves this machine.
+        quick = "KexAlgorithms ^curve25519-sha256"
+        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick), worker_host="instance_id")
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """From the table of types where it knows the type: `plan` needs no running local cloud then."""
