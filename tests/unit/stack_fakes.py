@@ -104,6 +104,10 @@ class Stacks:
         """The reason of one event."""
         return next(reason for who, what, reason in self.history(stack) if (who, what) == (logical_id, status))
 
+    def status(self, stack: str, logical_id: str) -> str:
+        """A resource's status of this moment, without a request."""
+        return self.engine.find(stack, REGION).resources[logical_id].status
+
     def physical(self, stack: str, logical_id: str) -> str:
         found = self.cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId=logical_id)
         return found["StackResourceDetail"]["PhysicalResourceId"]

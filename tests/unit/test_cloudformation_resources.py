@@ -235,7 +235,7 @@ def inventory(cloud: Stacks):
 def test_all_of_it_comes_up_and_nothing_of_it_remains(cloud):
     before = inventory(cloud)
     stack = cloud.create(everything(), **GIVEN)
-    until(lambda: ("Group", "CREATE_COMPLETE", "") in cloud.history(stack))
+    until(lambda: cloud.status(stack, "Group") == "CREATE_COMPLETE")
     assert cloud.engine.signal_handle(cloud.physical(stack, "Handle"), _success())
     assert cloud.settled(stack) == "CREATE_COMPLETE", cloud.history(stack)
     grown = inventory(cloud)
@@ -257,7 +257,7 @@ def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_
     assert cloud.describe(stack)["StackStatus"] == "CREATE_IN_PROGRESS"
     assert ("Group", "CREATE_COMPLETE", "") not in cloud.history(stack)
     cloud.runner.gate.set()
-    until(lambda: ("Group", "CREATE_COMPLETE", "") in cloud.history(stack))
+    until(lambda: cloud.status(stack, "Group") == "CREATE_COMPLETE")
     (machine,) = [
         machine for machine in list(cloud.runner.booted.values()) if machine.vpc_id == cloud.physical(stack, "Vpc")
     ]
@@ -275,7 +275,8 @@ def test_a_group_that_cannot_launch_fails_with_auto_scalings_words(cloud):
     cloud.runner.broken = "no room"
     try:
         stack = cloud.create(everything(), **GIVEN)
-        until(lambda: cloud.clock.advance(60) or not cloud.describe(stack)["StackStatus"].startswith("CREATE"))
+        cloud.engine.idle()
+        until(lambda: cloud.clock.advance(60) or cloud.status(stack, "Group") != "CREATE_IN_PROGRESS")
         assert cloud.settled(stack) == "ROLLBACK_COMPLETE", [event for event in cloud.history(stack) if event[2]]
     finally:
         cloud.runner.broken = ""
