@@ -66,7 +66,7 @@ class Rtnetlink:
         self._socket.close()
 
     def add_bridge(self, name: str, mac: str, mtu: int) -> None:
-        """With a fixed `mac`: by itself a bridge takes the lowest of its ports', and neighbours lose it at each change."""
+        """`mac` is fixed: by itself a bridge takes the lowest of its ports', and neighbours lose it at each change."""
         kind = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, "bridge"))
         body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + _mac(mac) + kind
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, body)
