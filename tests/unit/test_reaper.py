@@ -8,8 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from fake_nodes import marked
 
+from phalanx.node.runner import reaper
 from phalanx.node.runner.reaper import Sweep, find
 from phalanx.node.runner.system import MARK, process_stat
 
@@ -36,6 +38,18 @@ def sweep(processes: list[subprocess.Popen[bytes]], grace_s: float = 5.0) -> dic
             process.poll()
         time.sleep(0.005)
     raise AssertionError("the sweep has no end")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(reaper, "PATIENCE_S", 0.0)
+
+
+def test_what_ends_by_itself_in_a_moment_is_let_alone(monkeypatch):
+    monkeypatch.setattr(reaper, "PATIENCE_S", 5.0)
+    process = start("echo ready; exec sleep 0.1")
+    assert sweep([process]) == {"ended": [], "killed": [], "left": []}
+    assert process.wait() == 0
 
 
 def test_nothing_is_left_where_nothing_was():

@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> None:
-    """Ask, then wait as a shell: there is one of these per node as long as the job runs; a shell takes a tenth of us."""
+    """Ask, then wait as a shell: one of these per node lives as long as the job, and a shell takes a tenth of us."""
     words = sys.argv[1:]
     while words and words[0].startswith("-"):
         words.pop(0)

@@ -27,7 +27,8 @@ _ANSWER_WITHIN_S = 60.0
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
 _AFTER_TERMINATE_S = 1.0
-_DAEMONS_END_WITHIN_S = 2.0
+# Beyond what a sweep may take by its own deadlines.
+_REPORT_WITHIN_S = 5.0
 _TAIL_LINES = 20
 
 
@@ -79,6 +80,7 @@ class Conductor:
         self._problems: Dict[str, List[str]] = {}  # what is missing → on which nodes
         self._refusal = 0
         self._stop_asked = False
+        self._engines_told = False
         self._failed: Optional[int] = None
         self._outcome: Dict[str, Any] = {}
         self._phase = self._check
@@ -153,7 +155,10 @@ class Conductor:
     def _on_frame(self, channel: Channel, frame: frames.Frame) -> None:
         kind, stream, number, payload = frame
         if kind == frames.OUTPUT:
-            self._output.write(self._numbers[channel.node, number], stream, payload)
+            number = self._numbers[channel.node, number]
+            # What an engine says about having been ended (torchrun: a page per node) is kept, but hides the reason.
+            listed = self._members[number].is_rank or not self._engines_told
+            self._output.write(number, stream, payload, listed)
             return
         body = json.loads(payload)
         if kind == frames.RANK:
@@ -192,8 +197,15 @@ class Conductor:
             self._fail(f"{channel.node} was lost: {channel.error}", 1)
         else:
             self._fail(f"{channel.node} can't be reached: {channel.error}", 1)
-        self._running = {number for number in self._running if self._members[number].node != channel.node}
+        self._forget_processes_on(channel.node)
         self._wind_down(0.0)
+
+    def _forget_processes_on(self, node: str) -> None:
+        """Nobody will tell how they ended."""
+        gone = {number for number, member in enumerate(self._members) if member.node == node}
+        self._running -= gone
+        for number in gone & set(self._agents):
+            self._answer(self._agents.pop(number), 255)
 
     def _request(self, agent: int, host: str, command: str) -> None:
         node = self._roster.find(host)
@@ -225,7 +237,7 @@ class Conductor:
         elif not all(channel.checked for channel in self._channels.values()):
             self._check_deadline()
         elif self._problems:
-            texts = [text.replace("{nodes}", ", ".join(nodes)) for text, nodes in self._problems.items()]
+            texts = [text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items()]
             self._fail("\n".join(texts), self._refusal)
             self._wind_down(0.0)
         else:
@@ -249,13 +261,6 @@ class Conductor:
         if self._stop_asked:
             self._stop()
         elif not self._running:
-            self._phase = self._waiting_for_daemons
-            self._deadline = time.monotonic() + _DAEMONS_END_WITHIN_S
-            self._phase()
-
-    def _waiting_for_daemons(self) -> None:
-        """mpiexec ends a moment before its daemons on the nodes do."""
-        if not self._agents or self._is_late():
             self._sweep(GRACE_S)
 
     def _stop(self) -> None:
@@ -263,9 +268,10 @@ class Conductor:
         self._wind_down(0.0)
 
     def _winding_down(self) -> None:
-        if not self._running and not self._agents:
+        if not self._running:
             self._sweep(GRACE_S)
         elif self._is_late() and self._terminate_at:
+            self._engines_told = True
             self._tell_all(frames.pack(frames.TERMINATE))
             self._terminate_at = 0.0
             self._deadline = time.monotonic() + GRACE_S
@@ -297,7 +303,7 @@ class Conductor:
         if self._phase in (self._sweeping, self._over):
             return
         self._phase = self._sweeping
-        self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + 5
+        self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
         self._tell_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
 
     def _fail(self, message: str, exit_code: int, number: Optional[int] = None) -> None:

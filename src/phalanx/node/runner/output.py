@@ -58,12 +58,14 @@ class OutputWriter:
         self._write(self._processes, line.encode())
         return number
 
-    def write(self, number: int, stream: int, data: bytes) -> None:
-        """Bytes that the process wrote; they are in the index after the next flush."""
+    def write(self, number: int, stream: int, data: bytes, listed: bool = True) -> None:
+        """Bytes that the process wrote; they are in the index after the next flush, unless not `listed`."""
         file = self._files[self._of[number]]
-        if self._write(file[0], data):
+        if not self._write(file[0], data):
+            return
+        if listed:
             self._records += RECORD.pack(time.time_ns(), file[1], len(data), number, stream)
-            file[1] += len(data)
+        file[1] += len(data)
 
     def ended(self, number: int, code: int) -> None:
         """The process has ended; it writes no more."""

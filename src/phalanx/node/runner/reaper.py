@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
     Identity = Tuple[int, str]  # pid and start time: a pid alone may be used again
 
+# mpiexec ends a moment before its own helpers do: these are left alone for so long.
+PATIENCE_S = 0.5
 GRACE_S = 5.0
 # For the kernel to take down what was killed; a process that waits for a dead NFS server may never go.
 KILL_WAIT_S = 5.0
 
 
 class Sweep:
-    """Asks every process of a job to end, insists after GRACE_S, and stops when none is there or KILL_WAIT_S passed.
+    """Waits a moment, asks every process of a job to end, insists after grace_s, and is over when none is there.
+
+    KILL_WAIT_S after that it is over in any case, and says what is left.
 
     `root`: descendants of this process belong to the job too, whatever their environment says.
     """
@@ -28,7 +32,8 @@ class Sweep:
     def __init__(self, job_id: str, root: Optional[int] = None, grace_s: float = GRACE_S) -> None:
         self._job_id = job_id
         self._root = root
-        self._insist_at = time.monotonic() + grace_s
+        self._ask_at = time.monotonic() + PATIENCE_S
+        self._insist_at = self._ask_at + grace_s
         self._signalled: Dict[Identity, str] = {}
         self._killed: Set[Identity] = set()
         self._clean_looks = 0
@@ -47,6 +52,8 @@ class Sweep:
         now = time.monotonic()
         if now > self._insist_at + KILL_WAIT_S:
             return self._report(found)
+        if now < self._ask_at:
+            return None
         for identity, name in found.items():
             self._signal(identity, name, insist=now > self._insist_at)
         return None
@@ -70,7 +77,7 @@ class Sweep:
 
 
 def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
-    """A whole sweep, for a node whose starter is gone; takes at most grace_s + KILL_WAIT_S and a little."""
+    """A whole sweep, for a node whose starter is gone; takes at most PATIENCE_S + grace_s + KILL_WAIT_S."""
     work = Sweep(job_id, grace_s=grace_s)
     while True:
         report = work.step()

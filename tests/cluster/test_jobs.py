@@ -1,0 +1,183 @@
+"""Jobs on four real nodes: every launcher, every kind of ending, and nothing left after any of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import PHALANX, Terminal
+
+pytestmark = pytest.mark.cluster
+
+NODES = [f"deeplearning-worker{number}" for number in range(1, 5)]
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def run(cluster: Terminal, code: Path, *words: str, launcher: str = "exec", options: tuple[str, ...] = ()):
+    return cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words, check=False)
+
+
+def newest(cluster: Terminal) -> dict:
+    return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]
+
+
+def processes_of(cluster: Terminal, job_id: str) -> str:
+    """Processes that carry the job's mark, on any node."""
+    look = shlex.quote(f"grep -lz ^PHALANX_JOB={job_id}$ /proc/[0-9]*/environ 2>/dev/null")
+    return "".join(cluster.on("head", f"ssh {node} {look}", check=False) for node in NODES)
+
+
+def start(cluster: Terminal, code: Path, *words: str, launcher: str = "exec") -> str:
+    """A detached job that has begun to print; its id."""
+    job_id = cluster.phalanx(
+        "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *words
+    ).stdout.strip()
+    deadline = time.monotonic() + 30
+    while "ready" not in cluster.phalanx("logs", job_id).stdout:
+        assert time.monotonic() < deadline, "the job never printed"
+        time.sleep(0.1)
+    return job_id
+
+
+def follow(cluster: Terminal, job_id: str) -> subprocess.CompletedProcess[str]:
+    return cluster.phalanx("logs", "-f", job_id, check=False)
+
+
+def test_every_node_runs_one_as_the_job_user_in_the_copy(cluster, code):
+    (code / "who.sh").write_text(
+        "echo $(id -un) $PWD/$(ls) $RANK/$WORLD_SIZE $MASTER_ADDR $DEEPLEARNING_WORKERS_COUNT\n"
+    )
+    done = run(cluster, code, "sh", "who.sh")
+    work = f"/efs/.phalanx/jobs/{newest(cluster)['id']}/work/who.sh"
+    expected = {f"[{rank}] phalanx {work} {rank}/4 deeplearning-worker1 4" for rank in range(4)}
+    assert set(done.stdout.splitlines()) == expected
+    assert "no process of it is left on 4 nodes" in done.stderr
+
+
+def test_mpi_ranks_meet_and_keep_their_output_apart(cluster, code):
+    (code / "meet.py").write_text(
+        "from mpi4py import MPI\nc = MPI.COMM_WORLD\n"
+        "print(c.Get_rank(), c.allreduce(1), '\\n'.join(f'{c.Get_rank()}.{i}' for i in range(5000)))\n"
+    )
+    done = run(cluster, code, "python", "meet.py", launcher="mpi")
+    for rank in range(8):
+        lines = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert lines == [f"{rank} 8 {rank}.0", *(f"{rank}.{number}" for number in range(1, 5000))]
+
+
+def test_torchrun_ranks_meet(cluster, code):
+    (code / "meet.py").write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "t = torch.ones(1)\ndist.all_reduce(t)\nprint('sum', int(t))\ndist.destroy_process_group()\n"
+    )
+    done = run(cluster, code, "meet.py", launcher="torchrun", options=("-N", "1"))
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 4" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variable"), [("mpi", "OMPI_COMM_WORLD_RANK"), ("exec", "RANK"), ("torchrun", "RANK")]
+)
+def test_the_first_failure_ends_the_job_with_its_code_and_its_words(cluster, code, launcher, variable):
+    (code / "fail.py").write_text(
+        f"import os, sys, time\nif os.environ['{variable}'] != '2': time.sleep(100)\n"
+        "print('about to fail')\nsys.exit(7)\n"
+    )
+    started = time.monotonic()
+    done = run(cluster, code, "python", "fail.py", launcher=launcher)
+    assert done.returncode == 7
+    assert "rank 2 on deeplearning-worker" in done.stderr
+    assert "| about to fail" in done.stderr
+    assert "no process of it is left on" in done.stderr
+    assert time.monotonic() - started < 30
+    assert processes_of(cluster, newest(cluster)["id"]) == ""
+
+
+def test_a_command_that_one_node_lacks_is_told_before_any_rank_starts(cluster, code):
+    cluster.on(
+        "head", "mkdir -p /tmp/own && printf '#!/bin/sh\\necho began\\n' > /tmp/own/tool && chmod +x /tmp/own/tool"
+    )
+    done = run(cluster, code, "/tmp/own/tool", launcher="mpi")
+    assert done.returncode == 127
+    assert f"command '/tmp/own/tool' is not on {', '.join(NODES[1:])}" in done.stderr
+    assert "began" not in done.stdout
+    assert "had to be killed" not in done.stderr
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi"])
+def test_stop_leaves_no_process_on_any_node(cluster, code, launcher):
+    (code / "long.sh").write_text("(setsid env -i sleep 4711 &)\necho ready\nsleep 4711\n")
+    job_id = start(cluster, code, "sh", "long.sh", launcher=launcher)
+    assert processes_of(cluster, job_id) != ""
+    done = cluster.phalanx("stop", job_id)
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert processes_of(cluster, job_id) == ""
+    assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
+
+
+def test_processes_that_left_everything_behind_are_ended_after_success(cluster, code):
+    (code / "leave.sh").write_text("(setsid env -i sh -c 'sleep 4711 & sleep 4711' &)\nsleep 0.2\n")
+    done = run(cluster, code, "sh", "leave.sh")
+    assert done.returncode == 0
+    assert "had to be killed" in done.stderr
+    assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
+
+
+def test_another_job_and_the_users_own_process_live_on(cluster, code):
+    cluster.on("head", "nohup sleep 200 >/dev/null 2>&1 & echo $! > /tmp/users.pid")
+    other = start(cluster, code, "sh", "-c", "echo ready; sleep 4711")
+    mine = start(cluster, code, "sh", "-c", "echo ready; sleep 4711")
+    cluster.phalanx("stop", mine)
+    assert len(processes_of(cluster, other).split()) >= 4
+    cluster.on("head", "kill $(cat /tmp/users.pid)")
+    cluster.phalanx("stop", other)
+
+
+def test_a_dead_rank_is_noticed_and_named(cluster, code):
+    job_id = start(cluster, code, "sh", "-c", "echo ready; exec sleep 4711")
+    cluster.on("deeplearning-worker3", "pkill -KILL -f ^sleep.4711")
+    done = follow(cluster, job_id)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "rank 2 on deeplearning-worker3 was ended by SIGKILL" in done.stderr
+
+
+@pytest.mark.parametrize("victim", ["submit", "starter"])
+def test_runner_or_starter_killed_leaves_nothing(cluster, code, victim):
+    job_id = start(cluster, code, "sh", "-c", "echo ready; sleep 4711", launcher="mpi")
+    node = "head" if victim == "submit" else "deeplearning-worker2"
+    cluster.on(node, f"pkill -KILL -f 'runner.pyz {victim} .*{job_id}'", check=False)
+    done = follow(cluster, job_id)
+    assert done.returncode == 1
+    assert (
+        "ended without a word" in done.stderr if victim == "submit" else "deeplearning-worker2 was lost" in done.stderr
+    )
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert processes_of(cluster, job_id) == ""
+
+
+def test_a_killed_command_line_changes_nothing_for_the_job(cluster, code):
+    words = ["run", "--directory", str(code), "--launcher", "exec", "--", "sh", "-c", "echo ready; sleep 2; echo done"]
+    typed = subprocess.Popen(
+        [str(PHALANX), *words],
+        cwd=cluster.directory,
+        env={"PHALANX_STATE_DIR": str(cluster.state), "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert typed.stdout
+    typed.stdout.readline()
+    typed.kill()
+    typed.wait()
+    typed.stdout.close()
+    done = follow(cluster, newest(cluster)["id"])
+    assert done.returncode == 0
+    assert done.stdout.count("done") == 4
