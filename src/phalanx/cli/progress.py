@@ -38,7 +38,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         if sys.stderr.isatty():
-            self._status = _status_line(self.title)
+            self._status = _status_line(self.title, self.started_s)
             self._status.start()
         return self
 
@@ -84,14 +84,14 @@ class Watch:
         return ", ".join(names[:3]) + more
 
 
-def _status_line(title: str) -> Any:
+def _status_line(title: str, started_s: float) -> Any:
     """The last line of a terminal: a spinner, the time gone by, what is being worked on. It goes when the work ends."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     line = Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)
-    line.add_task(title, total=None)
+    line.tasks[line.add_task(title, total=None)].start_time = started_s
     return line
 
 
