@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster
@@ -102,6 +103,13 @@ def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
     assert "missing  deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
     assert "54.0.0.1" in phalanx.out
     assert "phalanx down" in phalanx.out
+
+
+def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert phalanx("up") == 0
+    assert "creating cluster demo" in phalanx.err
+    assert "CREATE_COMPLETE" in phalanx.err
 
 
 def test_up_again_says_so(phalanx, cloud):

@@ -91,7 +91,8 @@ def _status_line(title: str, started_s: float) -> Any:
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     line = Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)
-    line.tasks[line.add_task(title, total=None)].start_time = started_s
+    line.add_task(title, total=None)
+    line.tasks[0].start_time = started_s
     return line
 
 
