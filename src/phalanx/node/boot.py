@@ -35,7 +35,7 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
         _report(settings, agent, step, error)
     files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
-        # The log is closed last: nobody waits for a hello until evidence has been shipped.
+        # Last, because a hello shall not wait for it.
         agent.log.close()
     return not failed
 
@@ -103,6 +103,9 @@ def _report(settings: Settings, agent: Any, step: str, error: Exception) -> None
     where = agent.identity.instance_id if agent else os.uname().nodename
     text = outcome.boot_failure({"instance_id": where, **content})
     (agent.log.say if agent else print)(text)
+    if agent:
+        # First the evidence: what follows may end this machine.
+        agent.log.close()
     try:
         if settings.head:
             outcome.signal(settings.wait_handle, "FAILURE", text)
