@@ -39,11 +39,14 @@ class Lab:
         command = [sys.executable, str(DRIVER), str(self.state), mode]
         if user:
             # the interpreter of this environment may lie in a directory that only root can enter
-            command = ["runuser", "-u", user, "--", "/usr/bin/python3", *command[1:]]
+            command[0] = "/usr/bin/python3"
             subprocess.run(["chown", "-R", user, self.state], check=True)
         self.process = subprocess.Popen(
             command,
             cwd="/",
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
             env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

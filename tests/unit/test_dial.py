@@ -1,0 +1,89 @@
+"""A connection goes from the dialer through dial.py to whoever plays ssh; nothing else of this machine is needed."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from phalanx.localcloud import dial
+from phalanx.localcloud.dialer import Dialer
+
+PROGRAM = dial.__file__
+
+
+def _locate(host: str) -> tuple[str, str]:
+    if host != "i-1":
+        raise LookupError(f"{host} belongs to no running instance of the local cloud")
+    return "vpc-1", "10.0.1.11"
+
+
+@pytest.fixture
+def answering() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
+    """A dialer in a directory too deep for a socket's address; port 22 stands for the answering server."""
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+
+    def connect(vpc_id: str, address: str, port: int, timeout_s: float) -> socket.socket:
+        assert (vpc_id, address) == ("vpc-1", "10.0.1.11")
+        if port != 22:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return socket.create_connection(answering.getsockname(), timeout_s)
+
+    dialer = Dialer(deep / "dial.sock", _locate, connect)
+    yield deep / "dial.sock"
+    dialer.close()
+
+
+def _run(path: Path, host: str, port: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-IS", PROGRAM, str(path), host, port]
+    return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=20)
+
+
+def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert _run(path, "i-1", "22", theirs.fileno()).returncode == 0
+        _data, fds, _flags, _address = socket.recv_fds(ours, 16, 1)
+    with socket.socket(fileno=fds[0]) as connection, answering.accept()[0] as node:
+        node.sendall(b"SSH-2.0")
+        assert connection.recv(16) == b"SSH-2.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [("203.0.113.9", "22", "belongs to no running instance"), ("i-1", "23", "Connection refused")],
+)
+def test_a_refusal_is_one_line(path: Path, host: str, port: str, words: str) -> None:
+    done = _run(path, host, port)
+    assert done.returncode == 1
+    assert done.stderr.startswith("phalanx: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_local_cloud_it_says_so(tmp_path: Path) -> None:
+    done = _run(tmp_path / "dial.sock", "i-1", "22")
+    assert (done.returncode, "does not answer" in done.stderr) == (1, True)
+
+
+def test_only_the_owner_may_dial(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_loads_no_python_module_but_its_own() -> None:
+    """The start before every ssh: what -IS loads by itself, and two C modules."""
+    source = Path(PROGRAM).read_text().replace('"__main__"', '"elsewhere"')
+    code = f"import sys; before = set(sys.modules); exec({source!r}); print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.stdout.strip() == "['__future__', '_socket']"

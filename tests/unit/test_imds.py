@@ -1,0 +1,166 @@
+"""The metadata service over real HTTP on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from phalanx.localcloud.imds import Imds, InstanceFacts
+
+TTL = "X-aws-ec2-metadata-token-ttl-seconds"
+TOKEN = "X-aws-ec2-metadata-token"
+ROLE = "demo-HeadRole-1"
+
+
+def facts(instance_id: str = "i-1", public: str | None = "203.0.113.5", role: str | None = ROLE) -> InstanceFacts:
+    return InstanceFacts(
+        instance_id=instance_id,
+        instance_type="c5.large",
+        address="10.0.1.12",
+        hostname="ip-10-0-1-12",
+        zone="us-east-1b",
+        region="us-east-1",
+        image_id="ami-1",
+        public_address=public,
+        role_name=role,
+        credentials=lambda: {"Code": "Success", "AccessKeyId": "ASIA1", "Token": "t"},
+        tags={"Name": "demo"},
+        user_data=b"#!/bin/sh\n\xff",
+    )
+
+
+class Service:
+    """An Imds with a clock that the test moves; `who` answers for everyone on loopback."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.who: InstanceFacts | None = facts()
+        self.asked: list[tuple[str, str]] = []
+        self.imds = Imds(self._lookup, lambda: self.now_s)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.imds.attach("vpc-1", listener)
+
+    def _lookup(self, vpc_id: str, address: str) -> InstanceFacts | None:
+        self.asked.append((vpc_id, address))
+        return self.who
+
+    def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request(method, path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def token(self, ttl_s: str = "60") -> str:
+        status, body = self.ask("PUT", "/latest/api/token", {TTL: ttl_s})
+        assert status == 200
+        return body.decode()
+
+    def get(self, path: str) -> str:
+        status, body = self.ask("GET", f"/latest/{path}", {TOKEN: self.token()})
+        assert status == 200, path
+        return body.decode()
+
+    def status(self, path: str) -> int:
+        return self.ask("GET", f"/latest/{path}", {TOKEN: self.token()})[0]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.imds.detach("vpc-1")
+
+
+@pytest.fixture
+def service(running: Service) -> Service:
+    running.who = facts()
+    running.now_s = 0.0
+    return running
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("meta-data/instance-id", "i-1"),
+        ("meta-data/instance-type", "c5.large"),
+        ("meta-data/local-ipv4", "10.0.1.12"),
+        ("meta-data/public-ipv4", "203.0.113.5"),
+        ("meta-data/public-hostname", "ec2-203-0-113-5.compute-1.amazonaws.com"),
+        ("meta-data/hostname", "ip-10-0-1-12.ec2.internal"),
+        ("meta-data/local-hostname", "ip-10-0-1-12.ec2.internal"),
+        ("meta-data/ami-id", "ami-1"),
+        ("meta-data/placement/availability-zone", "us-east-1b"),
+        ("meta-data/placement/region", "us-east-1"),
+        ("meta-data/placement/", "availability-zone\nregion"),
+        ("meta-data/mac", "0a:ff:0a:00:01:0c"),
+        ("meta-data/network/interfaces/macs/", "0a:ff:0a:00:01:0c/"),
+        ("meta-data/network/interfaces/macs/0a:ff:0a:00:01:0c/local-ipv4s", "10.0.1.12"),
+        ("meta-data/iam/", "info\nsecurity-credentials/"),
+        ("meta-data/iam/security-credentials/", ROLE),
+        ("meta-data/iam/security-credentials", ROLE),
+        ("meta-data/tags/instance/Name", "demo"),
+    ],
+)
+def test_what_an_instance_knows_of_itself(service: Service, path: str, value: str) -> None:
+    assert service.get(path) == value
+
+
+def test_documents(service: Service) -> None:
+    assert json.loads(service.get(f"meta-data/iam/security-credentials/{ROLE}"))["AccessKeyId"] == "ASIA1"
+    assert json.loads(service.get("meta-data/iam/info"))["Code"] == "Success"
+    identity = json.loads(service.get("dynamic/instance-identity/document"))
+    assert (identity["instanceId"], identity["region"], identity["privateIp"]) == ("i-1", "us-east-1", "10.0.1.12")
+    assert service.ask("GET", "/latest/user-data", {TOKEN: service.token()}) == (200, b"#!/bin/sh\n\xff")
+
+
+def test_a_dated_version_answers_as_latest_does(service: Service) -> None:
+    assert service.ask("GET", "/2021-03-23/meta-data/instance-id", {TOKEN: service.token()}) == (200, b"i-1")
+
+
+@pytest.mark.parametrize("path", ["meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "x"])
+def test_what_is_not_set_is_404(service: Service, path: str) -> None:
+    assert service.status(path) == 404
+
+
+def test_without_public_address_or_role_their_paths_are_404(service: Service) -> None:
+    service.who = facts(public=None, role=None)
+    assert [service.status(f"meta-data/{path}") for path in ("public-ipv4", "iam/security-credentials/")] == [404, 404]
+
+
+def test_without_a_token_nothing_is_told(service: Service) -> None:
+    assert service.ask("GET", "/latest/meta-data/instance-id")[0] == 401
+    assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: "made up"})[0] == 401
+
+
+def test_a_token_is_for_one_instance_and_for_a_time(service: Service) -> None:
+    token = service.token("60")
+    service.now_s = 59
+    assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: token})[0] == 200
+    service.who = facts("i-2")
+    assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: token})[0] == 401
+    service.who = facts("i-1")
+    service.now_s = 61
+    assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: token})[0] == 401
+
+
+@pytest.mark.parametrize("ttl_s", ["0", "21601", "-1", "soon", ""])
+def test_a_token_needs_a_ttl_that_aws_takes(service: Service, ttl_s: str) -> None:
+    assert service.ask("PUT", "/latest/api/token", {TTL: ttl_s})[0] == 400
+
+
+def test_a_proxied_request_gets_no_token(service: Service) -> None:
+    assert service.ask("PUT", "/latest/api/token", {TTL: "60", "X-Forwarded-For": "10.0.0.9"})[0] == 403
+
+
+def test_a_stranger_is_told_nothing(service: Service) -> None:
+    service.who = None
+    assert service.ask("PUT", "/latest/api/token", {TTL: "60"})[0] == 404
+    assert service.asked[-1] == ("vpc-1", "127.0.0.1")

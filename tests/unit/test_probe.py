@@ -1,0 +1,118 @@
+"""The probe says what is missing and gives the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import platform
+import sys
+import time
+
+import pytest
+
+from phalanx.localcloud import probe, userns
+from phalanx.localcloud.probe import Host, Missing, diagnose
+
+UBUNTU = Host(
+    user="ada",
+    root=False,
+    restricted_by_apparmor=False,
+    clone_forbidden=False,
+    max_user_namespaces=63000,
+    has_newuidmap=True,
+    python="/home/ada/venv/bin/python3.12",
+)
+APPARMOR = dataclasses.replace(UBUNTU, restricted_by_apparmor=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "host", "mend"),
+    [
+        ("uid_map", errno.EPERM, APPARMOR, "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("mount bind on /", errno.EACCES, APPARMOR, "profile phalanx /home/ada/venv/bin/python3.12"),
+        ("unshare", errno.ENOSPC, UBUNTU, "sudo sysctl -w user.max_user_namespaces=65536"),
+        (
+            "unshare",
+            errno.EPERM,
+            dataclasses.replace(UBUNTU, clone_forbidden=True),
+            "kernel.unprivileged_userns_clone=1",
+        ),
+        ("mount proc on /proc", errno.EPERM, UBUNTU, "docker run --privileged"),
+        ("newgidmap", errno.ENOENT, dataclasses.replace(UBUNTU, has_newuidmap=False), "apt-get install -y uidmap"),
+        ("subordinate ids", 0, UBUNTU, "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ada"),
+        ("rtnetlink", errno.EOPNOTSUPP, UBUNTU, "sudo modprobe -a bridge veth overlay"),
+        ("mount overlay on /etc", errno.ENODEV, UBUNTU, "sudo modprobe -a bridge veth overlay"),
+    ],
+)
+def test_each_cause_has_its_remedy(step: str, code: int, host: Host, mend: str) -> None:
+    assert mend in diagnose(step, code, "words of the kernel", host).mend
+
+
+def test_an_unknown_failure_names_its_step() -> None:
+    assert "mount devpts on /x" in diagnose("mount devpts on /x", errno.EIO, "I/O error", UBUNTU).what
+
+
+def _modes(monkeypatch: pytest.MonkeyPatch, failures: dict[str, Missing]) -> None:
+    monkeypatch.setattr(probe, "_missing_basics", tuple)
+    monkeypatch.setattr(probe, "try_mode", failures.get)
+
+
+def test_range_is_taken_where_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    _modes(monkeypatch, {})
+    assert probe.find_mode() == probe.Verdict(True, "range", ())
+
+
+def test_single_comes_with_a_warning_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    _modes(monkeypatch, {"range": Missing("newuidmap is not installed.", "sudo apt-get install -y uidmap")})
+    verdict = probe.find_mode()
+    assert (verdict.ok, verdict.mode) == (True, "single")
+    assert "not separated" in verdict.missing[0].what
+    assert verdict.missing[0].mend == "sudo apt-get install -y uidmap"
+
+
+def test_where_nothing_works_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Missing("no", "do")
+    _modes(monkeypatch, {"range": Missing("x", "y"), "single": problem, "root": problem})
+    assert probe.find_mode() == probe.Verdict(False, "", (problem,))
+    assert probe.find_mode("root") == probe.Verdict(False, "", (problem,))
+
+
+def test_another_system_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    verdict = probe.find_mode()
+    assert not verdict.ok
+    assert "Darwin" in verdict.missing[0].what
+
+
+def test_an_old_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "release", lambda: "5.4.0-200-generic")
+    assert "5.12" in probe.find_mode().missing[0].what
+
+
+def test_absent_programs_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe.os, "access", lambda path, _mode: False)
+    assert [missing.mend.split()[-1] for missing in probe.find_mode().missing] == ["openssh-server", "openssh-client"]
+
+
+def test_the_real_machine_is_probed_quickly_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    started = time.monotonic()
+    status = probe.main()
+    assert time.monotonic() - started < 2
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"ok", "mode", "missing"}
+    assert status == (0 if told["ok"] else 1)
+
+
+def test_own_ids_map_to_themselves() -> None:
+    assert userns.identity_map("         0          0 4294967295\n") == "0 0 4294967295\n"
+    assert userns.identity_map("0 1000 1\n1 100000 65536\n") == "0 0 1\n1 1 65536\n"
+
+
+def test_the_first_large_enough_range_is_taken(tmp_path) -> None:
+    file = tmp_path / "subuid"
+    file.write_text("bob:100000:65536\nada:165536:1000\n1000:300000:65536\nada:400000:65536\n")
+    assert userns.subordinate_range(file, "ada", 1000) == (300000, 65536)
+    with pytest.raises(userns.NamespaceError, match="no line with 65536 ids for eve"):
+        userns.subordinate_range(file, "eve", 1001)
