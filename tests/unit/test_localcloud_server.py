@@ -196,6 +196,19 @@ def test_requests_are_answered_without_the_delay_of_nagles_algorithm(cloud):
     assert time.monotonic() - begin < 5 * 0.04
 
 
+@pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
+def test_a_surprise_is_answered_as_aws_answers_its_own_mistakes(cloud, monkeypatch, service, caplog):
+    def broken(*_args):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("phalanx.localcloud.api.CloudFormationApi._dispatch", broken)
+    monkeypatch.setattr("phalanx.localcloud.api.MOTO.get_application", broken)
+    call = {"cloudformation": "describe_stacks", "dynamodb": "list_tables"}[service]
+    with pytest.raises(ClientError, match=r"InternalFailure.*localcloud\.log says how"):
+        getattr(cloud.client(service), call)()
+    assert "a bug" in caplog.text
+
+
 def test_an_unsigned_request_is_refused(cloud):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(cloud.context.url_host)

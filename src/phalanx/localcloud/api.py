@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,6 +28,13 @@ from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
 from phalanx.localcloud.context import Context
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+log = logging.getLogger(__name__)
+_INTERNAL = "The local cloud failed at this request; localcloud.log says how."
+_INTERNAL_JSON = f'{{"__type":"InternalFailure","message":"{_INTERNAL}"}}'.encode()
+_INTERNAL_XML = (
+    f"<ErrorResponse><Error><Type>Receiver</Type><Code>InternalFailure</Code><Message>{_INTERNAL}</Message></Error>"
+    "<RequestId>none</RequestId></ErrorResponse>"
+).encode()
 CONTROL_PATH = "/_localcloud/"
 _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_request")
 # One for the process, as moto's backends are.
@@ -46,7 +54,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         ssm=lambda region, name: parameters.value(context.account, region, name),
         zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
-    guarded = iam.wrap(context, _services(engine))
+    guarded = _steady(iam.wrap(context, _services(engine)))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -55,6 +63,23 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         return guarded(environ, start_response)
 
     return app, engine
+
+
+def _steady(app: WsgiApp) -> WsgiApp:
+    """Turns a surprise into AWS's answer for its own mistakes; an HTML page of the server makes SDKs stumble."""
+
+    def steady(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            return app(environ, start_response)
+        except Exception:
+            log.exception("%s %s", environ.get("HTTP_X_AMZ_TARGET", ""), environ.get("HTTP_AUTHORIZATION", "")[:120])
+        is_json = "HTTP_X_AMZ_TARGET" in environ
+        body = _INTERNAL_JSON if is_json else _INTERNAL_XML
+        headers = [("Content-Type", "application/x-amz-json-1.1" if is_json else "text/xml")]
+        start_response("500 Internal Server Error", [*headers, ("Content-Length", str(len(body)))])
+        return [body]
+
+    return steady
 
 
 def _services(engine: Engine) -> WsgiApp:

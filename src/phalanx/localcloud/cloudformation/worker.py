@@ -28,6 +28,8 @@ from phalanx.localcloud.context import Context
 log = logging.getLogger(__name__)
 
 CANCELLED = "Resource creation cancelled"
+# moto's models are plain dictionaries: two stacks that change them at once would break each other's loops.
+_MODELS = threading.Lock()
 RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether that holds in a rollback of the creation too
 
 
@@ -130,7 +132,8 @@ class Worker:
         if wrong:
             raise ResourceFailed(f"Properties validation failed for resource {name} with message: {'; '.join(wrong)}")
         wait = wait_of(name, declared.type, resource.properties, resolve(dict(declared.creation_policy), self._scope))
-        made = TYPES[declared.type].create(self._request(resource))
+        with _MODELS:
+            made = TYPES[declared.type].create(self._request(resource))
         resource.physical_id, resource.attributes = made.physical_id, made.attributes
         self._scope.references[name], self._scope.attributes[name] = made.physical_id, made.attributes
         self._mark_resource(name, "CREATE_IN_PROGRESS", "Resource creation Initiated")
@@ -299,7 +302,8 @@ class Worker:
             return
         self._mark_resource(name, "DELETE_IN_PROGRESS")
         try:
-            pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
+            with _MODELS:
+                pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
         except Exception as error:
             self._deleted(name, reason_of(error))
         else:
