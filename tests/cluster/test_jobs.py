@@ -102,6 +102,16 @@ def test_the_first_failure_ends_the_job_with_its_code_and_its_words(cluster, cod
     assert processes_of(cluster, newest(cluster)["id"]) == ""
 
 
+def test_mpi_abort_gives_the_job_its_code(cluster, code):
+    (code / "abort.py").write_text(
+        "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.Get_rank() == 3: MPI.COMM_WORLD.Abort(4)\n"
+        "time.sleep(99)\n"
+    )
+    done = run(cluster, code, "python", "abort.py", launcher="mpi")
+    assert done.returncode == 4
+    assert "MPI_ABORT was invoked on rank 3" in done.stderr
+
+
 def test_a_command_that_one_node_lacks_is_told_before_any_rank_starts(cluster, code):
     cluster.on(
         "head", "mkdir -p /tmp/own && printf '#!/bin/sh\\necho began\\n' > /tmp/own/tool && chmod +x /tmp/own/tool"

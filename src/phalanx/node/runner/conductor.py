@@ -83,6 +83,7 @@ class Conductor:
         self._engines_told = False
         self._failed: Optional[int] = None
         self._outcome: Dict[str, Any] = {}
+        self._outcome_is_weak = False
         self._phase = self._check
         self._deadline = 0.0
         self._terminate_at = 0.0
@@ -177,7 +178,9 @@ class Conductor:
         if number in self._agents:
             self._answer(self._agents.pop(number), code)
         elif code != 0:
-            self._fail(member.ended_as(code), code if code > 0 else 128 - code, number)
+            # An engine that gives up (MPI_Abort) ends its ranks so; its own exit code then says more.
+            weak = code == -signal.SIGTERM and not member.is_main
+            self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, weak)
             self._wind_down(0.0 if member.is_main else _ENGINE_MAY_SPEAK_S)
 
     def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
@@ -268,7 +271,7 @@ class Conductor:
         self._wind_down(0.0)
 
     def _winding_down(self) -> None:
-        if not self._running:
+        if not self._running and not self._agents:
             self._sweep(GRACE_S)
         elif self._is_late() and self._terminate_at:
             self._engines_told = True
@@ -306,10 +309,12 @@ class Conductor:
         self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
         self._tell_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
 
-    def _fail(self, message: str, exit_code: int, number: Optional[int] = None) -> None:
-        if self._outcome:
+    def _fail(self, message: str, exit_code: int, number: Optional[int] = None, weak: bool = False) -> None:
+        """The first failure is the job's; a `weak` one makes way for the next, unless that is our own doing."""
+        if self._outcome and not (self._outcome_is_weak and not self._engines_told):
             return
         self._failed = number
+        self._outcome_is_weak = weak
         self._outcome = {"state": states.FAILED, "message": message, "exit_code": exit_code}
 
     def _tell_all(self, frame: bytes) -> None:
