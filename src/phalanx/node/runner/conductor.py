@@ -20,7 +20,6 @@ from phalanx.node.runner.doorway import Doorway, socket_name
 from phalanx.node.runner.loop import Loop
 from phalanx.node.runner.output import OutputWriter
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
-from phalanx.node.runner.settle import verify
 from phalanx.node.runner.system import RUNNER_SOCKET, reap
 
 _ANSWER_WITHIN_S = 60.0
@@ -351,6 +350,14 @@ class Conductor:
         silent = [name for name, channel in self._channels.items() if channel.report is None]
         for channel in self._channels.values():
             channel.shut()
-        again = [(name, name == self._roster.head.name) for name in silent]
-        found = {one["node"]: one for one in verify(self._job.directory, self._job.id, again)} if again else {}
+        found = {one["node"]: one for one in self._ask_again(silent)}
         return [found.get(name) or states.verdict(name, self._channels[name].report) for name in self._channels]
+
+    def _ask_again(self, nodes: List[str]) -> List[Dict[str, Any]]:
+        if not nodes:
+            return []
+        # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
+        from phalanx.node.runner.settle import verify
+
+        head = self._roster.head.name
+        return verify(self._job.directory, self._job.id, [(node, node == head) for node in nodes])

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from phalanx.node.runner import state as states
 from phalanx.node.runner.doorway import wait_for_news
 from phalanx.node.runner.output import ENDED, OutputReader
-from phalanx.node.runner.settle import settle
 
 if TYPE_CHECKING:
     import socket
@@ -57,6 +56,9 @@ class _Follower:
             # The state is read first: what was written before it became final is then there to be read.
             state = states.read(self._directory)
             if wait and news is None and state["state"] not in states.FINAL:
+                # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
+                from phalanx.node.runner.settle import settle
+
                 state = settle(self._directory)
             self._pump()
             self._tell(state)

@@ -9,7 +9,6 @@ import select
 import socket
 import sys
 import time
-import traceback
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
@@ -65,9 +64,16 @@ def _daemonize(directory: str, job: Dict[str, Any], load: Load, door: socket.soc
         _run(directory, job, load, state, door)
         status = 0
     except BaseException:
-        traceback.print_exc()
+        _log_traceback()
     finally:
         os._exit(status)
+
+
+def _log_traceback() -> None:
+    # Here, because it costs 10 ms and only a mistake of ours needs it.
+    import traceback
+
+    traceback.print_exc()
 
 
 def _detach_streams(directory: str) -> None:
@@ -90,7 +96,7 @@ def _run(directory: str, job: Dict[str, Any], load: Load, state: states.State, d
     except RefusedError as error:
         _end_early(directory, state, str(error), 2)
     except Exception as error:
-        traceback.print_exc()
+        _log_traceback()
         # Every starter ends its processes when the runner's end of its channel closes.
         _end_early(directory, state, f"phalanx's runner failed: {error!r}; see {directory}/runner.log", 1)
 
