@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node import boot, mount, outcome, worker
+from phalanx.node import boot, failure, mount, outcome, worker
 from phalanx.node.command import CommandError, run
 
 
@@ -69,6 +69,46 @@ def test_only_the_end_of_much_output_is_reported():
 def test_a_failed_boot_in_words():
     message = {"instance_id": "i-1", "step": "boot script", "command": "x", "exit": 2, "output": "no disk"}
     assert outcome.boot_failure(message) == "boot step 'boot script' failed on i-1: x: exit 2: no disk"
+
+
+class Told:
+    """An agent whose messages and log are kept."""
+
+    def __init__(self) -> None:
+        self.identity = SimpleNamespace(instance_id="i-7")
+        self.order: list[str] = []
+        self.messages: list[tuple[str, dict]] = []
+        self.log = SimpleNamespace(say=lambda _: self.order.append("said"), close=lambda: self.order.append("shipped"))
+
+    def report(self, kind: str, **content) -> None:
+        self.order.append("told")
+        self.messages.append((kind, content))
+
+
+def test_a_worker_tells_the_head_after_the_evidence_is_shipped():
+    told = Told()
+    failure.report(SimpleNamespace(head=False), told, "boot script", CommandError("the boot script", 9, "no disk"))
+    assert told.order == ["said", "shipped", "told"]
+    content = {"step": "boot script", "command": "the boot script", "exit": 9, "output": "no disk"}
+    assert told.messages == [("failed", content)]
+
+
+def test_a_head_tells_cloudformation(monkeypatch):
+    signals = []
+    monkeypatch.setattr(failure.outcome, "signal", lambda *told: signals.append(told))
+    failure.report(SimpleNamespace(head=True, wait_handle="url"), None, "identity", OSError("no metadata"))
+    ((url, status, text),) = signals
+    assert (url, status) == ("url", "FAILURE")
+    assert "boot step 'identity' failed" in text and "no metadata" in text
+
+
+def test_a_mistake_of_ours_is_told_with_its_place():
+    told = Told()
+    try:
+        raise KeyError("number")
+    except KeyError as error:
+        failure.report(SimpleNamespace(head=False), told, "agent", error)
+    assert "test_boot.py" in told.messages[0][1]["output"]
 
 
 class TestMount:

@@ -139,6 +139,17 @@ def test_openssh_takes_the_client_configuration(root):
     assert seen["kexalgorithms"].startswith("curve25519-sha256")
 
 
+def test_others_may_know_hosts_too(root):
+    known = root / "etc/ssh/ssh_known_hosts"
+    known.write_text("github.com ssh-ed25519 AAAA")
+    apply(root)
+    apply(root, replace(ROSTER, generation=4))
+    assert known.read_text().splitlines() == [
+        "github.com ssh-ed25519 AAAA",
+        "@cert-authority deeplearning-*,10.0.1.11,ip-10-0-1-11,10.0.1.12,ip-10-0-1-12 ssh-ed25519 CA",
+    ]
+
+
 def test_left_behind_by_nobody(root):
     """Files are written beside and renamed: no beginnings lie about."""
     apply(root)

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, head, mount, outcome, trust
+from phalanx.node import account, contract, daemon, failure, files, head, mount, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -32,7 +32,7 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
             action()
         failed = False
     except Exception as error:
-        _report(settings, agent, step, error)
+        failure.report(settings, agent, step, error)
     files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
         # Last, because a hello shall not wait for it.
@@ -94,22 +94,3 @@ def _run_script(settings: Settings, root: str, say: Callable[[str], None]) -> No
         run(argv, _SCRIPT_S, say, env=environment, cwd="/")
     except CommandError as error:
         raise CommandError("the boot script", error.status, error.output) from None
-
-
-def _report(settings: Settings, agent: Any, step: str, error: Exception) -> None:
-    """Tell who waits: the head tells CloudFormation, a worker tells the head."""
-    failed = error if isinstance(error, CommandError) else CommandError(type(error).__name__, 1, str(error))
-    content = {"step": step, "command": failed.command, "exit": failed.status, "output": failed.output}
-    where = agent.identity.instance_id if agent else os.uname().nodename
-    text = outcome.boot_failure({"instance_id": where, **content})
-    (agent.log.say if agent else print)(text)
-    if agent:
-        # First the evidence: what follows may end this machine.
-        agent.log.close()
-    try:
-        if settings.head:
-            outcome.signal(settings.wait_handle, "FAILURE", text)
-        elif agent:
-            agent.report("failed", **content)
-    except (OSError, AwsError) as problem:
-        print(f"phalanx: the failure could not be reported: {problem}", flush=True)

@@ -138,13 +138,19 @@ SetEnv {settings}
 """
 
 
-def blocks(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
+def blocks(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
     """Path → our block in the files that others write to, too; pure."""
     return {
         "/etc/hosts": _lines([_host_line(n) for n in roster.nodes]),
         "/etc/environment": _lines([f'{k}="{v}"' for k, v in environment(roster, node, machine).items()]),
-        "/etc/ssh/ssh_known_hosts": f"@cert-authority {','.join(_reachable(roster))} {papers.authority}\n",
     }
+
+
+def _known_hosts(text: str, roster: Roster, papers: Papers) -> str:
+    """What others wrote, and our one line: whose signature a host of this cluster must show."""
+    begin = "@cert-authority deeplearning-*,"
+    others = [line for line in text.splitlines() if not line.startswith(begin)]
+    return _lines([*others, f"@cert-authority {','.join(_reachable(roster))} {papers.authority}"])
 
 
 def _host_line(node: Node) -> str:
@@ -154,8 +160,10 @@ def _host_line(node: Node) -> str:
 def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, root: str = "") -> None:
     """Write the contract of this generation; the same call again changes nothing."""
     node = next(n for n in roster.nodes if n.instance_id == instance_id)
-    for path, text in blocks(roster, node, machine, papers).items():
+    for path, text in blocks(roster, node, machine).items():
         files.write(root + path, files.with_block(files.read(root + path), text))
+    known = f"{root}/etc/ssh/ssh_known_hosts"
+    files.write(known, _known_hosts(files.read(known), roster, papers))
     include("/etc/ssh/ssh_config", root)
     include("/etc/ssh/sshd_config", root)
     changed = [path for path, text in texts(roster, node, machine, papers).items() if files.write(root + path, text)]

@@ -8,8 +8,9 @@ import time
 import traceback
 from typing import Optional
 
-from phalanx.node import files, worker
+from phalanx.node import failure, files, worker
 from phalanx.node.agent import HOME, Agent
+from phalanx.node.aws import AwsError
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import run
 from phalanx.node.head import Head
@@ -30,6 +31,10 @@ StandardOutput=journal+console
 [Install]
 WantedBy=multi-user.target
 """
+
+
+# Before another try after an error.
+_PAUSE_S = 5
 
 
 def start(agent: Agent) -> None:
@@ -69,8 +74,9 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             if agent.settings.head:
                 Head(agent).serve()
             worker.serve(agent)
-        except Exception:
-            traceback.print_exc()
-            sys.stderr.flush()
+        except (OSError, AwsError):
+            traceback.print_exc()  # the cloud's trouble passes
+        except Exception as error:
+            failure.report(settings, agent, "agent", error)
         agent = None
-        time.sleep(5)
+        time.sleep(_PAUSE_S)

@@ -22,8 +22,8 @@ LIMIT_BYTES = 16_384
 
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws")
 STAGE_2 = (
-    *("account", "agent", "boot", "bootlog", "command", "contract", "daemon", "decision", "files", "head", "mount"),
-    *("outcome", "proof", "roster", "services", "trust", "worker"),
+    *("account", "agent", "boot", "bootlog", "command", "contract", "daemon", "decision", "failure", "files", "head"),
+    *("mount", "outcome", "proof", "roster", "services", "trust", "worker"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 

@@ -1,0 +1,40 @@
+"""A step that failed, told to who waits for this node: the head tells CloudFormation, a worker tells the head."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Optional
+
+from phalanx.node import outcome
+from phalanx.node.agent import Agent
+from phalanx.node.aws import AwsError
+from phalanx.node.command import TAIL_BYTES, CommandError
+from phalanx.node.settings import Settings
+
+
+def report(settings: Settings, agent: Optional[Agent], step: str, error: Exception) -> None:
+    """Say what failed, ship the boot log, then tell. `agent` is None when not even identity could be had."""
+    failed = error if isinstance(error, CommandError) else _unexpected(error)
+    content = {"step": step, "command": failed.command, "exit": failed.status, "output": failed.output}
+    where = agent.identity.instance_id if agent else os.uname().nodename
+    text = outcome.boot_failure({"instance_id": where, **content})
+    (agent.log.say if agent else print)(text)
+    if agent:
+        # First the evidence: what follows may end this machine.
+        agent.log.close()
+    try:
+        if settings.head:
+            outcome.signal(settings.wait_handle, "FAILURE", text)
+        elif agent:
+            agent.report("failed", **content)
+    except (OSError, AwsError) as problem:
+        print(f"phalanx: the failure could not be reported: {problem}", flush=True)
+
+
+def _unexpected(error: Exception) -> CommandError:
+    """A cloud that refuses is told in its words; a mistake of ours with the place where it is."""
+    words = str(error)
+    if not isinstance(error, (OSError, AwsError)):
+        words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return CommandError(type(error).__name__, 1, words[-TAIL_BYTES:])
