@@ -291,6 +291,15 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
     assert lab.ssh(pair[0], "stat -c %U /opt/own/file").stdout == "phalanx\n"
 
 
+def test_the_administrator_may_sudo_and_others_may_not(lab: Lab, pair: tuple[str, str]) -> None:
+    if lab.mode != "single" and not shutil.which("sudo"):
+        pytest.skip("sudo is not installed")
+    assert lab.ssh(pair[0], "su ubuntu -c 'sudo -n id -u'").stdout == "0\n"
+    if lab.mode != "single":
+        lab.ssh(pair[0], "id other || useradd other")
+        assert lab.ssh(pair[0], "su other -c 'sudo -n id -u'", check=False).returncode != 0
+
+
 def test_one_address_in_two_vpcs_is_two_nodes(lab: Lab) -> None:
     first = lab.boot(11, vpc="vpc-2", address="10.0.1.11")
     second = lab.boot(12, vpc="vpc-3", address="10.0.1.11")

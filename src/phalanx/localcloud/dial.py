@@ -53,4 +53,4 @@ def _complain(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud probe")
     parser.add_argument("--mode", choices=("auto", *userns.MODES), default="auto")
     verdict = find_mode(parser.parse_args(arguments).mode)
-    print(json.dumps(dataclasses.asdict(verdict)))
+    sys.stdout.write(json.dumps(dataclasses.asdict(verdict)) + "\n")
     return 0 if verdict.ok else 1
 
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from phalanx.localcloud.nodes import programs
+from phalanx.localcloud.nodes import programs, sudo
 from phalanx.localcloud.nodes.machine import API_URL, Site
 
 # Of the host's /etc only what programs under /usr need, never its secrets, accounts or network.
@@ -67,6 +67,10 @@ def build(site: Site) -> None:
         for name, text in texts.items():
             (site.image / directory / name).write_text(text)
             (site.image / directory / name).chmod(0o755)
+    if site.mode == "single":
+        sudo.install_for_one_uid(site.image)
+    else:
+        sudo.install(site.image, _ADMIN, site.path)
 
 
 def _copy(source: Path, target: Path) -> None:
