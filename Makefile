@@ -1,7 +1,7 @@
-.PHONY: help setup demo test check format bench
+.PHONY: help setup demo test check format docs bench
 
 help: ## What can be made
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 setup: ## The environment in .venv and the system packages (quick when they are there)
 	@scripts/setup
@@ -12,14 +12,18 @@ demo: setup ## Four nodes on this machine train a model before your eyes
 test: setup ## Every test, those on a real local cluster included (unit tests alone: .venv/bin/pytest tests/unit)
 	@.venv/bin/pytest
 
-check: setup ## Style, types and formatting
+check: setup ## Style, formatting, types, and whether the tree in the documents is true
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/pyright
+	@scripts/tree --check
 
 format: setup ## Format the code and mend what ruff can mend
 	@.venv/bin/ruff check --fix --quiet
 	@.venv/bin/ruff format
+
+docs: ## Write the tree of modules into docs/architecture.md
+	@scripts/tree
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks
