@@ -1,0 +1,193 @@
+"""A head and its workers in conversation: real keys and files, with the queue, the table and the group in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from test_roster import a_node
+
+from phalanx.node import contract, head, trust, worker
+from phalanx.node.head import Head
+from phalanx.node.services import Reading, Refusal
+
+
+class Memory:
+    """The services of one cluster: a table, a queue and a group that do what they are told."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, dict] = {}
+        self.sent: list[dict] = []
+        self.deleted: list[dict] = []
+        self.desired: list[int] = []
+        self.terminated: list[str] = []
+        self.reading = Reading(3, (), ())
+        self.signals: list[tuple[str, str]] = []
+        self.logged: list[str] = []
+
+    def get(self, item: str, consistent: bool = True) -> dict:
+        return dict(self.items.get(item, {}))
+
+    def put(self, item: str, **attributes) -> None:
+        self.items[item] = attributes
+
+    def receive(self, wait_s: int) -> list[dict]:
+        messages, self.sent = self.sent[:10], self.sent[10:]
+        return [{"Body": json.dumps(m) if isinstance(m, dict) else m, "ReceiptHandle": "r"} for m in messages]
+
+    def delete(self, messages: list[dict]) -> None:
+        self.deleted += messages
+
+    def read(self) -> Reading:
+        return self.reading
+
+    def set_desired(self, number: int) -> None:
+        self.desired.append(number)
+
+    def terminate(self, instance_id: str) -> None:
+        self.terminated.append(instance_id)
+
+
+@pytest.fixture
+def memory(monkeypatch) -> Memory:
+    made = Memory()
+    monkeypatch.setattr(head.outcome, "signal", lambda url, status, text: made.signals.append((status, text)))
+    monkeypatch.setattr(head.proof, "log_in", lambda nodes, user, uid: {})
+    return made
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> dict[int, tuple[str, str]]:
+    directory = tmp_path_factory.mktemp("keys")
+    return {
+        n: (trust.make_key(f"{directory}/h{n}", "h"), trust.make_key(f"{directory}/u{n}", "u")) for n in range(1, 5)
+    }
+
+
+def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: int = 2):
+    """The agent of node `number`, at home under `root`."""
+    home = root / str(number)
+    (home / "etc/ssh").mkdir(parents=True, exist_ok=True)
+    (home / "proc").mkdir(exist_ok=True)
+    me = a_node(number, name="", host_key=keys[number][0], user_key=keys[number][1])
+    settings = SimpleNamespace(
+        cluster="demo", nodes=nodes, min=minimum, node_timeout_s=600, job_user="phalanx", wait_handle="url"
+    )
+    return SimpleNamespace(
+        settings=settings,
+        root=str(home),
+        table=memory,
+        queue=memory,
+        fleet=memory,
+        log=SimpleNamespace(say=memory.logged.append),
+        describe=lambda: me,
+        machine=lambda: contract.Machine("us-east-1", "/efs", "phalanx"),
+        job_uid=lambda: 0,
+        report=lambda kind, **content: memory.sent.append({"kind": kind, "instance_id": me.instance_id, **content}),
+    )
+
+
+def says_hello(agent) -> None:
+    worker.hello(agent, agent.describe())
+
+
+def turn(made: Head) -> None:
+    """One round of the head's loop."""
+    made._checked_at = 0.0
+    made.work()
+    made.listen()
+    made.work()
+
+
+def test_from_hello_to_success(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    workers = [an_agent(memory, keys, tmp_path, n) for n in (2, 3, 4)]
+    master.restore()
+    assert memory.desired == [3]
+    memory.reading = Reading(3, tuple(w.describe().instance_id for w in workers), ())
+    for agent in (*workers, workers[0]):
+        says_hello(agent)
+    turn(master)
+    assert memory.items["generation"]["number"] == 1 and not memory.items["generation"]["ready"]
+    assert len(memory.deleted) == 4
+    assert all(worker.follow(agent, agent.describe()) for agent in workers)
+    turn(master)
+    ((status, text),) = memory.signals
+    assert status == "SUCCESS"
+    assert json.loads(text) == {"requested": 4, "launched": 4, "generation": 1, "missing": []}
+    assert memory.items["generation"]["ready"]
+    listed = (tmp_path / "3/opt/deeplearning/workers").read_text().split()
+    assert listed == [f"deeplearning-worker{n}" for n in (1, 2, 3, 4)]
+    turn(master)
+    assert len(memory.signals) == 1
+
+
+def test_a_shortage_shrinks_the_group_and_is_told_in_its_words(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    two = an_agent(memory, keys, tmp_path, 2)
+    refusals = tuple(Refusal(f"cause {n}", "no sufficient capacity") for n in range(3))
+    memory.reading = Reading(3, (two.describe().instance_id,), refusals)
+    says_hello(two)
+    turn(master)
+    assert memory.desired == [1]
+    assert memory.logged.count("Auto Scaling: no sufficient capacity") == 3
+    worker.follow(two, two.describe())
+    turn(master)
+    missing = json.loads(memory.signals[0][1])["missing"]
+    assert [m["reason"] for m in missing] == ["no sufficient capacity"] * 2
+
+
+def test_a_boot_that_fails_below_the_minimum_ends_the_cluster(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    two.report("failed", step="boot script", command="the boot script", exit=9, output="no such package")
+    turn(master)
+    ((status, text),) = memory.signals
+    assert status == "FAILURE" and "no such package" in text and "at least 2 are needed" in text
+    turn(master)
+    assert len(memory.signals) == 1
+
+
+def test_what_is_no_message_changes_nothing(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    memory.sent += ["no json", "[]", "null", {"kind": "hello"}, {"kind": "ack"}, {"kind": "failed"}, {"kind": "?"}]
+    memory.sent += [{"Type": "Notification", "Message": "{}"}]
+    turn(master)
+    assert (master.state.hellos, master.state.acks, master.state.failed) == ({}, {}, {})
+    assert len(memory.deleted) == 8
+
+
+def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1, nodes=1, minimum=1))
+    turn(master)
+    assert memory.signals[0][0] == "SUCCESS"
+    stranger = an_agent(memory, keys, tmp_path, 2)
+    assert not worker.follow(stranger, stranger.describe())
+    assert asdict(stranger.describe())["instance_id"] not in json.dumps(memory.items)
+
+
+def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
+    first = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    says_hello(two)
+    turn(first)
+    worker.follow(two, two.describe())
+    turn(first)
+    authority = memory.items["authority"]["public_key"]
+    memory.desired.clear()
+    second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
+    second.restore()
+    turn(second)
+    assert memory.desired == [] and len(memory.signals) == 1
+    roster = json.loads(memory.items["roster"]["roster"])
+    assert roster["generation"] == 2
+    assert [n["instance_id"] for n in roster["nodes"]] == ["i-00000003", "i-00000002"]
+    assert memory.items["authority"]["public_key"] != authority
+    assert worker.follow(two, two.describe())
+    trusted = (tmp_path / "2/etc/ssh/phalanx/authority.pub").read_text()
+    assert trusted.strip() == memory.items["authority"]["public_key"]
+    assert keys[1][0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
