@@ -51,26 +51,32 @@ SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 def build(site: Site) -> None:
     """Make `site.image` (30-60 ms). Its files belong to whoever calls: it must be the root of the nodes."""
     shutil.rmtree(site.image, ignore_errors=True)
-    etc = site.image / "etc"
-    etc.mkdir(parents=True)
-    for name in _FROM_HOST.split():
-        _copy(Path("/etc", name), etc / name)
-    for name, text in _own_files(site).items():
-        (etc / name).parent.mkdir(parents=True, exist_ok=True)
-        (etc / name).write_text(text)
-    for name in ("shadow", "gshadow"):
-        (etc / name).chmod(0o640)
-    for name in ("ssh/sshd_config.d", "ssh/ssh_config.d", "profile.d", "opt"):
-        (etc / name).mkdir(exist_ok=True)
-    for directory, texts in programs.PROGRAMS.items():
-        (site.image / directory).mkdir(parents=True)
-        for name, text in texts.items():
-            (site.image / directory / name).write_text(text)
-            (site.image / directory / name).chmod(0o755)
+    _build_etc(site)
+    _build_programs(site.image)
     if site.mode == "single":
         sudo.install_for_one_uid(site.image)
     else:
         sudo.install(site.image, _ADMIN, site.path)
+
+
+def _build_etc(site: Site) -> None:
+    etc = site.image / "etc"
+    for name in ("ssh/sshd_config.d", "ssh/ssh_config.d", "profile.d", "opt"):
+        (etc / name).mkdir(parents=True)
+    for name in _FROM_HOST.split():
+        _copy(Path("/etc", name), etc / name)
+    for name, text in _own_files(site).items():
+        (etc / name).write_text(text)
+    for name in ("shadow", "gshadow"):
+        (etc / name).chmod(0o640)
+
+
+def _build_programs(image: Path) -> None:
+    for directory, texts in programs.PROGRAMS.items():
+        (image / directory).mkdir(parents=True)
+        for name, text in texts.items():
+            (image / directory / name).write_text(text)
+            (image / directory / name).chmod(0o755)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -25,8 +25,9 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
     """Never returns. Writes READY to `status_fd`, or what went wrong, and then is the node until it ends."""
     try:
         _build(site, machine, vpc, link, status_fd)
-    except BaseException:
-        os.write(status_fd, traceback.format_exc().encode()[-4000:])
+    except BaseException as problem:
+        traceback.print_exc()
+        os.write(status_fd, f"{type(problem).__name__}: {problem}".encode()[:4000])
         os._exit(1)
     try:
         _serve(site, machine, status_fd)
@@ -120,7 +121,7 @@ def _start_sshd(environment: Mapping[str, str]) -> None:
     try:
         keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
         os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
-        os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-e"], dict(environment))
+        os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log"], dict(environment))
     except OSError as problem:
         _log(f"sshd can't be started: {problem}")
     finally:

@@ -102,12 +102,13 @@ def _mount_kernel_views(root: Path, vcpus: int) -> None:
 
 
 def _mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
-    """What /sbin/mount.efs may mount lies in a directory that only root can enter."""
+    """What /sbin/mount.efs may mount lies in a directory that only root can enter; what is deleted, it won't find."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "region").write_text(machine.region)
-    for name in machine.file_systems:
-        (shelf / name).mkdir()
-        kernel.bind(site.file_systems / name, shelf / name)
+    for source in (site.file_systems / name for name in machine.file_systems):
+        if source.is_dir():
+            (shelf / source.name).mkdir()
+            kernel.bind(source, shelf / source.name)
 
 
 def _mount_binds(site: Site, root: Path) -> None:

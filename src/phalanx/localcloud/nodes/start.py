@@ -69,6 +69,7 @@ def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
 
 
 def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+    os.umask(0o022)  # what a user hides from others here must be readable for a node's accounts
     kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)

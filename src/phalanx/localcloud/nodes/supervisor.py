@@ -55,6 +55,7 @@ class Supervisor:
         self._own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._nodes: dict[str, _Node] = {}
         self._vpcs: dict[str, Vpc] = {}
+        self._leaving: dict[str, int] = {}
         self._links = 0
         self._builder: int | None = builder
         self._api = api
@@ -155,14 +156,18 @@ class Supervisor:
         self._answer(request["id"])
 
     def _do_remove_vpc(self, request: dict[str, Any]) -> None:
-        vpc = self._vpcs.pop(request["vpc_id"], None)
-        for node in [node for node in self._nodes.values() if node.machine.vpc_id == request["vpc_id"]]:
+        vpc_id = request["vpc_id"]
+        self._leaving[vpc_id] = request["id"]
+        for node in [node for node in self._nodes.values() if node.machine.vpc_id == vpc_id]:
             self._kill(node)
-            self._reap(node)
-            self._forget(node)
-        if vpc:
-            vpc.close()
-        self._answer(request["id"])
+        self._finish_removal(vpc_id)
+
+    def _finish_removal(self, vpc_id: str) -> None:
+        """Close a VPC that is to go, once its last node is forgotten."""
+        if vpc_id in self._leaving and not any(node.machine.vpc_id == vpc_id for node in self._nodes.values()):
+            if vpc := self._vpcs.pop(vpc_id, None):
+                vpc.close()
+            self._answer(self._leaving.pop(vpc_id))
 
     def _do_nodes(self, request: dict[str, Any]) -> None:
         self._answer(request["id"], nodes=[self._state(node) for node in self._nodes.values()])
@@ -246,7 +251,7 @@ class Supervisor:
         self._reap(node)
         while node.status_fd is not None:
             self._node_said(node)  # its last words may still be in the pipe
-        if node.killers or node.boot_request is not None:
+        if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
         else:
             self._send({"exit": node.machine.instance_id})
@@ -276,6 +281,7 @@ class Supervisor:
         for number in node.killers:
             self._answer(number)
         node.killers.clear()
+        self._finish_removal(node.machine.vpc_id)
 
 
 def _timeval(seconds: int) -> bytes:
