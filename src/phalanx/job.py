@@ -71,8 +71,15 @@ def submit(
         tell(SendProgress(0, 0, tree.bytes, tree.warning))
     job = Job(cluster, _new_id())
     documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), **bundle.runner_files()}
-    connection = _Connection(cluster.remote(), _submit_command(job.directory, detach), stdin=subprocess.PIPE)
-    connection.send(lambda out: bundle.write_tar(out, documents, tree, WORK, tell))
+    private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
+    command = _submit_command(job.directory, detach, len(private))
+
+    def write(out: IO[bytes]) -> None:
+        out.write(private)
+        bundle.write_tar(out, documents, tree, WORK, tell)
+
+    connection = _Connection(cluster.remote(), command, stdin=subprocess.PIPE)
+    connection.send(write)
     job._accept(connection, detach)
     return job
 
@@ -332,12 +339,16 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _submit_command(directory: str, detach: bool) -> str:
+def _submit_command(directory: str, detach: bool, private_bytes: int) -> str:
+    """Its stdin is the job's secrets (so many bytes of JSON), then the tar."""
     place = shlex.quote(directory)
-    runner = shlex.join(
-        ["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *(["--detach"] if detach else [])]
-    )
-    return f"umask 077; mkdir -p {place} && tar -x -f - --no-same-owner -C {place} && exec {runner}"
+    flags = ["--detach"] * detach + ["--secrets"] * bool(private_bytes)
+    runner = shlex.join(["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *flags])
+    unpack = f"umask 077; mkdir -p {place} && tar -x -f - --no-same-owner -C {place}"
+    if not private_bytes:
+        return f"{unpack} && exec {runner}"
+    # A variable that is not exported, and the shell's own printf: no process has them as argument or environment.
+    return f'private=$(head -c {private_bytes}); {unpack} && printf %s "$private" | {runner}'
 
 
 def _last_words(stderr: bytes) -> str:

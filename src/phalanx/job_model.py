@@ -12,6 +12,7 @@ from typing import Any
 from phalanx.errors import JobError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class JobState(str, Enum):
@@ -34,6 +35,8 @@ class JobSpec:
     """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
 
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
+    `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
+    there into the environments of the job's processes.
     """
 
     command: tuple[str, ...]
@@ -43,6 +46,7 @@ class JobSpec:
     name: str | None = None
     directory: Path = Path()
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -50,6 +54,9 @@ class JobSpec:
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
                 raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+        for name in (*self.env, *self.secrets):
+            if not _VARIABLE.fullmatch(name):
+                raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,28 @@ def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     return dict(value.split("=", 1) for value in values)
 
 
+def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """NAME from the caller's environment, or NAME=@FILE; a value on the command line is refused."""
+    return {value.partition("=")[0]: _secret(*value.partition("=")[::2]) for value in values}
+
+
+def _secret(name: str, source: str) -> str:
+    if not source:
+        if name not in os.environ:
+            raise click.BadParameter(f"'{name}' is not set in your environment; export it, or say {name}=@FILE")
+        return os.environ[name]
+    if not source.startswith("@"):
+        raise click.BadParameter(
+            f"'{name}=…': everyone who can list processes reads a value typed here; "
+            f"say `--secret {name}` and export it, or {name}=@FILE"
+        )
+    try:
+        text = Path(source[1:]).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"'{name}': can't read {source[1:]}: {error}") from None
+    return text.rstrip("\r\n")
+
+
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option(
@@ -35,6 +58,14 @@ def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
 @click.option("--name", "job_name", help="A name for the job, to find it by.")
 @click.option(
     "--env", multiple=True, metavar="NAME=value", callback=_variables, help="A variable for the job. Repeatable."
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=@FILE]",
+    callback=_secrets,
+    help="A variable from your environment or a file, written nowhere and shown nowhere. Repeatable.",
 )
 @click.option(
     "--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=".", help="The code."
@@ -62,6 +93,7 @@ def command(
       phalanx run --launcher torchrun -N 2 -- train.py --epochs 5
       phalanx run --launcher exec -- nvidia-smi
       phalanx run --detach --name long --env LR=0.1 -- python train.py
+      phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     from phalanx.job import JobSpec
 
@@ -75,6 +107,7 @@ def command(
         name=chosen["job_name"],
         directory=chosen["directory"],
         env=chosen["env"],
+        secrets=chosen["secrets"],
     )
     return _print_processes(cluster, spec) if dry_run else _submit(cluster, spec, detach)
 
@@ -104,7 +137,9 @@ def _print_processes(cluster: Cluster, spec: JobSpec) -> int:
     from phalanx.job import processes
     from phalanx.launchers import load
 
+    hidden = dict.fromkeys(spec.secrets, "****")
     for process in processes(load(spec.launcher), spec, cluster.roster()):
-        variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(process.env.items()))
+        env = {**spec.env, **process.env, **hidden}
+        variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(env.items()))
         say(f"{process.node}: {variables}{' ' if variables else ''}{shlex.join(process.argv)}")
     return 0

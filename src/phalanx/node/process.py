@@ -21,7 +21,8 @@ class JobDescription:
 
     `processes` and `per_node` are None where the user named no number. `directory` is the job's own, at the same path
     on every node. `engine` is what the launcher's ENGINE command printed on the head ("" when it is not there), and
-    `master_port` a TCP port that was free there.
+    `master_port` a TCP port that was free there. `secrets` are variables that the runner alone gives to every process;
+    a launcher puts them into neither argv nor env nor files.
     """
 
     id: str
@@ -32,6 +33,7 @@ class JobDescription:
     per_node: Optional[int] = None
     name: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     master_port: int = 0
     engine: str = ""
 

@@ -138,7 +138,7 @@ class Conductor:
 
     def _spawn(self, node: str, label: str, argv: Sequence[str], env: Any, is_rank: bool, main: bool) -> int:
         number = self._add(Member(label, node, is_rank, main))
-        own = {**self._job.env, **env}
+        own = {**self._job.env, **self._job.secrets, **env}
         if node == self._roster.head.name:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self._ranks[node]}

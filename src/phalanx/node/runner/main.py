@@ -18,7 +18,9 @@ def entry(load: Callable[[str], Launcher]) -> NoReturn:
     if verb == "submit":
         from phalanx.node.runner.submit import submit
 
-        sys.exit(submit(words[0], load, detach="--detach" in words))
+        # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
+        secrets = json.load(sys.stdin) if "--secrets" in words else {}
+        sys.exit(submit(words[0], load, detach="--detach" in words, secrets=secrets))
     sys.exit(_VERBS[verb](words))
 
 

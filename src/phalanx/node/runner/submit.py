@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
 from phalanx.node.roster import Roster
@@ -26,8 +26,11 @@ _ENGINE_WITHIN_S = 10.0
 Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
 
 
-def submit(directory: str, load: Load, detach: bool) -> int:
-    """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status."""
+def submit(directory: str, load: Load, detach: bool, secrets: Mapping[str, str]) -> int:
+    """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status.
+
+    `secrets` are variables for its processes that are written nowhere.
+    """
     os.umask(0o077)
     with open(os.path.join(directory, "job.json")) as file:
         job = json.load(file)
@@ -37,7 +40,7 @@ def submit(directory: str, load: Load, detach: bool) -> int:
     except FileNotFoundError:
         sys.exit(f"there is no {_ROSTER}: this is not the head of a cluster that is ready")
     with open_listener(job["id"]) as door:
-        _daemonize(directory, job, load, door)
+        _daemonize(directory, {**job, "secrets": secrets}, load, door)
     return 0 if detach else follow(directory)
 
 
@@ -125,6 +128,7 @@ def _describe(
         processes=job["processes"],
         per_node=job["per_node"],
         env=job["env"],
+        secrets=job["secrets"],
         directory=directory,
         master_port=_free_port(),
         engine=_output_of(launcher.ENGINE, {**os.environ, **job["env"]}) if launcher.ENGINE else "",
