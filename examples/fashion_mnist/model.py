@@ -12,14 +12,14 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 16, kernel_size=3, padding=1),
-            nn.ReLU(),
+            nn.Conv2d(1, 8, kernel_size=3, padding=1),
             nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, kernel_size=3, padding=1),
             nn.ReLU(),
+            nn.Conv2d(8, 16, kernel_size=3, padding=1),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(32 * 7 * 7, 128),
+            nn.Linear(16 * 7 * 7, 128),
             nn.ReLU(),
             nn.Linear(128, 10),
         )

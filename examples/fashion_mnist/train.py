@@ -102,7 +102,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     training_batches = batches(training, sampler, arguments.batch_size)
     validation_batches = batches(validation, Shard(validation), 500)
 
-    model = DistributedDataParallel(Network().to(device))
+    model = DistributedDataParallel(Network().to(device, memory_format=torch.channels_last))
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
     checkpoint = arguments.out / "checkpoint.pt"
     history = resume(checkpoint, model.module, optimizer, device)
@@ -128,9 +128,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out"), help="for checkpoint.pt, metrics.csv (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="images per process and step (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--threads", type=int, default=1, help="of each process, on a CPU (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
