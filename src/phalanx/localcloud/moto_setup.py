@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import os
@@ -29,7 +30,8 @@ NAMES = (
     "moto.ec2.models.vpcs.VPCBackend.create_vpc",
     "moto.ssm.models.ParameterDict._check_loading_status",
     "moto.core.responses.BaseResponse._dispatch",
-    "moto.moto_server.werkzeug_app.DomainDispatcherApplication",
+    "moto.core.responses.method_names_from_class",
+    "moto.moto_server.werkzeug_app.DomainDispatcherApplication.get_backend_for_host",
     "moto.core.types.Base64EncodedString",
 )
 IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
@@ -82,6 +84,7 @@ def install() -> None:
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
     _list_regions_quickly()
     _import_ec2()
+    _answer_quickly()
     from moto.ec2.models.amis import Ami, AmiBackend
 
     def load_images(self: Any) -> None:
@@ -113,6 +116,14 @@ def preload(account: str) -> None:
         backend[account]
         get_service_model("lambda" if service == "awslambda" else service)
     check_names()
+
+
+def _answer_quickly() -> None:
+    """moto lists its own directory and its classes' methods anew at every request: half of a small one's time."""
+    responses: Any = importlib.import_module("moto.core.responses")
+    dispatcher: Any = importlib.import_module("moto.moto_server.werkzeug_app").DomainDispatcherApplication
+    for owner, name in ((responses, "method_names_from_class"), (dispatcher, "get_backend_for_host")):
+        setattr(owner, name, functools.cache(getattr(owner, name)))
 
 
 def _list_regions_quickly() -> None:
