@@ -14,8 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
+import wsgi_clients
 
 from phalanx.localcloud import moto_setup
 
@@ -23,22 +22,17 @@ from phalanx.localcloud import moto_setup
 moto_setup.install()
 
 from moto.backends import get_backend  # noqa: E402
-from moto.moto_server.werkzeug_app import (  # noqa: E402
-    DomainDispatcherApplication,
-    MotoRequestHandler,
-    create_backend_app,
-)
+from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from phalanx.localcloud import autoscaling, ec2, functions, iam, notifications  # noqa: E402
+from phalanx.localcloud import api, autoscaling, ec2, functions, iam, notifications  # noqa: E402
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 
 REGION = "us-east-1"
 ZONE = "us-east-1a"
 IMAGE = moto_setup.IMAGES["x86_64"]
-# One for all tests: moto's Flask applications and boto3's clients take longer to make than most tests to run.
-MOTO = DomainDispatcherApplication(create_backend_app)
 ADMINISTRATOR = Issued("AKIAADMINISTRATOR000", "secret", "", ADMIN)
+# One for all tests: boto3's clients take longer to make than most tests to run.
 _clients: dict[tuple[str, str, str], Any] = {}
 _numbers = itertools.count(1)
 
@@ -139,15 +133,7 @@ class Cloud:
 
     def fresh_client(self, service: str, issued: Issued) -> Any:
         """A client of its own."""
-        return boto3.client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.context.url_host,
-            aws_access_key_id=issued.access_key_id,
-            aws_secret_access_key=issued.secret_access_key,
-            aws_session_token=issued.session_token or None,
-            config=Config(retries={"total_max_attempts": 1}),
-        )
+        return wsgi_clients.client(service, REGION, self.context.url_host, issued, lambda: endpoint().app)
 
     def network(self, zones: tuple[str, ...] = (ZONE,)) -> tuple[str, list[str]]:
         """A VPC with a subnet in each zone."""
@@ -234,7 +220,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
     for module in (ec2, functions, notifications, autoscaling, iam):
         module.install(context)
-    endpoint().app = iam.wrap(context, MOTO)
+    endpoint().app = iam.wrap(context, api.MOTO)
     try:
         yield Cloud(context, runner, clock)
     finally:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
+import wsgi_clients
 from fleet_fakes import REGION, FakeClock, FakeRunner, name, until
 
 from phalanx.localcloud import api
@@ -37,6 +36,7 @@ class Stacks:
     engine: Engine
     clock: FakeClock
     runner: FakeRunner
+    app: Any
     clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
@@ -45,15 +45,11 @@ class Stacks:
             self.clients[service] = self.new_client(service)
         return self.clients[service]
 
-    def new_client(self, service: str) -> Any:
+    def new_client(self, service: str, over_http: bool = False) -> Any:
+        """A client of its own, that calls the app directly or over its socket."""
         admin = next(issued for issued in self.context.issued.values() if issued.principal == ADMIN)
-        return boto3.client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.context.url_host,
-            aws_access_key_id=admin.access_key_id,
-            aws_secret_access_key=admin.secret_access_key,
-            config=Config(retries={"total_max_attempts": 1}),
+        return wsgi_clients.client(
+            service, REGION, self.context.url_host, admin, None if over_http else lambda: self.app
         )
 
     def create(self, resources: dict[str, Any], **given: Any) -> str:
@@ -131,7 +127,7 @@ def stacks(state: Path) -> Iterator[Stacks]:
     context.issue(ADMIN)
     app, engine = api.build(context)
     http = HttpServer(app, listener)
-    made = Stacks(context, engine, clock, runner)
+    made = Stacks(context, engine, clock, runner, app)
     try:
         yield made
     finally:
