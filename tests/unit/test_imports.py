@@ -23,7 +23,10 @@ ORDER = (
     ("cluster",),
     ("lifecycle", "logs", "job_model", "bundle"),
     ("job",),
+    ("toolbox", "future", "ssh_hosts", "gather"),
+    ("transfer", "tunnel"),
     ("plugins",),
+    ("api",),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}

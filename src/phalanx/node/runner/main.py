@@ -59,10 +59,31 @@ def _reap(words: List[str]) -> int:
     return 0
 
 
+def _give(words: List[str]) -> int:
+    from phalanx.node.runner.porter import give
+
+    return give(words[0], words[1])
+
+
+def _take(words: List[str]) -> int:
+    from phalanx.node.runner.porter import take
+
+    return take(words[0], words[1], words[2])
+
+
+def _service(words: List[str]) -> int:
+    from phalanx.node.runner.service import serve
+
+    return serve(words[0], words[1:])
+
+
 _VERBS = {
     "follow": _follow,
     "stop": _stop,
     "list": _list,
     "starter": _starter,
     "reap": _reap,
+    "give": _give,
+    "take": _take,
+    "service": _service,
 }

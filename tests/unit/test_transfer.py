@@ -1,0 +1,181 @@
+"""Files home and to the shared directory, on a head that is this machine (see fake_nodes)."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster
+
+from phalanx import toolbox
+from phalanx.job import Job
+from phalanx.node.runner import carry
+from phalanx.transfer import TransferError, get, put, shared_path, source_path
+
+ODD_NAME = os.fsdecode(b"\xff odd 'name'")
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return FakeCluster(tmp_path)
+
+
+@pytest.fixture
+def job(cluster):
+    job = Job(cluster, "261121-0001")
+    work = Path(job.directory, "work")
+    (work / "checkpoints/old").mkdir(parents=True)
+    (work / "checkpoints/last.pt").write_bytes(b"\0\1" * 100_000)
+    (work / "checkpoints/old/first.pt").write_text("first")
+    (work / "checkpoints/best.pt").symlink_to("last.pt")
+    (work / "checkpoints/elsewhere").symlink_to("/etc/passwd")
+    (work / ODD_NAME).write_text("odd")
+    return job
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_comes_home_under_its_own_name_or_another(cluster, job, tmp_path):
+    moved = []
+    copied = get(cluster, "checkpoints/last.pt", job=job, tell=moved.append)
+    assert copied.place == str(tmp_path / "last.pt")
+    assert (tmp_path / "last.pt").read_bytes() == b"\0\1" * 100_000
+    assert (moved[-1].bytes, moved[-1].total_bytes, copied.bytes, copied.files) == (200_000, 200_000, 200_000, 1)
+    assert get(cluster, "checkpoints/last.pt", tmp_path / "mine.pt", job).place == str(tmp_path / "mine.pt")
+    (tmp_path / "into").mkdir()
+    assert get(cluster, "checkpoints/best.pt", tmp_path / "into", job).place == str(tmp_path / "into/best.pt")
+    assert not (tmp_path / "into/best.pt").is_symlink()
+
+
+def test_a_directory_comes_home_with_what_belongs_to_it(cluster, job, tmp_path):
+    copied = get(cluster, "checkpoints", job=job)
+    assert copied.left_out == ("elsewhere",)
+    assert (tmp_path / "checkpoints/old/first.pt").read_text() == "first"
+    assert (tmp_path / "checkpoints/best.pt").readlink() == Path("last.pt")
+    assert names(tmp_path / "checkpoints") == ["best.pt", "last.pt", "old"]
+    (tmp_path / "checkpoints/mine").write_text("stays")
+    get(cluster, "checkpoints", job=job)
+    assert (tmp_path / "checkpoints/mine").read_text() == "stays"
+
+
+def test_the_whole_work_directory_and_odd_names_come(cluster, job, tmp_path):
+    get(cluster, ".", tmp_path / "all", job)
+    assert ODD_NAME in names(tmp_path / "all")
+
+
+def test_what_is_not_there_is_told_with_what_is(cluster, job):
+    with pytest.raises(TransferError, match=r"there is no .*work/chekpoints \(job 261121-0001\)") as caught:
+        get(cluster, "chekpoints", job=job)
+    assert "work holds" in caught.value.hint
+    assert "checkpoints/" in caught.value.hint
+
+
+@pytest.mark.parametrize("path", ["../../../../etc", "checkpoints/../../../x", "/etc/passwd", "/../etc"])
+def test_paths_that_leave_are_refused(cluster, job, path):
+    with pytest.raises(TransferError, match="is outside of"):
+        source_path(cluster, path, job)
+
+
+def test_a_link_out_of_the_shared_directory_is_refused(cluster, job):
+    with pytest.raises(TransferError, match="leads to /etc/passwd, which is not on the shared directory"):
+        get(cluster, "checkpoints/elsewhere", job=job)
+
+
+def test_an_absolute_path_needs_no_job(cluster, job, tmp_path):
+    assert get(cluster, f"{job.directory}/work/checkpoints/old", job=None).place == str(tmp_path / "old")
+    with pytest.raises(TransferError, match="of which job"):
+        get(cluster, "old", job=None)
+
+
+def test_a_destination_in_no_directory_is_told(cluster, job, tmp_path):
+    with pytest.raises(TransferError, match="there is no directory"):
+        get(cluster, "checkpoints", tmp_path / "no/where", job)
+
+
+def test_a_stream_that_breaks_leaves_no_file(cluster, job, tmp_path, monkeypatch):
+    whole = toolbox.command
+    monkeypatch.setattr(toolbox, "command", lambda *words: f"{whole(*words)} | head -c 100000; echo cut >&2")
+    with pytest.raises(TransferError, match=r"did not come whole: (.|\n)*cut"):
+        get(cluster, "checkpoints/last.pt", job=job)
+    assert not [name for name in names(tmp_path) if "last" in name]
+
+
+def test_data_go_to_the_shared_directory_and_into_what_is_there(cluster, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_text("a")
+    (tmp_path / "data/run.sh").write_text("b")
+    (tmp_path / "data/run.sh").chmod(0o755)
+    assert put(cluster, tmp_path / "data").place == f"{cluster.shared}/data"
+    assert os.access(f"{cluster.shared}/data/run.sh", os.X_OK)
+    (tmp_path / "data/a").write_text("newer")
+    put(cluster, tmp_path / "data")
+    assert Path(cluster.shared, "data/a").read_text() == "newer"
+    assert put(cluster, tmp_path / "data/a", "sets/one/").place == f"{cluster.shared}/sets/one/a"
+    assert put(cluster, tmp_path / "data/a", "sets/two").place == f"{cluster.shared}/sets/two"
+
+
+def test_what_can_t_be_put_is_told(cluster, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TransferError, match=r"there is no .*fil here") as caught:
+        put(cluster, tmp_path / "fil")
+    assert "file" in caught.value.hint
+    with pytest.raises(TransferError, match="is outside of the shared directory"):
+        put(cluster, tmp_path / "file", "../x")
+    Path(cluster.shared, "out").symlink_to("/")
+    with pytest.raises(TransferError, match="is not on the shared directory"):
+        put(cluster, tmp_path / "file", "out/tmp/x")
+    put(cluster, tmp_path / "file", "plain")
+    with pytest.raises(TransferError, match="can't write"):
+        put(cluster, tmp_path / "file", "plain/below")
+
+
+def test_the_place_on_the_shared_directory(cluster):
+    assert shared_path(cluster, "") == f"{cluster.shared}/"
+    assert shared_path(cluster, "a/b/") == f"{cluster.shared}/a/b/"
+    assert shared_path(cluster, f"{cluster.shared}/a") == f"{cluster.shared}/a"
+
+
+def stream(*members):
+    """What a head that is not to be trusted could send."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|") as tar:
+        for name, kind, link in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, link
+            tar.addfile(info)
+    return io.BytesIO(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("top/../x", tarfile.REGTYPE, "")],
+        [("/etc/x", tarfile.REGTYPE, "")],
+        [("top", tarfile.DIRTYPE, ""), ("top/l", tarfile.SYMTYPE, "../..")],
+        [("top", tarfile.DIRTYPE, ""), ("top/l", tarfile.SYMTYPE, "/etc")],
+        [("top", tarfile.LNKTYPE, "/etc/passwd")],
+        [("top", tarfile.CHRTYPE, "")],
+        [("top", tarfile.SYMTYPE, "top")] * 2 + [("top/x", tarfile.REGTYPE, "")],
+    ],
+)
+def test_nothing_is_written_outside_of_the_destination(members, tmp_path):
+    with pytest.raises(carry.CarryError, match=r"refused|symbolic link"):
+        carry.receive(stream(*members), {"items": len(members)}, str(tmp_path / "here"))
+    assert [name for name in names(tmp_path) if name != "here"] == []
+
+
+def test_a_stream_that_ends_between_two_files_is_noticed(tmp_path):
+    with pytest.raises(carry.CarryError, match="broke off after 1 of 2"):
+        carry.receive(stream(("top", tarfile.DIRTYPE, "")), {"items": 2}, str(tmp_path / "here"))
+
+
+def test_a_login_script_s_words_are_skipped():
+    assert carry.read_header(io.BytesIO(b"Welcome\n" + carry.MAGIC + b'{"items": 1}\n')) == {"items": 1}
+    with pytest.raises(carry.CarryError, match="something else came: b'Welcome"):
+        carry.read_header(io.BytesIO(b"Welcome\n"))
