@@ -6,9 +6,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import wsgi_clients
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from fleet_fakes import IMAGE, REGION, Cloud, cloud, name
+from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 
+from phalanx.localcloud import autoscaling
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.iam.policy import Ask, Decision, decide, like
@@ -290,3 +295,81 @@ def test_a_role_is_given_only_to_the_service_it_trusts(local):
     role = local.role("ec2.amazonaws.com", allow())
     with pytest.raises(credentials.AssumeRoleError, match="cannot be assumed by lambda"):
         credentials.for_function(local.context, f"arn:aws:iam::{local.context.account}:role/{role}", "f")
+
+
+@pytest.fixture
+def ambiguous(local):
+    """Sends requests that could be read in two ways, signed by a role that may only look at groups; (status, text)."""
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:Describe*", "Resource": "*"})
+
+    def ask(body: str, path: str = "/", method: str = "POST", service: str = "autoscaling", **headers: str):
+        keys = Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        request = AWSRequest(method, f"{local.context.url_host}{path}", headers, body)
+        SigV4Auth(keys, service, REGION).add_auth(request)
+        answer = wsgi_clients.answer(endpoint().app, request.prepare())
+        return answer.status_code, answer.text
+
+    return ask
+
+
+DELETE = "AutoScalingGroupName=not-mine&ForceDelete=true&Action=DeleteAutoScalingGroup"
+
+
+@pytest.mark.parametrize(
+    ("body", "more"),
+    [
+        (f"{DELETE}&Action=DescribeAutoScalingGroups", {}),
+        (f"Action=DescribeAutoScalingGroups&{DELETE}", {}),
+        ("Action=DescribeAutoScalingGroups", {"path": f"/?{DELETE}", "Content-Type": "text/plain; urlencoded"}),
+        (DELETE, {"X-Amz-Target": "AutoScaling.DescribeAutoScalingGroups"}),
+        (DELETE, {"X-Amz-Target": "A.DescribeAutoScalingGroups", "Content-Type": "application/x-amz-json-1.1"}),
+        ("Action=DescribeAutoScalingGroups", {"path": "/moto-api/reset"}),
+        ("Action=DescribeAutoScalingGroups", {"path": "/moto-api/data.json", "method": "GET"}),
+        ("Action=GetCallerIdentity", {"path": "/moto-api/reset", "service": "sts"}),
+    ],
+)
+def test_a_request_that_can_be_read_in_two_ways_is_refused(local, ambiguous, body, more):
+    assert ambiguous("Action=DescribeAutoScalingGroups")[0] == 200
+    status, text = ambiguous(body, **more)
+    assert (status, "AccessDenied" in text) == (403, True)
+
+
+def test_text_that_looks_like_a_form_stays_text(local):
+    url, arn = local.queue()
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": arn})
+    text = "GET /?a=b&Action=PurgeQueue&x={é}"
+    local.client("sqs", issued).send_message(QueueUrl=url, MessageBody=text)
+    (received,) = local.client("sqs").receive_message(QueueUrl=url)["Messages"]
+    assert received["Body"] == text
+
+
+def test_the_group_of_an_instance_is_the_one_it_is_in(local):
+    mine, other = name("mine"), name("other")
+    _, subnets = local.network()
+    sizes = {"MinSize": 1, "MaxSize": 1, "VPCZoneIdentifier": subnets[0]}
+    api = local.client("autoscaling")
+    for group in (mine, other):
+        template = {"LaunchTemplateId": local.template()}
+        api.create_auto_scaling_group(AutoScalingGroupName=group, LaunchTemplate=template, **sizes)
+    (instance,) = until(lambda: list(autoscaling.group_named(REGION, other).members))
+    resource = f"arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{mine}"
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:*", "Resource": resource})
+    client = local.client("autoscaling", issued)
+    client.meta.events.register(
+        "before-call", lambda params, **_: params["body"].update(AutoScalingGroupName=mine), unique_id="confuse"
+    )
+    error = refusal(
+        client.terminate_instance_in_auto_scaling_group, InstanceId=instance, ShouldDecrementDesiredCapacity=False
+    )
+    assert error["Code"] == "AccessDenied"
+
+
+def test_an_address_is_judged_by_whichever_name_it_is_given(local):
+    address = local.client("ec2").allocate_address(Domain="vpc")
+    one = "arn:aws:ec2:*:*:elastic-ip/eipalloc-of-mine"
+    instances = "arn:aws:ec2:*:*:instance/*"
+    _, issued = as_role(local, {"Effect": "Allow", "Action": "ec2:AssociateAddress", "Resource": [one, instances]})
+    error = refusal(local.client("ec2", issued).associate_address, PublicIp=address["PublicIp"], InstanceId="i-1")
+    assert address["AllocationId"] in error["Message"]
+    assert refusal(local.client("ec2", issued).associate_address)["Code"] == "UnauthorizedOperation"

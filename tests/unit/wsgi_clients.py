@@ -34,11 +34,12 @@ def client(service: str, region: str, url: str, issued: Issued, app: Callable[[]
     )
     if app is not None:
         # botocore's own door for this: what a handler returns is the answer, and nothing is sent.
-        made.meta.events.register("before-send", lambda request, **_kwargs: _answer(app(), request))
+        made.meta.events.register("before-send", lambda request, **_kwargs: answer(app(), request))
     return made
 
 
-def _answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
+def answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
+    """What `app` says to a request that was prepared for it."""
     said: list[Any] = []
     chunks = app(_environ(request), lambda status, headers, *_rest: said.extend((status, headers)))
     body = b"".join(chunks)

@@ -76,7 +76,9 @@ def group_named(region: str, name: str) -> Group:
 
 def group_of(region: str, instance_id: str) -> Group:
     """The group that an instance belongs to. Raises ValidationError when there is none."""
-    return groups.find_member(_running(), region, instance_id)
+    worker = _running()
+    with worker.lock:
+        return groups.find_member(worker, region, instance_id)
 
 
 def _running() -> Reconciler:

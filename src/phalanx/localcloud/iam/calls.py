@@ -18,7 +18,10 @@ _AUTHORIZED_AS = {
     "DeleteMessageBatch": "DeleteMessage",
     "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
 }
-_SCOPE = re.compile(r"Credential=(?P<key>[^/,\s]+)/(?P<day>\d+)/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_SCOPE = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>\w+)/(?P<day>\d+)/(?P<region>[\w-]+)/(?P<service>[\w.-]+)/aws4_request,"
+)
+_TARGET = re.compile(r"\w+\.(?P<operation>\w+)")
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -49,14 +52,19 @@ class Call:
 
 
 def read(environ: dict[str, Any]) -> Call | None:
-    """The call in a WSGI environment, whose body can be read again afterwards; None without a signature."""
-    scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    """The call in a WSGI environment, whose body can be read again afterwards; None without a signature.
+
+    moto looks for an operation and its parameters in more places than one, so only a request in the plain form that
+    SDKs send is read as such: what is judged here must be what is done there.
+    """
+    scope = _SCOPE.match(environ.get("HTTP_AUTHORIZATION", ""))
     if scope is None:
         return None
     service = scope["service"].lower()
-    target = environ.get("HTTP_X_AMZ_TARGET", "")
     body = _body(environ)
-    protocol, operation, params = _json_call(target, body) if target else _form_call(environ, body, service)
+    protocol, operation, params = _json_call(environ, body) or _form_call(environ, body, service) or _rest_call(environ)
+    if protocol == "json":
+        _put_body(environ, _unmistakable(params))
     return Call(
         access_key_id=scope["key"],
         region=scope["region"],
@@ -69,25 +77,53 @@ def read(environ: dict[str, Any]) -> Call | None:
     )
 
 
+_Read = tuple[str, str, Mapping[str, Any]]
+
+
 def _body(environ: dict[str, Any]) -> bytes:
     length = min(int(environ.get("CONTENT_LENGTH") or 0), BODY_LIMIT_BYTES)
-    body = environ["wsgi.input"].read(length) if length else b""
-    environ["wsgi.input"] = io.BytesIO(body)
+    body = environ["wsgi.input"].read(length) if length > 0 else b""
+    _put_body(environ, body)
     return body
 
 
-def _json_call(target: str, body: bytes) -> tuple[str, str, Mapping[str, Any]]:
+def _put_body(environ: dict[str, Any], body: bytes) -> None:
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+
+
+def _unmistakable(params: Mapping[str, Any]) -> bytes:
+    """The same JSON without the characters in which moto would see a form, whose `Action` it prefers."""
+    return json.dumps(params).replace("&", "\\u0026").replace("=", "\\u003d").encode()
+
+
+def _is_plain(environ: Mapping[str, Any]) -> bool:
+    return (environ["REQUEST_METHOD"], environ.get("PATH_INFO"), environ.get("QUERY_STRING", "")) == ("POST", "/", "")
+
+
+def _json_call(environ: Mapping[str, Any], body: bytes) -> _Read | None:
+    target = _TARGET.fullmatch(environ.get("HTTP_X_AMZ_TARGET", ""))
+    kind = environ.get("CONTENT_TYPE", "")
+    if target is None or not kind.startswith("application/x-amz-json") or not _is_plain(environ):
+        return None
     try:
         params = json.loads(body or b"{}")
     except ValueError:
-        params = {}
-    return "json", target.rpartition(".")[2], params if isinstance(params, dict) else {}
+        return None
+    return ("json", target["operation"], params) if isinstance(params, dict) else None
 
 
-def _form_call(environ: Mapping[str, Any], body: bytes, service: str) -> tuple[str, str, Mapping[str, Any]]:
-    form = body.decode("utf-8", "replace") if "urlencoded" in environ.get("CONTENT_TYPE", "") else ""
-    params = dict(parse_qsl(form or environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    if "Action" not in params:
-        # REST services name no operation; whoever is refused one at least reads which request it was.
-        return "rest", f"{environ.get('REQUEST_METHOD', '')} {environ.get('PATH_INFO', '')}", params
+def _form_call(environ: Mapping[str, Any], body: bytes, service: str) -> _Read | None:
+    kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded" or "HTTP_X_AMZ_TARGET" in environ or not _is_plain(environ):
+        return None
+    pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+    params = dict(pairs)
+    if "Action" not in params or len(params) < len(pairs):
+        return None
     return ("ec2" if service == "ec2" else "query"), params["Action"], params
+
+
+def _rest_call(environ: Mapping[str, Any]) -> _Read:
+    """REST services name no operation; whoever is refused one at least reads which request it was."""
+    return "rest", f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}", {}

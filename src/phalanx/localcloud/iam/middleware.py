@@ -59,12 +59,12 @@ def judge(context: Context, session: Session, call: Call) -> str:
     found = resources.targets(call, context.account)
     if found is None:
         log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)
-        found = [resources.Target(resources.ANY)]
         statements: list[policy.Statement] = []
     else:
         statements = role_statements(context, session.role)
     keys = _keys(context, session, call)
-    for target in found:
+    # A call that names no resource could mean any.
+    for target in found or [resources.Target(resources.ANY)]:
         decision = policy.decide(statements, policy.Ask(call.action, target.arn, {**keys, **target.keys}))
         if decision is not policy.Decision.ALLOWED:
             return errors.words(session.arn(context.account), call.action, target.arn, decision)

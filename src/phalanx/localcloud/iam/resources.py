@@ -16,6 +16,7 @@ from moto.dynamodb.models import dynamodb_backends
 from moto.ec2.models import ec2_backends
 
 from phalanx.localcloud.autoscaling import group_named, group_of
+from phalanx.localcloud.autoscaling.group import Group
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.policy import Keys
 
@@ -74,18 +75,24 @@ def topic(call: Call, _account: str) -> Iterator[Target]:
 
 
 def group(call: Call, account: str) -> Iterator[Target]:
-    """Auto Scaling, by the group's name or by one of its instances."""
-    name, instance = call.params.get("AutoScalingGroupName"), call.params.get("InstanceId")
+    """Auto Scaling, by the group's name."""
+    name = str(call.params.get("AutoScalingGroupName", ""))
+    yield _group(call, account, name, lambda: group_named(call.region, name))
+
+
+def group_of_instance(call: Call, account: str) -> Iterator[Target]:
+    """Auto Scaling, operations that name only an instance: the group that it is in."""
+    yield _group(call, account, "", lambda: group_of(call.region, str(call.params.get("InstanceId", ""))))
+
+
+def _group(call: Call, account: str, name: str, find: Callable[[], Group]) -> Target:
     try:
-        found = group_named(call.region, str(name)) if name else group_of(call.region, str(instance))
+        found = find()
     except ValidationError:
         # An unknown group is still asked for by its name; its id can be anything.
-        yield Target(
-            f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name or ''}"
-        )
-        return
+        return Target(f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name}")
     tags = {tag["Key"]: tag.get("Value", "") for tag in found.tags}
-    yield Target(found.arn, _tag_keys("autoscaling", tags))
+    return Target(found.arn, _tag_keys("autoscaling", tags))
 
 
 def log_stream(call: Call, account: str) -> Iterator[Target]:
@@ -100,7 +107,7 @@ def log_group(call: Call, account: str) -> Iterator[Target]:
 
 def parameter(call: Call, account: str) -> Iterator[Target]:
     """Systems Manager parameters; those of AWS have no account in their ARN."""
-    for name in call.values("Names") or [str(call.params.get("Name") or call.params.get("Path") or "")]:
+    for name in [*call.values("Names"), *call.values("Name"), *call.values("Path")]:
         owner = "" if name.startswith("/aws/") else account
         yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
 
@@ -112,7 +119,11 @@ def stack(call: Call, account: str) -> Iterator[Target]:
 
 
 def addresses(call: Call, account: str) -> Iterator[Target]:
-    """AssociateAddress needs the address, and the instance or the interface that gets it."""
+    """AssociateAddress needs the address, by its id or itself, and the instance or the interface that gets it."""
+    if public := call.params.get("PublicIp"):
+        known = ec2_backends[account][call.region].addresses
+        allocation = next((a.allocation_id for a in list(known) if a.public_ip == public), "*")
+        yield _ec2(call, account, "elastic-ip", str(allocation))
     kinds = (
         ("AllocationId", "elastic-ip"),
         ("InstanceId", "instance"),
@@ -229,14 +240,14 @@ TABLE: dict[str, Finder] = {
         (
             "autoscaling:SetDesiredCapacity",
             "autoscaling:UpdateAutoScalingGroup",
-            "autoscaling:TerminateInstanceInAutoScalingGroup",
             "autoscaling:SetInstanceProtection",
-            "autoscaling:SetInstanceHealth",
             "autoscaling:SuspendProcesses",
             "autoscaling:ResumeProcesses",
         ),
         group,
     ),
+    "autoscaling:TerminateInstanceInAutoScalingGroup": group_of_instance,
+    "autoscaling:SetInstanceHealth": group_of_instance,
     "logs:PutLogEvents": log_stream,
     "logs:GetLogEvents": log_stream,
     "logs:CreateLogStream": log_stream,

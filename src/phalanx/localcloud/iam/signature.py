@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 _AUTHORIZATION = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=[^/]+/(?P<scope>(?P<day>\d{8})/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request),"
+    r"AWS4-HMAC-SHA256 Credential=\w+/(?P<scope>(?P<day>\d{8})/(?P<region>[\w-]+)/(?P<service>[\w.-]+)/aws4_request),"
     r"\s*SignedHeaders=(?P<headers>[^,\s]+),\s*Signature=(?P<signature>[0-9a-f]{64})"
 )
 
 
 def is_valid(environ: Mapping[str, Any], body: bytes, secret: str) -> bool:
     """True when the Authorization header was made with `secret` for exactly this request."""
-    match = _AUTHORIZATION.match(environ.get("HTTP_AUTHORIZATION", ""))
+    match = _AUTHORIZATION.fullmatch(environ.get("HTTP_AUTHORIZATION", ""))
     if match is None:
         return False
     canonical = _canonical_request(environ, body, match["headers"])
