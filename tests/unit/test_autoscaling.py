@@ -353,8 +353,8 @@ class Told:
         return self.answers[0]
 
 
-def stack_group(local: Cloud, settled: Told, **properties) -> str:
-    group = name("stack-head")
+def stack_group(local: Cloud, settled: Told, group: str = "", **properties) -> str:
+    group = group or name("stack-head")
     given = {
         "MinSize": "1",
         "MaxSize": "1",
@@ -408,6 +408,38 @@ def test_deleting_cancels_what_was_awaited_and_stops_retries(local):
     assert gone.answer() is None
     local.clock.advance(60)
     assert settled.answers == []
+
+
+def test_a_group_that_has_the_name_of_a_deleted_one_stays(local):
+    faults.apply(local.context, {"capacity": {"c5.large": 0}})
+    gone, settled = Told(), Told()
+    group = stack_group(local, Told())
+    until(local.clock.delays_s)
+    autoscaling.delete_group(local.context, REGION, group, gone)
+    assert gone.answer() is None
+    faults.apply(local.context, {"capacity": {"c5.large": None}})
+    stack_group(local, settled, group=group)
+    assert settled.answer() is None
+    local.clock.advance(600)
+    later = Told()
+    stack_group(local, later)  # groups are looked at in turn
+    assert later.answer() is None
+    assert autoscaling.group_named(REGION, group).in_service() == 1
+
+
+def test_a_group_that_goes_takes_no_more_instances(local, monkeypatch):
+    may_end, settled, gone = threading.Event(), Told(), Told()
+    group = stack_group(local, settled, MaxSize="3")
+    assert settled.answer() is None
+    monkeypatch.setattr(local.runner, "kill", lambda *_: may_end.wait(5))
+    autoscaling.delete_group(local.context, REGION, group, gone)
+    api = local.client("autoscaling")
+    with pytest.raises(ClientError, match="above max value 0"):
+        api.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=2)
+    with pytest.raises(ClientError, match="pending delete"):
+        api.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=3, DesiredCapacity=2)
+    may_end.set()
+    assert gone.answer() is None
 
 
 def test_protected_instances_make_the_deletion_by_cloudformation_fail(local):

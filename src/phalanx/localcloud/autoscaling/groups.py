@@ -49,6 +49,8 @@ def update(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any]
     _refuse_unsupported(wanted)
     with worker.lock:
         group = find(worker, region, name)
+        if group.deleting:
+            raise ValidationError(f"AutoScalingGroup '{name}' is pending delete")
         _resize(worker.context, group, wanted)
         _replace_settings(group, wanted)
         group.settled = settled or group.settled
@@ -68,10 +70,11 @@ def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Tol
                 " still in the group.",
             )
         group.deleting, group.forced = True, force
-        group.minimum = group.desired = 0
+        # The maximum too: nobody can ask a group for instances while it goes.
+        group.minimum = group.maximum = group.desired = 0
         group.settled = None
         group.gone += [gone] if gone else []
-        worker.touch(group)
+        worker.wanted(group)
 
 
 def find(worker: Reconciler, region: str, name: str) -> Group:

@@ -67,7 +67,7 @@ class Reconciler:
             self._wake.notify_all()
 
     def wanted(self, group: Group) -> None:
-        """The desired capacity changed: earlier failures no longer delay a launch."""
+        """The desired capacity changed: earlier failures no longer delay a launch, or stand for the next one's."""
         if group.retry:
             group.retry.cancel()
         group.failed_rounds, group.retry, group.stuck = 0, None, False
@@ -225,7 +225,7 @@ class Reconciler:
         self._publish(group, LAUNCH_ERROR, activity, "")
 
     def _back_off(self, group: Group) -> None:
-        if group.retry:
+        if group.retry or group.deleting:
             return
         group.failed_rounds += 1
         delay_s = min(FIRST_RETRY_S * 2 ** (group.failed_rounds - 1), LAST_RETRY_S)
@@ -239,7 +239,9 @@ class Reconciler:
     def _tell(self, group: Group) -> None:
         """CloudFormation waits for a group to be complete, or to be gone."""
         if group.deleting and not group.members:
-            self.groups.pop((group.region, group.name), None)
+            # A late look at a group that is gone must not take one that has its name now.
+            if self.groups.get((group.region, group.name)) is group:
+                del self.groups[group.region, group.name]
             self._tell_gone(group, None)
         elif group.deleting and group.stuck:
             # AWS tries for hours and fails then; the reason is the same.
