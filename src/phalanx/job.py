@@ -94,6 +94,9 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         processes=spec.processes,
         per_node=spec.per_node,
         env=spec.env,
+        nodes_min=spec.nodes_min,
+        nodes_max=spec.nodes_max,
+        restarts=spec.restarts,
     )
     try:
         return launcher.processes(description, roster)
@@ -147,14 +150,16 @@ class Job:
         return f"{self._cluster.shared}/{JOBS}/{self.id}"
 
     def follow(
-        self, *, from_start: bool = True, wait: bool = True, process: str | None = None
+        self, *, from_start: bool = True, wait: bool = True, process: str | None = None, attempt: int | None = None
     ) -> Iterator[OutputLine | JobStatus]:
         """Output in merged order and the status at each change; the last thing is the final status.
 
         A broken connection is made again, from where it broke, for up to 60 s. `wait=False`: what is there by now and
-        the present status. `process`: one rank (or an engine's label) alone. Raises JobError, ClusterError.
+        the present status. `process`: one rank (or an engine's label) alone. `attempt`: one that is over, by its number
+        from 0, or -1: the present one and those after it. Raises JobError, ClusterError.
         """
-        return self._follow(FollowDecoder(), from_start, wait, process, deadline=None)
+        start = "end" if not from_start else "0" if attempt is None else "last" if attempt < 0 else f"attempt={attempt}"
+        return self._follow(FollowDecoder(), start, wait, process, deadline=None)
 
     def status(self) -> JobStatus:
         """How it stands."""
@@ -166,7 +171,7 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """The final status. Raises JobError when it has not ended within timeout_s."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for event in self._follow(FollowDecoder(), False, True, None, deadline):
+        for event in self._follow(FollowDecoder(), "end", True, None, deadline):
             if isinstance(event, JobStatus) and event.state.final:
                 return event
         raise JobError(f"job {self.id} did not end within {timeout_s:g} s")
@@ -195,9 +200,9 @@ class Job:
             self._connection = connection
 
     def _follow(
-        self, decoder: FollowDecoder, from_start: bool, wait: bool, process: str | None, deadline: float | None
+        self, decoder: FollowDecoder, start: str, wait: bool, process: str | None, deadline: float | None
     ) -> Iterator[OutputLine | JobStatus]:
-        connection = self._first_connection(from_start, wait, process)
+        connection = self._first_connection(start, wait, process)
         silent_since = time.monotonic()
         while True:
             try:
@@ -212,13 +217,13 @@ class Job:
                 connection.close()
             connection = self._again(decoder, wait, process, failure, silent_since)
 
-    def _first_connection(self, from_start: bool, wait: bool, process: str | None) -> _Connection:
+    def _first_connection(self, start: str, wait: bool, process: str | None) -> _Connection:
         connection, self._connection = self._connection, None
         if connection and wait and process is None:
             return connection
         if connection:
             connection.close()
-        return self._open("0" if from_start else "end", wait, process)
+        return self._open(start, wait, process)
 
     def _open(self, position: str, wait: bool, process: str | None) -> _Connection:
         words = ["--no-wait"] if not wait else []
@@ -334,6 +339,9 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
         "command": list(spec.command),
         "processes": spec.processes,
         "per_node": spec.per_node,
+        "restarts": spec.restarts,
+        "nodes_min": spec.nodes_min,
+        "nodes_max": spec.nodes_max,
         "env": dict(spec.env),
         "submitted_at": time.time(),
     }

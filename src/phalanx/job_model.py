@@ -36,7 +36,9 @@ class JobSpec:
 
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
     `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
-    there into the environments of the job's processes.
+    there into the environments of the job's processes. `restarts`: how often it is started again when it fails, on the
+    nodes of that moment. `nodes_min`, `nodes_max` (both or none; torchrun): it goes on with what is left, and grows
+    again.
     """
 
     command: tuple[str, ...]
@@ -47,6 +49,9 @@ class JobSpec:
     directory: Path = Path()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    restarts: int = 0
+    nodes_min: int | None = None
+    nodes_max: int | None = None
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -54,11 +59,21 @@ class JobSpec:
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
                 raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+        if self.restarts < 0:
+            raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
+        self._check_nodes()
         for name in (*self.env, *self.secrets):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+    def _check_nodes(self) -> None:
+        fewest, most = self.nodes_min, self.nodes_max
+        if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
+            raise JobError(f"--nodes is {fewest}:{most}", "The fewest and the most nodes, such as 2:4.")
+        if fewest is not None and self.processes is not None:
+            raise JobError("-n names a number that --nodes lets change", "-N says how many run on each node.")
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class JobStatus:
     message     what ended it, and where
     tail        the last lines of the first process that failed
     nodes       one verdict per node, once it has ended
+    attempt     0, or how often it was started again so far, of `restarts` allowed
     """
 
     id: str
@@ -94,11 +110,13 @@ class JobStatus:
     message: str
     tail: tuple[str, ...]
     nodes: tuple[NodeVerdict, ...]
+    attempt: int = 0
+    restarts: int = 0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
         """From what state.json holds."""
-        own = {name: record[name] for name in cls.__dataclass_fields__}
+        own = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         own["state"] = JobState(record["state"])
         own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
         own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])

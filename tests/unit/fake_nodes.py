@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.node.roster import Node, Roster
@@ -88,6 +88,11 @@ class FakeCluster:
 
     def down(self, node: str) -> None:
         (self.root / f"down.{node}").touch()
+
+    def change_roster(self, nodes: int) -> None:
+        """The head writes a new generation with the first nodes alone."""
+        newer = replace(self.roster, generation=self.roster.generation + 1, nodes=self.roster.nodes[:nodes])
+        (self.root / "roster.json").write_text(newer.to_json())
 
     def greet(self, text: str) -> None:
         """Every node's login scripts print this."""

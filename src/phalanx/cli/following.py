@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
 
-def follow(job: Job, *, wait: bool = True, process: str | None = None, stop_on_interrupt: bool = False) -> int:
+def follow(
+    job: Job,
+    *,
+    wait: bool = True,
+    process: str | None = None,
+    attempt: int | None = None,
+    stop_on_interrupt: bool = False,
+) -> int:
     """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
     try:
-        status = _print_all(job, wait, process)
+        status = _print_all(job, wait, process, attempt)
     except KeyboardInterrupt:
         if not stop_on_interrupt:
             note(f"left job {job.id} running; `phalanx stop {job.id}` ends it")
@@ -39,16 +46,18 @@ def stop(job: Job) -> int:
     return 0 if status.verified else 1
 
 
-def _print_all(job: Job, wait: bool, process: str | None) -> JobStatus | None:
+def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -> JobStatus | None:
     from phalanx.job import OutputLine
 
     status: JobStatus | None = None
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for event in job.follow(wait=wait, process=process):
+    for event in job.follow(wait=wait, process=process, attempt=attempt):
         if isinstance(event, OutputLine):
             _print_line(event, colored)
-        else:
-            status = event
+            continue
+        if event.state.value == "pending" and event.message and (status is None or event.message != status.message):
+            note(f"job {event.id} starts again ({event.message})")
+        status = event
     return status
 
 
@@ -81,7 +90,7 @@ def _tell_end(status: JobStatus) -> None:
     color = "green" if status.state.value == "succeeded" else "red"
     message = f": {status.message}" if status.message else ""
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
-    if status.tail and status.state.value == "failed":
+    if status.tail and status.state.value in ("failed", "lost"):
         note("\n".join(f"  | {line}" for line in status.tail))
     note(_verdict(status))
 

@@ -26,6 +26,16 @@ def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     return dict(value.split("=", 1) for value in values)
 
 
+def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    """MIN:MAX as two numbers."""
+    if value is None:
+        return None, None
+    fewest, _colon, most = value.partition(":")
+    if not (fewest.isdigit() and most.isdigit() and 1 <= int(fewest) <= int(most)):
+        raise click.BadParameter(f"'{value}' is not of the form MIN:MAX, such as 2:4")
+    return int(fewest), int(most)
+
+
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """NAME from the caller's environment, or NAME=@FILE; a value on the command line is refused."""
     return {value.partition("=")[0]: _secret(*value.partition("=")[::2]) for value in values}
@@ -55,6 +65,13 @@ def _secret(name: str, source: str) -> str:
 )
 @click.option("-n", "processes", type=click.IntRange(1), help="Processes in all.")
 @click.option("-N", "per_node", type=click.IntRange(1), help="Processes on each node.")
+@click.option(
+    "--nodes",
+    metavar="MIN:MAX",
+    callback=_nodes,
+    help="torchrun alone: go on with fewer nodes when some die, and grow again.",
+)
+@click.option("--restarts", type=click.IntRange(0), default=0, help="How often it is started again when it fails.")
 @click.option("--name", "job_name", help="A name for the job, to find it by.")
 @click.option(
     "--env", multiple=True, metavar="NAME=value", callback=_variables, help="A variable for the job. Repeatable."
@@ -92,6 +109,7 @@ def command(
       phalanx run -- python train.py
       phalanx run --launcher torchrun -N 2 -- train.py --epochs 5
       phalanx run --launcher exec -- nvidia-smi
+      phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
       phalanx run --detach --name long --env LR=0.1 -- python train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
@@ -108,6 +126,9 @@ def command(
         directory=chosen["directory"],
         env=chosen["env"],
         secrets=chosen["secrets"],
+        restarts=chosen["restarts"],
+        nodes_min=chosen["nodes"][0],
+        nodes_max=chosen["nodes"][1],
     )
     return _print_processes(cluster, spec) if dry_run else _submit(cluster, spec, detach)
 

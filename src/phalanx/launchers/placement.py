@@ -14,6 +14,11 @@ def place(job: JobDescription, roster: Roster, default_per_node: Optional[int] =
     -n fills the nodes one by one, each up to -N (or its slots); without -n every node gets its share.
     `default_per_node` stands in for a missing -N when -n is missing too. Raises RefusedError.
     """
+    if job.nodes_min is not None:
+        raise RefusedError(
+            f"the launcher {job.launcher} can't go on with fewer nodes than it began with.\n"
+            "--nodes MIN:MAX is for --launcher torchrun; --restarts starts any job again on the nodes that are left."
+        )
     per_node = job.per_node or (default_per_node if job.processes is None else None)
     room = {node.name: _room(node, per_node) for node in roster.nodes}
     if job.processes is None:

@@ -7,24 +7,30 @@ import signal
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
+from phalanx.node.runner.beats import SILENT_S, Contact
 from phalanx.node.runner.loop import Loop, Sender
 from phalanx.node.runner.system import spawn
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Tuple
+    from typing import Any, Callable, Optional, Tuple
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
+_BEAT = frames.pack(frames.BEAT)
 
-# BatchMode: never a prompt. A node that is silent for 15 s is lost.
+# BatchMode: never a prompt. ServerAlive: for the time before the first frame; after it, heartbeats are quicker.
 SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
 SSH += ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 
 
-def command_on(node: str, is_head: bool, runner: str, *words: str) -> Tuple[str, ...]:
+def command_on(
+    node: str, is_head: bool, runner: str, *words: str, connect_within_s: Optional[int] = None
+) -> Tuple[str, ...]:
     """argv that runs a verb of the job's runner.pyz on a node."""
     argv = ("python3", "-IS", runner, *words)
-    return argv if is_head else (*SSH, node, "exec " + " ".join(map(quoted, argv)))
+    # The first value of an option counts.
+    hurry = ("-o", f"ConnectTimeout={connect_within_s}") if connect_within_s else ()
+    return argv if is_head else (SSH[0], *hurry, *SSH[1:], node, "exec " + " ".join(map(quoted, argv)))
 
 
 def quoted(word: str) -> str:
@@ -47,6 +53,7 @@ class Channel:
         self.checked = False
         self.report: Any = None
         self.closed = False
+        self._contact: Optional[Contact] = None
         self._loop = loop
         self._on_frame = on_frame
         self._on_closed = on_closed
@@ -59,6 +66,17 @@ class Channel:
         """What ssh or the node said outside the frames, for messages."""
         text = (self._error or self._reader.preamble).decode(errors="replace").strip()
         return text or "the connection closed"
+
+    def beat(self) -> None:
+        """From any thread: tell the starter that its runner lives."""
+        self._in.poke(_BEAT)
+
+    def check_contact(self) -> None:
+        """Give the node up when its starter, once it has begun to speak, was silent for too long."""
+        if not self.closed and self._contact and self._contact.look() > SILENT_S:
+            self._error = f"no sign of life for {SILENT_S:g} s".encode()
+            self._close(self._out_fd)
+            self.cut()
 
     def send(self, frame: bytes) -> None:
         """Send a frame; does nothing when the channel is closed."""
@@ -91,9 +109,12 @@ class Channel:
         if not data:
             self._close(fd)
             return
+        self._contact = self._contact or Contact()
+        self._contact.heard()
         try:
             for frame in self._reader.feed(data):
-                self._on_frame(self, frame)
+                if frame[0] != frames.BEAT:
+                    self._on_frame(self, frame)
         except frames.ChannelBrokenError as error:
             self._error += str(error).encode()
             self._close(fd)
@@ -119,8 +140,3 @@ class Channel:
             self._error = (self._error + os.read(self._err_fd, _KEPT_ERROR_BYTES))[-_KEPT_ERROR_BYTES:]
         except BlockingIOError:
             pass
-
-
-def starter_words(job_id: str, work: str) -> List[str]:
-    """The verb that runs a starter."""
-    return ["starter", job_id, work]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _FOLLOW = b"follow"
+# What ssh itself ends with when it can't start the command.
+REFUSED = 255
 
 
 def socket_name(job_id: str) -> str:
@@ -45,12 +47,12 @@ def wait_for_news(job_id: str) -> socket.socket | None:
 
 
 class Doorway:
-    """Accepts both kinds; `request` is called for each agent."""
+    """Accepts both kinds; `request` is called for each agent, and is the present attempt's."""
 
-    def __init__(self, loop: Loop, listener: socket.socket, request: OnRequest) -> None:
+    def __init__(self, loop: Loop, listener: socket.socket) -> None:
+        self.request: OnRequest = _refuse
         self._loop = loop
         self._listener = listener
-        self._request = request
         self._followers: List[socket.socket] = []
         loop.watch(listener.fileno(), self._accept)
 
@@ -92,4 +94,17 @@ class Doorway:
         connection.close()
         if message and fds:
             node, _, command = os.fsdecode(message).partition("\0")
-            self._request(fds[0], node, command)
+            self.request(fds[0], node, command)
+
+
+def answer(agent: int, code: int) -> None:
+    """Tell an agent how its daemon ended, and let it end so."""
+    try:
+        os.write(agent, f"{code if code >= 0 else 128 - code}\n".encode())
+    except OSError:
+        pass  # the engine is gone, and its agent with it
+    os.close(agent)
+
+
+def _refuse(agent: int, _node: str, _command: str) -> None:
+    answer(agent, REFUSED)

@@ -6,6 +6,8 @@ import json
 import os
 import select
 import struct
+import sys
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner import state as states
@@ -14,7 +16,7 @@ from phalanx.node.runner.output import ENDED, OutputReader
 
 if TYPE_CHECKING:
     import socket
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
 # kind, stream, process number, payload length, position in the index behind it, time in ns since 1970
 HEADER = struct.Struct("<BBHIQQ")
@@ -25,16 +27,18 @@ ENDED_PROCESS = 3  # the process writes no more
 STATE = 4  # JSON of state.json
 
 _FLUSH_BYTES = 1 << 18
+# A runner that is alive and does not answer: it is about to write its last state, or about to open its door.
+_RUNNER_COMES_WITHIN_S = 0.1
 
 
-def follow(
-    directory: str, position: int = 0, wait: bool = True, process: Optional[str] = None, at_end: bool = False
-) -> int:
-    """Write frames to stdout; returns 0. `process`: only the output of the one with this label."""
-    reader = OutputReader(os.path.join(directory, "output"), position)
-    if at_end:
-        reader.position = reader.end()
-    follower = _Follower(directory, reader, process)
+def follow(directory: str, start: str = "0", wait: bool = True, process: Optional[str] = None) -> int:
+    """Write frames to stdout; returns 0. `process`: only the output of the one with this label.
+
+    `start`: a position, or "end", or "last" (where the present attempt begins), or "attempt=N" (that one alone).
+    """
+    reader = OutputReader(os.path.join(directory, "output"))
+    reader.position, until = _span(reader, states.read(directory)["attempts"], start)
+    follower = _Follower(directory, reader, process, until)
     try:
         follower.run(wait)
     except BrokenPipeError:
@@ -42,11 +46,29 @@ def follow(
     return 0
 
 
+def _span(reader: OutputReader, attempts: List[Dict[str, Any]], start: str) -> Tuple[int, Optional[int]]:
+    """From which position on, and before which (None: no end)."""
+    if start == "end":
+        return reader.end(), None
+    begins = [attempt["position"] for attempt in attempts] or [0]
+    if start == "last":
+        return begins[-1], None
+    if start.startswith("attempt="):
+        number = int(start[len("attempt=") :])
+        if number >= len(begins):
+            sys.exit(f"there is no attempt {number}: the job has attempts 0 to {len(begins) - 1}")
+        return begins[number], begins[number + 1] if number + 1 < len(begins) else None
+    return int(start), None
+
+
 class _Follower:
-    def __init__(self, directory: str, reader: OutputReader, process: Optional[str]) -> None:
+    def __init__(
+        self, directory: str, reader: OutputReader, process: Optional[str], until: Optional[int] = None
+    ) -> None:
         self._directory = directory
         self._reader = reader
         self._process = process
+        self._until = until
         self._buffer = bytearray(MAGIC)
         self._state: Dict[str, Any] = {}
 
@@ -55,20 +77,26 @@ class _Follower:
         while True:
             # The state is read first: what was written before it became final is then there to be read.
             state = states.read(self._directory)
-            if wait and news is None and state["state"] not in states.FINAL:
+            if news is None and state["state"] not in states.FINAL:
                 # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
-                from phalanx.node.runner.settle import settle
+                from phalanx.node.runner.settle import settle, settle_patiently
 
-                state = settle(self._directory)
+                state = settle_patiently(self._directory) if wait else settle(self._directory)
+                news = wait_for_news(os.path.basename(self._directory)) if wait else None
             self._pump()
             self._tell(state)
-            if state["state"] in states.FINAL or not wait:
+            if state["state"] in states.FINAL or not wait or self._is_over():
                 return
             news = self._rest(news)
+
+    def _is_over(self) -> bool:
+        """Was all read that was asked for? (An attempt that is over has an end; the present one has none.)"""
+        return self._until is not None
 
     def _rest(self, news: Optional[socket.socket]) -> Optional[socket.socket]:
         """Wait for news; None when the runner has gone. Raises BrokenPipeError when the reader of stdout has."""
         if news is None:
+            time.sleep(_RUNNER_COMES_WITHIN_S)
             return None
         poll = select.poll()
         poll.register(news, select.POLLIN)
@@ -80,6 +108,8 @@ class _Follower:
 
     def _pump(self) -> None:
         for position, record in self._reader.records():
+            if self._until is not None and position > self._until:
+                break
             time_ns, _, length, number, stream = record
             while number >= len(self._reader.processes):
                 self._announce()

@@ -19,12 +19,15 @@ CHECK = 1  # JSON {"commands": [[…], …]}: are they on this node?
 SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
 TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
+KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code"}: "" when everything is there
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
 EXIT = 13  # JSON {"code"}: exit code, or minus the signal's number
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
+# Both ways: here I am. Whatever else comes says that, too.
+BEAT = 20
 
 STDOUT = 1
 STDERR = 2

@@ -7,11 +7,15 @@ import os
 from typing import Optional
 
 from phalanx.node.runner import state as states
-from phalanx.node.runner.settle import lost_state
+from phalanx.node.runner.settle import is_orphan, lost_state, settle_in_background
 
 
 def list_jobs(root: str) -> int:
-    """Print one JSON state per line, newest first; a job whose runner is gone without a word is shown as lost."""
+    """Print one JSON state per line, newest first.
+
+    A job whose runner is gone without a word is shown as lost; its end is verified in the background.
+    """
+    root = os.path.abspath(root)
     for name in sorted(os.listdir(root), reverse=True):
         state = _state(os.path.join(root, name))
         if state:
@@ -24,5 +28,7 @@ def _state(directory: str) -> Optional[states.State]:
         state = states.read(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None  # still on its way here, or not a job
-    is_known = state["state"] in states.FINAL or states.runner_lives(state)
-    return state if is_known else lost_state(state)
+    if not is_orphan(state):
+        return state
+    settle_in_background(directory)
+    return lost_state(state)

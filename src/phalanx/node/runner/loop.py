@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ class Sender:
         self._on_broken = on_broken
         self._data = bytearray()
         self._broken = False
+        self._lock = _thread.allocate_lock()
 
     @property
     def pending(self) -> int:
@@ -66,6 +68,16 @@ class Sender:
         if not waiting:
             self._write(self._fd)
 
+    def poke(self, data: bytes) -> None:
+        """From any thread: write data (a few bytes, which a pipe takes whole or not at all) unless others wait."""
+        with self._lock:
+            if self._broken or self._data:
+                return
+            try:
+                os.write(self._fd, data)
+            except OSError:
+                pass  # full: what fills it says as much; broken: the loop will see it
+
     def close(self) -> None:
         """Close the pipe; what was not taken is lost."""
         if not self._broken:
@@ -74,7 +86,7 @@ class Sender:
     def _write(self, _: int) -> None:
         try:
             # Small slices: a pipe takes 64 KiB, and what it does not take stays where it is.
-            with memoryview(self._data) as view, view[:READ_BYTES] as part:
+            with self._lock, memoryview(self._data) as view, view[:READ_BYTES] as part:
                 written = os.write(self._fd, part)
             del self._data[:written]
         except BlockingIOError:
@@ -92,7 +104,8 @@ class Sender:
             self._loop.forget(self._fd)
 
     def _stop(self) -> None:
-        self._broken = True
-        self._data.clear()
-        self._loop.forget(self._fd)
-        os.close(self._fd)
+        with self._lock:
+            self._broken = True
+            self._data.clear()
+            self._loop.forget(self._fd)
+            os.close(self._fd)

@@ -21,16 +21,19 @@ def entry(load: Callable[[str], Launcher]) -> NoReturn:
         # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
         secrets = json.load(sys.stdin) if "--secrets" in words else {}
         sys.exit(submit(words[0], load, detach="--detach" in words, secrets=secrets))
+    if verb == "resume":
+        from phalanx.node.runner.submit import resume
+
+        sys.exit(resume(words[0], load))
     sys.exit(_VERBS[verb](words))
 
 
 def _follow(words: List[str]) -> int:
-    """DIRECTORY POSITION|end [--no-wait] [--process LABEL]"""
+    """DIRECTORY POSITION|end|last|attempt=N [--no-wait] [--process LABEL]"""
     from phalanx.node.runner.follow import follow
 
     process = words[words.index("--process") + 1] if "--process" in words else None
-    at_end = words[1] == "end"
-    return follow(words[0], 0 if at_end else int(words[1]), "--no-wait" not in words, process, at_end)
+    return follow(words[0], words[1], "--no-wait" not in words, process)
 
 
 def _stop(words: List[str]) -> int:
@@ -48,7 +51,14 @@ def _list(words: List[str]) -> int:
 def _starter(words: List[str]) -> int:
     from phalanx.node.runner.starter import main as serve
 
-    serve(words[0], words[1])
+    serve(words[0], words[1], "--head" in words)
+    return 0
+
+
+def _settle(words: List[str]) -> int:
+    from phalanx.node.runner.settle import settle_patiently
+
+    settle_patiently(words[0])
     return 0
 
 
@@ -74,7 +84,7 @@ def _take(words: List[str]) -> int:
 def _service(words: List[str]) -> int:
     from phalanx.node.runner.service import serve
 
-    return serve(words[0], words[1:])
+    return serve(words[0], words[1], words[2:])
 
 
 _VERBS = {
@@ -82,6 +92,7 @@ _VERBS = {
     "stop": _stop,
     "list": _list,
     "starter": _starter,
+    "settle": _settle,
     "reap": _reap,
     "give": _give,
     "take": _take,

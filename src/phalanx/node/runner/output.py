@@ -1,7 +1,7 @@
 """Where a job's output lies: one file per process with its raw bytes, and one index that knows the order of all.
 
 output/processes     one JSON line per process: {"number", "label", "node", "file"}
-output/rank-3.log    what rank 3 wrote, both streams, byte for byte
+output/rank-3.log    what rank 3 wrote, both streams, byte for byte; after the job's first restart, rank-3.restart-1.log
 output/index         24-byte records in the order of arrival on the head: time, offset, length, process, stream
 """
 
@@ -28,32 +28,40 @@ _PROCESSES = "processes"
 _RECORDS_AT_ONCE = 4096
 
 
-def file_name(label: str, is_rank: bool) -> str:
+def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
     """Name of the file for a process; labels are ours or an engine's rank, and any character is made safe."""
     safe = re.sub(r"[^\w@.-]", "_", label)
-    return f"rank-{safe}.log" if is_rank else f"{safe}.log"
+    restart = f".restart-{attempt}" if attempt else ""
+    return f"rank-{safe}{restart}.log" if is_rank else f"{safe}{restart}.log"
 
 
 class OutputWriter:
-    """Writes it, on the head. A full disk ends the writing (`.error` says so), never the job."""
+    """Writes it, on the head, after what is there. A full disk ends the writing (`.error` says so), never the job.
+
+    `attempt` (0 at first) goes into the files' names; `position` is where the next record comes in the index.
+    """
 
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         self.error = ""
+        self.attempt = 0
         self._directory = directory
+        earlier = OutputReader(directory)
+        self.position = earlier.end()
         self._index = self._open(_INDEX)
         self._processes = self._open(_PROCESSES)
         self._files: Dict[str, List[int]] = {}  # file name → fd, size
-        self._of: List[str] = []  # process number → file name
+        self._of = [process["file"] for process in earlier.refresh()]  # process number → file name
         self._records = bytearray()
 
     def add(self, label: str, node: str, is_rank: bool) -> int:
         """A new process; returns its number in the index."""
-        name = file_name(label, is_rank)
+        name = file_name(label, is_rank, self.attempt)
         number = len(self._of)
         self._of.append(name)
         if name not in self._files:
-            self._files[name] = [self._open(name), 0]
+            fd = self._open(name)
+            self._files[name] = [fd, os.fstat(fd).st_size]
         line = json.dumps({"number": number, "label": label, "node": node, "file": name}) + "\n"
         self._write(self._processes, line.encode())
         return number
@@ -76,6 +84,7 @@ class OutputWriter:
         if not self._records:
             return False
         self._write(self._index, bytes(self._records))
+        self.position += len(self._records) // RECORD.size
         self._records.clear()
         return True
 

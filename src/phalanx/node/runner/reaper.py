@@ -61,11 +61,11 @@ class Sweep:
     def _signal(self, identity: Identity, name: str, insist: bool) -> None:
         if insist:
             self._killed.add(identity)
-            _kill(identity[0], signal.SIGKILL)
+            kill(identity[0], signal.SIGKILL)
         elif identity not in self._signalled:
             # A stopped process acts on SIGTERM only when it goes on.
-            _kill(identity[0], signal.SIGTERM)
-            _kill(identity[0], signal.SIGCONT)
+            kill(identity[0], signal.SIGTERM)
+            kill(identity[0], signal.SIGCONT)
         self._signalled[identity] = name
 
     def _report(self, left: Dict[Identity, str]) -> Dict[str, List[str]]:
@@ -132,7 +132,8 @@ def _is_marked(pid: int, job_id: str) -> bool:
         return False
 
 
-def _kill(pid: int, number: int) -> None:
+def kill(pid: int, number: int) -> None:
+    """Send a signal; no error when the process has ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

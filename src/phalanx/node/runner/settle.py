@@ -10,60 +10,139 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RUNNER
+from phalanx.node.roster import Roster
 from phalanx.node.runner import state as states
+from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.channel import command_on
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
+from phalanx.node.runner.restarts import Attempt, decide
+from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Sequence, Tuple
+    from typing import Any, Dict, List
 
-# Connection set-up included; ssh itself gives up on a silent node after 15 s.
-_DEADLINE_S = GRACE_S + KILL_WAIT_S + 20.0
+# A node that is there answers at once; the job's end must not wait long for one that is not.
+_CONNECT_WITHIN_S = 3
+_DEADLINE_S = _CONNECT_WITHIN_S + GRACE_S + KILL_WAIT_S + 5.0
+# A killed runner's files are closed a moment before it counts as gone.
+_RUNNER_GONE_WITHIN_S = 3.0
 
 
-def verify(directory: str, job_id: str, nodes: Sequence[Tuple[str, bool]]) -> List[Dict[str, Any]]:
-    """End what is left of the job on these (node, is it the head?) and prove it; one verdict per node."""
-    deadline = time.monotonic() + _DEADLINE_S
-    runner = os.path.join(directory, RUNNER)
-    asked = [(node, _start(command_on(node, is_head, runner, "reap", job_id))) for node, is_head in nodes]
-    return [_verdict(node, process, deadline) for node, process in asked]
+class Inquiry:
+    """Asks a node over a new connection to end what it has of the job, from the moment that it is made."""
+
+    def __init__(self, directory: str, job_id: str, node: str, is_head: bool) -> None:
+        self._node = node
+        self._deadline = time.monotonic() + _DEADLINE_S
+        runner = os.path.join(directory, RUNNER)
+        argv = command_on(node, is_head, runner, "reap", job_id, connect_within_s=_CONNECT_WITHIN_S)
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+
+    def verdict(self) -> Dict[str, Any]:
+        """The node's answer; waits for it until the deadline."""
+        try:
+            out, err = self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return self._unverified(f"no answer within {_DEADLINE_S:g} s")
+        # The runner reaps all children, this one too, and its exit code may be lost then: the answer itself counts.
+        if out.endswith(b"}\n"):
+            return states.verdict(self._node, json.loads(out.splitlines()[-1]))
+        reason = err.decode(errors="replace").strip().splitlines()
+        return self._unverified(reason[-1] if reason else "no answer")
+
+    def _unverified(self, reason: str) -> Dict[str, Any]:
+        fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"
+        return {"node": self._node, "clean": False, "killed": 0, "message": fenced}
 
 
 def settle(directory: str) -> states.State:
-    """The final state of a job; when its runner died without one, the nodes are verified and the job is lost."""
+    """The state of a job whose runner may be gone: then the nodes are verified, and it is lost or starts again."""
     state = states.read(directory)
-    if state["state"] in states.FINAL or states.runner_lives(state):
+    if not is_orphan(state):
         return state
     with open(os.path.join(directory, "settle.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = states.read(directory)
-        if state["state"] in states.FINAL or states.runner_lives(state):
+        if not is_orphan(state):
             return state
         lost = lost_state(state)
-        hosts = [(node, number == 0) for number, node in enumerate(state["hosts"])]
-        lost["nodes"] = verify(directory, state["id"], hosts)
+        lost["nodes"] = _verify(directory, state)
+        again, reason = _decide(lost)
+        if again:
+            _resume(directory)
+            return states.read(directory)
+        lost["message"] += f" ({reason})" if reason else ""
         states.write(directory, lost)
         return lost
 
 
+def settle_in_background(directory: str) -> None:
+    """The same as a daemon of its own; returns at once."""
+    log = os.path.join(directory, "runner.log")
+    with open(log, "ab") as out:
+        subprocess.Popen(
+            ["python3", "-IS", os.path.join(directory, RUNNER), "settle", directory],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+def settle_patiently(directory: str) -> states.State:
+    """As `settle`, for who has just seen the runner's connections close: its process may need a moment to go."""
+    deadline = time.monotonic() + _RUNNER_GONE_WITHIN_S
+    while states.runner_lives(states.read(directory)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return settle(directory)
+
+
+def is_orphan(state: states.State) -> bool:
+    """Has its runner left it without a final state?"""
+    return state["state"] not in states.FINAL and not states.runner_lives(state)
+
+
 def lost_state(state: states.State) -> states.State:
     """How a job is shown whose runner is gone and whose state is not final."""
-    message = "the job's runner on the head ended without a word (killed, or the head was restarted)"
-    return {**state, "state": states.LOST, "message": message, "ended_at": time.time()}
+    return {**state, "state": states.LOST, "message": _what_died(state), "ended_at": time.time()}
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def _verdict(node: str, process: subprocess.Popen[bytes], deadline: float) -> Dict[str, Any]:
+def _what_died(state: states.State) -> str:
+    runner = state["runner"]
     try:
-        out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return states.unverified(node, f"no answer within {_DEADLINE_S:g} s")
-    if process.returncode != 0:
-        reason = err.decode(errors="replace").strip().splitlines()
-        return states.unverified(node, reason[-1] if reason else f"ssh ended with {process.returncode}")
-    return states.verdict(node, json.loads(out.splitlines()[-1]))
+        with open(roster_path()) as file:
+            head = Roster.from_json(file.read()).head.instance_id
+    except OSError:
+        head = runner.get("head", "")
+    if runner.get("head", head) != head:
+        return f"head lost: {runner['head']} is gone and the job's runner with it; the head is {head} now"
+    if runner and runner["boot_id"] != states.boot_id():
+        return "head lost: it was restarted, and the job's runner ended with it"
+    return "the job's runner died (it was killed, or the head had no memory left)"
+
+
+def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
+    hosts = enumerate(state["hosts"])
+    inquiries = [Inquiry(directory, state["id"], node, number == 0) for number, node in hosts]
+    return [inquiry.verdict() for inquiry in inquiries]
+
+
+def _decide(lost: states.State) -> tuple[bool, str]:
+    attempts = [Attempt(**record) for record in lost["attempts"]]
+    if not attempts or not lost["restarts"]:
+        return False, ""
+    if lost["has_secrets"]:
+        return False, "its secrets ended with the runner, so it can't start again by itself"
+    attempts[-1] = Attempt(attempts[-1].position, lost["message"], died=True)
+    decision = decide(attempts, lost["restarts"])
+    return decision.again, decision.reason
+
+
+def _resume(directory: str) -> None:
+    """A new runner takes the job over; returns when it has written its state."""
+    argv = ["python3", "-IS", os.path.join(directory, RUNNER), "resume", directory]
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -1,6 +1,8 @@
 """Runs on every node of a job: starts its processes, sends all they write to the head, and ends every one of them.
 
 The head's runner holds the other end of stdin and stdout (over ssh). When that is gone, so is the job: all is ended.
+So it is after FENCE_S of silence: a runner that can't be heard has given this node up long before, and a connection
+that looks open proves nothing.
 """
 
 from __future__ import annotations
@@ -9,18 +11,23 @@ import json
 import os
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
+from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.node.runner.check import problem
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
-from phalanx.node.runner.reaper import Sweep
+from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.system import MARK, STARTER_SOCKET, adopt_orphans, peer_is_us, process_stat, reap, spawn
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 _SWEEP_EVERY_S = 0.02
+# A report that nobody takes (the network is gone) must not keep this process.
+_REPORT_TAKEN_WITHIN_S = 5.0
+_BEAT = frames.pack(frames.BEAT)
 
 
 class Starter:
@@ -38,7 +45,10 @@ class Starter:
         self._paused = False
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
-        self._done = False
+        self.abandoned = False
+        self._done_at = 0.0
+        self._contact = Contact()
+        self._pace = Pace()
         self._null = os.open(os.devnull, os.O_RDWR)
 
     def run(self) -> None:
@@ -48,10 +58,23 @@ class Starter:
         self._listen()
         self._loop.watch(0, self._read_commands)
         self._out.send(frames.MAGIC)
-        while not (self._done and not self._out.pending):
-            self._loop.turn(_SWEEP_EVERY_S if self._sweep else None)
+        while not self._is_over():
+            self._loop.turn(_SWEEP_EVERY_S if self._sweep else BEAT_EVERY_S)
             self._balance()
+            self._beat()
             self._step_sweep()
+
+    def _is_over(self) -> bool:
+        if not self._done_at:
+            return False
+        return not self._out.pending or time.monotonic() > self._done_at + _REPORT_TAKEN_WITHIN_S
+
+    def _beat(self) -> None:
+        # What waits to be sent says as much as a beat.
+        if self._pace.is_due() and not self._out.pending:
+            self._out.send(_BEAT)
+        if self._contact.look() > FENCE_S:
+            self._head_is_gone()
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -81,6 +104,7 @@ class Starter:
             self._loop.forget(fd)
             self._head_is_gone()
             return
+        self._contact.heard()
         for kind, _, number, payload in self._reader.feed(data):
             self._obey(kind, number, json.loads(payload) if payload else {})
 
@@ -91,6 +115,8 @@ class Starter:
             self._spawn(number, body)
         elif kind == frames.TERMINATE:
             self._terminate()
+        elif kind == frames.KICK:
+            self._kick()
         elif kind == frames.END:
             self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
 
@@ -122,6 +148,11 @@ class Starter:
         for pid in self._spawned:
             if pid in self._numbers:
                 os.killpg(pid, signal.SIGTERM)
+
+    def _kick(self) -> None:
+        for pid, number in self._numbers.items():
+            if number >= frames.FIRST_RANK_NUMBER:
+                kill(pid, signal.SIGKILL)
 
     # What processes write, and how they end.
 
@@ -219,20 +250,26 @@ class Starter:
 
     def _head_is_gone(self) -> None:
         if self._sweep is None:
+            self.abandoned = True
             self._sweep = Sweep(self._job_id, os.getpid())
 
     def _step_sweep(self) -> None:
-        report = self._sweep.step() if self._sweep and not self._done else None
+        report = self._sweep.step() if self._sweep and not self._done_at else None
         if report is None:
             return
         self._bury()
         for number in {number for number, _ in self._outputs.values()}:
             self._drain(number)
         self._out.send(frames.pack_json(frames.REPORT, report))
-        self._done = True
+        self._done_at = time.monotonic()
 
 
-def main(job_id: str, work: str) -> None:
-    """Serve one job on this node over stdin and stdout."""
+def main(job_id: str, work: str, is_head: bool) -> None:
+    """Serve one job on this node over stdin and stdout; the head's sees to the final state when the runner died."""
     os.environ.pop(MARK, None)
-    Starter(job_id, work).run()
+    starter = Starter(job_id, work)
+    starter.run()
+    if is_head and starter.abandoned:
+        from phalanx.node.runner.settle import settle_in_background
+
+        settle_in_background(os.path.dirname(work))

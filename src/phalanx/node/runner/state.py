@@ -22,7 +22,7 @@ LOST = "lost"
 FINAL = (SUCCEEDED, FAILED, STOPPED, LOST)
 
 
-def initial(job: Dict[str, Any]) -> State:
+def initial(job: Dict[str, Any], has_secrets: bool) -> State:
     """The state of a job that was just accepted."""
     return {
         **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
@@ -33,6 +33,10 @@ def initial(job: Dict[str, Any]) -> State:
         "hosts": [],
         "exit_code": None,
         "message": "",
+        "attempt": 0,
+        "restarts": job.get("restarts", 0),
+        "attempts": [],
+        "has_secrets": has_secrets,
         "tail": [],
         "nodes": [],
         "runner": {},
@@ -59,10 +63,10 @@ def write_file(path: str, text: str, mode: int = 0o600) -> None:
     os.replace(beside, path)
 
 
-def this_runner() -> Dict[str, Any]:
-    """Identity of this process, for `runner_lives`."""
+def this_runner(head: str) -> Dict[str, Any]:
+    """Identity of this process, for `runner_lives`; `head` is the instance that it runs on."""
     stat = process_stat(os.getpid())
-    return {"pid": os.getpid(), "start": stat["start"] if stat else "", "boot_id": boot_id()}
+    return {"pid": os.getpid(), "start": stat["start"] if stat else "", "boot_id": boot_id(), "head": head}
 
 
 def runner_lives(state: State) -> bool:
@@ -81,8 +85,3 @@ def verdict(node: str, report: Dict[str, Sequence[str]]) -> Dict[str, Any]:
     if report["ended"] and not left:
         message = f"had to be ended: {', '.join(report['ended'][:5])}" + (" …" if len(report["ended"]) > 5 else "")
     return {"node": node, "clean": not left, "killed": len(report["ended"]), "message": message}
-
-
-def unverified(node: str, reason: str) -> Dict[str, Any]:
-    """The line of a node that can't be asked."""
-    return {"node": node, "clean": False, "killed": 0, "message": f"unverified: {reason}"}

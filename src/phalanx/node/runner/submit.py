@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 import os
 import resource
-import select
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING
 
-from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
-from phalanx.node.roster import Roster
+from phalanx.node.process import Launcher, RefusedError
 from phalanx.node.runner import state as states
-from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.campaign import Campaign, read_roster
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
-from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, spawn
+from phalanx.node.runner.stage import Stage
+from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 
-# Another place for it is of use where there is no node: in tests.
-_ROSTER = os.environ.get("PHALANX_ROSTER", "/opt/phalanx/roster.json")
-_ENGINE_WITHIN_S = 10.0
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Mapping
 
-Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
+    Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
 
 
 def submit(directory: str, load: Load, detach: bool, secrets: Mapping[str, str]) -> int:
@@ -32,19 +30,40 @@ def submit(directory: str, load: Load, detach: bool, secrets: Mapping[str, str])
     `secrets` are variables for its processes that are written nowhere.
     """
     os.umask(0o077)
+    job = _read_job(directory)
+    _start_runner(directory, {**job, "secrets": secrets}, load, states.initial(job, has_secrets=bool(secrets)))
+    return 0 if detach else follow(directory, "0")
+
+
+def resume(directory: str, load: Load) -> int:
+    """Take over a job whose runner died, for another attempt; whoever calls it has made sure that it is dead."""
+    os.umask(0o077)
+    from phalanx.node.runner.settle import lost_state
+
+    state = states.read(directory)
+    message = lost_state(state)["message"]
+    state["attempts"][-1].update(message=message, died=True)
+    number = len(state["attempts"])
+    state.update(state=states.PENDING, message=f"restart {number} of {state['restarts']}: {message}")
+    _start_runner(directory, {**_read_job(directory), "secrets": {}}, load, state)
+    return 0
+
+
+def _read_job(directory: str) -> Dict[str, Any]:
     with open(os.path.join(directory, "job.json")) as file:
-        job = json.load(file)
+        return json.load(file)
+
+
+def _start_runner(directory: str, job: Dict[str, Any], load: Load, state: states.State) -> None:
     try:
-        with open(_ROSTER) as file:
-            states.write_file(os.path.join(directory, "roster.json"), file.read())
+        state["runner"] = {"head": read_roster().head.instance_id}
     except FileNotFoundError:
-        sys.exit(f"there is no {_ROSTER}: this is not the head of a cluster that is ready")
+        sys.exit(f"there is no {roster_path()}: this is not the head of a cluster that is ready")
     with open_listener(job["id"]) as door:
-        _daemonize(directory, {**job, "secrets": secrets}, load, door)
-    return 0 if detach else follow(directory)
+        _daemonize(directory, job, load, state, door)
 
 
-def _daemonize(directory: str, job: Dict[str, Any], load: Load, door: socket.socket) -> None:
+def _daemonize(directory: str, job: Dict[str, Any], load: Load, state: states.State, door: socket.socket) -> None:
     """Fork twice, so that the runner is nobody's child and has no terminal; returns when it has written its state."""
     began_read, began_write = os.pipe()
     pid = os.fork()
@@ -61,7 +80,7 @@ def _daemonize(directory: str, job: Dict[str, Any], load: Load, door: socket.soc
     status = 1
     try:
         _detach_streams(directory)
-        state = {**states.initial(job), "runner": states.this_runner()}
+        state["runner"] = states.this_runner(state["runner"]["head"])
         states.write(directory, state)
         os.close(began_write)
         _run(directory, job, load, state, door)
@@ -94,8 +113,7 @@ def _run(directory: str, job: Dict[str, Any], load: Load, state: states.State, d
         os.environ.pop(name, None)
     _raise_file_limit()
     try:
-        description, roster, processes = _describe(directory, job, load(job["launcher"]))
-        Conductor(description, roster, processes, state, door).run()
+        Campaign(directory, job, load(job["launcher"]), state, Stage(directory, door)).run()
     except RefusedError as error:
         _end_early(directory, state, str(error), 2)
     except Exception as error:
@@ -113,55 +131,3 @@ def _raise_file_limit() -> None:
     # A channel takes three files and a rank one.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _describe(
-    directory: str, job: Dict[str, Any], launcher: Launcher
-) -> Tuple[JobDescription, Roster, Sequence[Process]]:
-    with open(os.path.join(directory, "roster.json")) as file:
-        roster = Roster.from_json(file.read())
-    description = JobDescription(
-        id=job["id"],
-        name=job["name"],
-        launcher=job["launcher"],
-        command=tuple(job["command"]),
-        processes=job["processes"],
-        per_node=job["per_node"],
-        env=job["env"],
-        secrets=job["secrets"],
-        directory=directory,
-        master_port=_free_port(),
-        engine=_output_of(launcher.ENGINE, {**os.environ, **job["env"]}) if launcher.ENGINE else "",
-    )
-    processes = launcher.processes(description, roster)
-    for process in processes:
-        _write_files(directory, process)
-    return description, roster, processes
-
-
-def _write_files(directory: str, process: Process) -> None:
-    for name, text in process.files.items():
-        states.write_file(os.path.join(directory, name), text, 0o700 if text.startswith("#!") else 0o600)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
-def _output_of(argv: Sequence[str], env: Dict[str, str]) -> str:
-    """What the command prints, "" when it is not there or says nothing in time."""
-    out_read, out_write = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
-    spawn(argv, env, (null, out_write, null))
-    os.close(out_write)
-    deadline = time.monotonic() + _ENGINE_WITHIN_S
-    text = b""
-    while select.select([out_read], [], [], max(0, deadline - time.monotonic()))[0]:
-        data = os.read(out_read, 4096)
-        if not data:
-            break
-        text += data
-    os.close(out_read)
-    return text.decode(errors="replace")

@@ -21,6 +21,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def roster_path() -> str:
+    """The membership of this moment. Another place for it is of use where there is no node: in tests."""
+    return os.environ.get("PHALANX_ROSTER", "/opt/phalanx/roster.json")
+
+
 def spawn(
     argv: Sequence[str],
     env: Mapping[str, str],

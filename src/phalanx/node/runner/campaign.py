@@ -1,0 +1,190 @@
+"""A job's attempts, one after another: each on the roster of its moment, until one ends well or another is no use."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
+from phalanx.node.roster import Roster
+from phalanx.node.runner import state as states
+from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.engine import output_of
+from phalanx.node.runner.restarts import Attempt, decide
+from phalanx.node.runner.stage import Stage
+from phalanx.node.runner.system import roster_path
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Sequence, Set, Tuple
+
+    Plan = Tuple[JobDescription, Roster, Sequence[Process]]
+
+# How long a restart waits for a roster without the node that died, or with its replacement, before it leaves it out.
+_ROSTER_WITHIN_S = 30.0
+_LOOK_EVERY_S = 0.2
+_REFUSED = 2
+
+
+class Campaign:
+    """Owns the job's state from its submission (or its runner's death) to its end."""
+
+    def __init__(
+        self, directory: str, job: Dict[str, Any], launcher: Launcher, state: states.State, stage: Stage
+    ) -> None:
+        self._directory = directory
+        self._job = job
+        self._launcher = launcher
+        self._state = state
+        self._stage = stage
+        self._attempts = [Attempt(**record) for record in state["attempts"]]
+        self._lost: Set[str] = set()  # instance ids
+        self._generation = 0  # of the last attempt's roster
+        self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
+
+    def run(self) -> None:
+        """Run attempts until the job's final state is written."""
+        while True:
+            try:
+                plan = self._plan()
+            except RefusedError as error:
+                self._refuse(str(error))
+                return
+            self._attempt(plan)
+            if self._state["state"] in states.FINAL:
+                return
+
+    # One attempt.
+
+    def _attempt(self, plan: Plan) -> None:
+        description, roster, processes = plan
+        self._begin(processes, roster)
+        conductor = Conductor(self._stage, description, roster, processes, self._on_begin)
+        nodes = conductor.run()
+        self._remember(conductor, roster, nodes)
+        outcome = {**conductor.outcome.record, "nodes": self._verdicts(nodes)}
+        if outcome["state"] != states.FAILED or self._stage.stop_asked:
+            self._end(outcome)
+            return
+        decision = decide(self._attempts, self._state["restarts"])
+        if decision.again:
+            self._again(outcome["message"])
+        else:
+            reason = f" ({decision.reason})" if decision.reason else ""
+            self._end({**outcome, "message": outcome["message"] + reason})
+
+    def _begin(self, processes: Sequence[Process], roster: Roster) -> None:
+        self._generation = roster.generation
+        ranks: Dict[str, int] = {}
+        for process in processes:
+            for node, count in process.ranks.items():
+                ranks[node] = ranks.get(node, 0) + count
+            _write_files(self._directory, process)
+        self._stage.output.attempt = len(self._attempts)
+        self._attempts.append(Attempt(self._stage.output.position))
+        self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), hosts=list(ranks))
+
+    def _on_begin(self) -> None:
+        self._write(state=states.RUNNING, started_at=self._state["started_at"] or time.time())
+
+    def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
+        outcome, began_at = conductor.outcome, conductor.began_at
+        self._attempts[-1] = replace(
+            self._attempts[-1],
+            message=outcome.record.get("message", ""),
+            exit_code=outcome.record.get("exit_code"),
+            ran_s=None if began_at is None else time.time() - began_at,
+            died=outcome.died,
+            gave_up=conductor.gave_up,
+        )
+        # A node that answers over a new connection has lost its starter alone.
+        gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}
+        self._lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
+
+    def _verdicts(self, nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """This attempt's, and what earlier attempts could not prove about nodes that are no longer in it."""
+        names = {verdict["node"] for verdict in nodes}
+        earlier = [verdict for name, verdict in self._unclean.items() if name not in names]
+        self._unclean = {verdict["node"]: verdict for verdict in [*earlier, *nodes] if not verdict["clean"]}
+        return [*nodes, *earlier]
+
+    # Between attempts.
+
+    def _again(self, message: str) -> None:
+        number = len(self._attempts)
+        self._write(state=states.PENDING, message=f"restart {number} of {self._state['restarts']}: {message}")
+
+    def _plan(self) -> Plan:
+        """What to start, on the roster of this moment. Raises RefusedError when the roster can't take it."""
+        engine = output_of(self._launcher.ENGINE, {**os.environ, **self._job["env"]}) if self._launcher.ENGINE else ""
+        deadline = time.monotonic() + (_ROSTER_WITHIN_S if self._lost else 0.0)
+        while True:
+            is_last = time.monotonic() >= deadline or self._stage.stop_asked
+            try:
+                plan = self._plan_now(engine)
+                if is_last or plan[1].generation != self._generation:
+                    return plan
+            except RefusedError:
+                if is_last:
+                    raise
+            self._stage.loop.turn(_LOOK_EVERY_S)
+
+    def _plan_now(self, engine: str) -> Plan:
+        roster = read_roster()
+        roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self._lost))
+        states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
+        job = self._job
+        description = JobDescription(
+            id=job["id"],
+            name=job["name"],
+            launcher=job["launcher"],
+            command=tuple(job["command"]),
+            processes=job["processes"],
+            per_node=job["per_node"],
+            env={**job["env"], "PHALANX_RESTART": str(len(self._attempts))},
+            secrets=job["secrets"],
+            directory=self._directory,
+            master_port=_free_port(),
+            engine=engine,
+            nodes_min=job["nodes_min"],
+            nodes_max=job["nodes_max"],
+            restarts=job["restarts"],
+        )
+        return description, roster, self._launcher.processes(description, roster)
+
+    # The end.
+
+    def _refuse(self, text: str) -> None:
+        before = f"{self._attempts[-1].message}; it can't start again: " if self._attempts else ""
+        self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED})
+
+    def _end(self, outcome: Dict[str, Any]) -> None:
+        if self._stage.output.error:
+            outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
+        self._stage.publish()
+        self._write(**{"message": "", **outcome, "ended_at": time.time()})
+        self._stage.door.close()
+
+    def _write(self, **changes: Any) -> None:
+        self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
+        states.write(self._directory, self._state)
+        self._stage.door.tell()
+
+
+def read_roster() -> Roster:
+    """The membership of this moment. Raises OSError."""
+    with open(roster_path()) as file:
+        return Roster.from_json(file.read())
+
+
+def _write_files(directory: str, process: Process) -> None:
+    for name, text in process.files.items():
+        states.write_file(os.path.join(directory, name), text, 0o700 if text.startswith("#!") else 0o600)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

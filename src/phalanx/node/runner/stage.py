@@ -1,0 +1,43 @@
+"""What all attempts of a job share: the loop, the followers' door, the output, and the wish to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner.doorway import Doorway
+from phalanx.node.runner.loop import Loop
+from phalanx.node.runner.output import OutputWriter
+
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+
+class Stage:
+    """One per runner."""
+
+    def __init__(self, directory: str, door: socket.socket) -> None:
+        self.loop = Loop()
+        self.door = Doorway(self.loop, door)
+        self.output = OutputWriter(os.path.join(directory, "output"))
+        self.stop_asked = False
+        self._watch_signals()
+
+    def publish(self) -> None:
+        """Let followers see what was written."""
+        if self.output.flush():
+            self.door.tell()
+
+    def _watch_signals(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
+
+    def _on_stop(self, *_: Any) -> None:
+        self.stop_asked = True
