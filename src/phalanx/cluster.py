@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +75,13 @@ class Cluster:
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
             record = json.loads(path.read_text())
+            return cls(**{**record, "worker_options": tuple(record.get("worker_options", ()))})
         except FileNotFoundError:
             raise _unknown(path.parent.name) from None
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise ClusterError(
-                f"{path} is damaged: {error}", f"`phalanx down -c {path.parent.name}` removes it."
+                f"{path} is damaged: {error}", "`phalanx down` beside the cluster's phalanx.yaml needs no record."
             ) from None
-        record["worker_options"] = tuple(record.get("worker_options", ()))
-        return cls(**record)
 
     @property
     def directory(self) -> Path:
@@ -116,14 +115,23 @@ class Cluster:
     def remote(self, node: str = "head", user: str = JOB_USER) -> Remote:
         """A node of this cluster as `user`; a worker is looked up in the roster on the head."""
         self.require_ready()
-        mend = self.mend
-        hook = (lambda error: mend(self, error)) if mend else None
         if node in ("head", HEAD, "deeplearning-worker1"):
-            return Remote(self.ssh_config, HEAD, user, mend=hook)
-        member = self._member(node)
+            return Remote(self.ssh_config, HEAD, user, mend=self._hook())
+        return self.remote_to(self._member(node), user)
+
+    def remote_to(self, member: Node, user: str = JOB_USER) -> Remote:
+        """A member of the roster as `user`."""
+        if member.head:
+            return Remote(self.ssh_config, HEAD, user, mend=self._hook())
         host = getattr(member, self.worker_host)
         options = (f"HostName={host}", f"HostKeyAlias={member.name}", *self.worker_options)
-        return Remote(self.ssh_config, member.name, user, options, mend=hook)
+        return Remote(self.ssh_config, member.name, user, options, mend=self._hook())
+
+    def members(self, nodes: Sequence[str] = ()) -> list[Node]:
+        """These nodes as the roster has them, each by any of its names; all of them without names."""
+        roster = self.roster()
+        found = [self._find(roster, node) for node in nodes]
+        return found or list(roster.nodes)
 
     def roster(self) -> Roster:
         """The membership as the head has it now."""
@@ -135,12 +143,19 @@ class Cluster:
         if not self.ready:
             raise ClusterError(f"cluster {self.name} is not ready", "`phalanx up` follows its creation.")
 
+    def _hook(self) -> Callable[[ClusterError], bool] | None:
+        mend = self.mend
+        return (lambda error: mend(self, error)) if mend else None
+
     def _member(self, node: str) -> Node:
-        nodes = self.roster().nodes
-        for member in nodes:
-            if node in (member.name, member.name.removeprefix("deeplearning-"), member.instance_id, member.address):
+        return self._find(self.roster(), node)
+
+    def _find(self, roster: Roster, node: str) -> Node:
+        for member in roster.nodes:
+            names = (member.name, member.name.removeprefix("deeplearning-"), member.instance_id, member.address)
+            if node in names or (member.head and node in ("head", HEAD)):
                 return member
-        names = ", ".join(member.name for member in nodes)
+        names = ", ".join(member.name for member in roster.nodes)
         raise ClusterError(f"no node '{node}' in cluster {self.name}", f"It has {names}.")
 
 

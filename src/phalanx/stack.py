@@ -201,6 +201,23 @@ def read_roster(cloud: Cloud, table: str) -> Roster | None:
     return Roster.from_json(item["roster"]) if item and "roster" in item else None
 
 
+def read_authority(cloud: Cloud, table: str) -> str:
+    """The public key that certifies the cluster's nodes, from the table that only the head's role may write."""
+    item = cloud.item(table, "authority")
+    if not item:
+        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` tells.")
+    return item["public_key"]
+
+
+def require_ours(found: StackState) -> None:
+    """Raise CloudError for a stack that phalanx did not make."""
+    if not found.ours:
+        raise CloudError(
+            f"the name {found.name} is in use by a stack that phalanx did not make ({found.status})",
+            "Choose another `name` in phalanx.yaml.",
+        )
+
+
 def wait_ready(stack: Stack, deadline_s: float = UP_DEADLINE_S) -> Roster:
     """Wait until every listed node has answered and every missing one has a reason; raises StackFailed."""
     creation = Creation(stack, deadline_s)

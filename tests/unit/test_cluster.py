@@ -51,9 +51,10 @@ def test_a_name_can_t_leave_the_directory(name):
         store.cluster_directory(name)
 
 
-def test_a_damaged_record_is_told(state):
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "demo", "cloud": "aws", "region": "r", "newer": 1}'])
+def test_a_damaged_record_is_told(state, text):
     saved()
-    (state / "clusters/demo/cluster.json").write_text("{")
+    (state / "clusters/demo/cluster.json").write_text(text)
     with pytest.raises(ClusterError, match="is damaged"):
         Cluster.load("demo")
 

@@ -62,6 +62,16 @@ def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_pat
     assert (status, heavy(modules)) == (6, []), stderr
 
 
+def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
+    record = tmp_path / "state/clusters/demo/cluster.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"name": "demo", "cloud": "aws", "region": "us-east-1", "stack_id": "s"}))
+    nobody = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "HOME": str(tmp_path)}
+    status, modules, stderr = loaded(["down", "-c", "demo", "--yes"], tmp_path, **nobody)
+    assert "no AWS credentials were found" in stderr
+    assert (status, heavy(modules)) == (3, ["boto3", "botocore"])
+
+
 def test_importing_phalanx_costs_nothing():
     code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

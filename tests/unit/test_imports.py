@@ -21,7 +21,7 @@ ORDER = (
     ("cloud", "remote"),
     ("stack",),
     ("cluster",),
-    ("lifecycle", "logs", "job_model", "bundle"),
+    ("bring_up", "take_down", "logs", "job_model", "bundle"),
     ("job",),
     ("toolbox", "future", "ssh_hosts", "gather"),
     ("transfer", "tunnel"),

@@ -77,7 +77,7 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 def _take_down(watch: Watch, name: str, cloud: str, region: str) -> bool:
     """Whether there was anything to delete."""
     from phalanx.clouds import endpoint
-    from phalanx.lifecycle import TakeDown, forget
+    from phalanx.take_down import TakeDown, forget
 
     try:
         take_down = TakeDown(clouds.get(cloud, region), name)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from phalanx.cli import complete
 from phalanx.cluster import Cluster
 from phalanx.errors import ClusterError
 
@@ -50,7 +51,9 @@ def cluster_option_long(function: Decorated) -> Decorated:
 
 def _cluster_options(function: Decorated, file_flags: tuple[str, ...]) -> Decorated:
     text = "The cluster; default: the one of phalanx.yaml."
-    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text)(function)
+    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text, shell_complete=complete.clusters)(
+        function
+    )
     path = click.Path(path_type=Path)
     return click.option(*file_flags, "file", type=path, help="Take the cluster's name from this file.")(named)
 

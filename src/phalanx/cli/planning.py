@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 def planned(file: Path) -> Plan:
     """The plan that `up` would carry out now."""
-    from phalanx.lifecycle import plan_for
+    from phalanx.plan import make_plan
     from phalanx.spec import load
 
     spec = load(file)
     cloud = clouds.get(spec.cloud, spec.region)
     try:
-        return plan_for(cloud, spec)
+        return make_plan(spec, cloud.facts(spec, ""))
     finally:
         cloud.stop_if_idle()

@@ -15,7 +15,7 @@ from phalanx.cloud import StackEvent
 from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
 
 if TYPE_CHECKING:
-    from phalanx.lifecycle import Step
+    from phalanx.bring_up import Step
 
 _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 

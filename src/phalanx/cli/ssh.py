@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 _COMMAND = "phalanx.ssh.command"
@@ -21,11 +22,16 @@ class NodeThenCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
+def words_after_dashes(context: click.Context) -> list[str]:
+    """What stood behind the `--`, as it was typed."""
+    return context.meta.get(_COMMAND, [])
+
+
 @click.command("ssh", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option("--admin", is_flag=True, help="As the image's own user, who can sudo, instead of the job user.")
 @debug_option
-@click.argument("node", default="head")
+@click.argument("node", default="head", shell_complete=complete.nodes)
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
@@ -43,5 +49,5 @@ def command(
     cluster = load_cluster(name, file)
     remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
     # Joined with spaces, as ssh does: the node's shell reads it.
-    text = " ".join([*words, *context.meta.get(_COMMAND, [])])
+    text = " ".join([*words, *words_after_dashes(context)])
     return remote.interactive(text or None)

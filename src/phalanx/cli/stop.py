@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 
 @click.command("stop")
 @cluster_option
 @debug_option
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, job: str | None) -> int:
     """Stop JOB (default: the newest) and prove that no process of it is left on any node.
 

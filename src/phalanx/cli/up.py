@@ -13,7 +13,7 @@ from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option
 
 if TYPE_CHECKING:
-    from phalanx.lifecycle import BringUp, Up
+    from phalanx.bring_up import BringUp, Up
 
 
 @click.command("up")
@@ -36,8 +36,8 @@ def command(file: Path, as_json: bool) -> int:
     spec = load(file)
     # The local cloud starts while this process imports what it talks to it with.
     clouds.begin(spec.cloud)
+    from phalanx.bring_up import BringUp
     from phalanx.cli.progress import Watch
-    from phalanx.lifecycle import BringUp
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
     with Watch(f"creating cluster {spec.name}", started_s) as watch:

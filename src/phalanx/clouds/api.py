@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from boto3.session import Session
 from botocore.config import Config
@@ -12,11 +12,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from phalanx.cloud import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
-from phalanx.clouds import lookups, remains
+from phalanx.clouds import remains
 from phalanx.clouds.refusals import is_gone, message, translate
 from phalanx.errors import CloudError
-from phalanx.plan import Facts
-from phalanx.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from phalanx.plan import Facts
+    from phalanx.spec import ClusterSpec
 
 CREATION_TIMEOUT_MIN = 60
 
@@ -102,6 +104,9 @@ class ApiCloud:
     # -- phalanx.cloud.Cloud ----------------------------------------------------------------------------------
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        # Only a plan needs it, and the models of specs that it needs are slow to import.
+        from phalanx.clouds import lookups
+
         return lookups.facts(self, spec, ssh_public_key)
 
     def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:

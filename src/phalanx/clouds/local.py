@@ -6,6 +6,7 @@ import shlex
 import sys
 from functools import cached_property
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from boto3.session import Session
 
@@ -13,8 +14,10 @@ from phalanx.cloud import SshRoute
 from phalanx.clouds import endpoint
 from phalanx.clouds.api import ApiCloud
 from phalanx.errors import LocalCloudError
-from phalanx.plan import Facts, offline_facts
-from phalanx.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from phalanx.plan import Facts
+    from phalanx.spec import ClusterSpec
 
 
 class LocalCloud(ApiCloud):
@@ -54,6 +57,8 @@ class LocalCloud(ApiCloud):
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """From the table of types where it knows the type: `plan` needs no running local cloud then."""
+        from phalanx.plan import offline_facts
+
         known = offline_facts(spec, ssh_public_key)
         if known is not None:
             return known

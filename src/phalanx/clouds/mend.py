@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from phalanx import clouds
-from phalanx.cluster import Cluster
+from phalanx.cluster import Cluster, write_authority
 from phalanx.errors import ClusterError
 from phalanx.remote import ConnectionLost, HostRefused
+from phalanx.stack import read_authority
 
 
 def mend(cluster: Cluster, error: ClusterError) -> bool:
@@ -13,9 +14,7 @@ def mend(cluster: Cluster, error: ClusterError) -> bool:
     if cluster.cloud == "local":
         require_local_cloud(cluster)
     if isinstance(error, HostRefused):
-        from phalanx.lifecycle import renew_trust
-
-        return renew_trust(clouds.get, cluster)
+        return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):
         _require_stack(cluster)
     return False
@@ -30,6 +29,12 @@ def require_local_cloud(cluster: Cluster) -> None:
             f"cluster {cluster.name} is gone: the local cloud that it ran on is not running",
             "`phalanx up` makes it again; `phalanx down` forgets it.",
         )
+
+
+def _renew_trust(cluster: Cluster) -> bool:
+    """Read the authority again; True when it is another one, so that a second try may work."""
+    cloud = clouds.get(cluster.cloud, cluster.region)
+    return write_authority(cluster, read_authority(cloud, cluster.table))
 
 
 def _require_stack(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Up and down against a cloud in memory: whatever was there before, and whatever goes wrong."""
+"""Up against a cloud in memory: whatever was there before, and whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event
 
 from phalanx import cluster as store
+from phalanx.bring_up import BringUp, Note
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
-from phalanx.lifecycle import BringUp, Note, TakeDown, renew_trust
 from phalanx.remote import ConnectionLost, Remote
 from phalanx.spec import ClusterSpec
 
@@ -96,8 +96,6 @@ def test_a_stack_of_somebody_else_is_not_touched():
     cloud.put("demo", "CREATE_COMPLETE", ours=False)
     with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
         up(cloud)
-    with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
-        list(TakeDown(cloud, "demo").steps())
     assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
 
 
@@ -143,33 +141,6 @@ def test_a_refused_creation_leaves_no_record():
     with pytest.raises(CloudError, match="not authorized"):
         up(FakeCloud(refuse_create=CloudError("not authorized")))
     assert store.known() == []
-
-
-def test_down_deletes_and_forgets(state):
-    cloud = FakeCloud()
-    up(cloud)
-    take_down = TakeDown(cloud, "demo")
-    list(take_down.steps())
-    assert take_down.found
-    assert cloud.describe_stack("demo") is None
-    assert not (state / "clusters/demo").exists()
-    assert cloud.stopped == 1
-
-
-def test_a_second_down_finds_nothing():
-    cloud = FakeCloud()
-    take_down = TakeDown(cloud, "demo")
-    assert list(take_down.steps()) == []
-    assert not take_down.found
-
-
-def test_trust_is_renewed_from_the_table():
-    cloud = FakeCloud()
-    cluster = up(cloud)[0].cluster
-    assert not renew_trust(lambda name, region: cloud, cluster)
-    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 BBBB new-head"}
-    assert renew_trust(lambda name, region: cloud, cluster)
-    assert "new-head" in (cluster.directory / "known_hosts").read_text()
 
 
 def test_the_reason_of_a_failure_is_told_even_when_its_remains_can_t_be_deleted(monkeypatch):

@@ -1,9 +1,9 @@
-"""A cluster's life from this machine: bring it up whatever was there before, take it down and prove it gone."""
+"""Bring a cluster up, whatever was there before: made, followed, found ready, or buried with the reason told."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan import Plan, make_plan
 from phalanx.spec import ClusterSpec
-from phalanx.stack import Creation, Deletion, Progress, Stack, deploy, read_roster
+from phalanx.stack import Creation, Deletion, Progress, Stack, deploy, read_authority, read_roster, require_ours
 from phalanx.template import synthesize
 
 TAIL_LINES = 20
@@ -39,11 +39,6 @@ class Up:
     cluster: Cluster
     roster: Roster
     already: bool
-
-
-def plan_for(cloud: Cloud, spec: ClusterSpec, ssh_public_key: str = "") -> Plan:
-    """What `up` would deploy, from read-only look-ups."""
-    return make_plan(spec, cloud.facts(spec, ssh_public_key))
 
 
 class BringUp:
@@ -77,7 +72,7 @@ class BringUp:
         found = self.cloud.describe_stack(self.spec.name)
         if found is None:
             return
-        _require_ours(found)
+        require_ours(found)
         if found.ready or found.creating:
             return
         stack = Stack(self.cloud, found.name, found.stack_id)
@@ -100,7 +95,7 @@ class BringUp:
         # Written before the stack is asked for: whenever `up` is killed, the next one finds the key to go on with.
         cluster = self._record().save()
         try:
-            plan = plan_for(self.cloud, self.spec, key)
+            plan = make_plan(self.spec, self.cloud.facts(self.spec, key))
             yield from (Note(f"warning: {warning}") for warning in plan.warnings)
             stack = self._deploy(plan)
         except PhalanxError:
@@ -217,14 +212,6 @@ class BringUp:
         return self.spec.model_dump(mode="json")
 
 
-def read_authority(cloud: Cloud, table: str) -> str:
-    """The public key that certifies the cluster's nodes, from the table that only the head's role may write."""
-    item = cloud.item(table, "authority")
-    if not item:
-        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` tells.")
-    return item["public_key"]
-
-
 def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
     """Keep the logs in the cluster's directory, a file for each stream; returns where, None without any."""
     directory = cluster.directory / store.BOOT_LOGS
@@ -243,42 +230,6 @@ def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
     return shown
 
 
-class TakeDown:
-    """Delete a cluster's stack, prove it gone, forget what this machine kept. `found`: there was one."""
-
-    def __init__(self, cloud: Cloud, name: str) -> None:
-        self.cloud, self.name = cloud, name
-        self.found = False
-
-    def steps(self) -> Iterator[Step]:
-        """Progress as it comes; raises CloudError naming what could not be removed."""
-        state = self.cloud.describe_stack(self.name)
-        if state is not None:
-            _require_ours(state)
-            self.found = True
-            yield from Deletion(Stack(self.cloud, state.name, state.stack_id)).steps()
-        forget(self.name)
-        self.cloud.stop_if_idle()
-
-
 def _admin_user(image: str) -> str:
     """The image's own user, who can sudo (docs/aws-behaviour.md 5.8)."""
     return "ubuntu" if "ubuntu" in image else "ec2-user"
-
-
-def forget(name: str) -> None:
-    """Drop this machine's record of a cluster; no error without one."""
-    Cluster(name, "", "").forget()
-
-
-def renew_trust(cloud_of: Callable[[str, str], Cloud], cluster: Cluster) -> bool:
-    """Read the authority again after a host was refused; True when it is another one, so that a second try may work."""
-    return store.write_authority(cluster, read_authority(cloud_of(cluster.cloud, cluster.region), cluster.table))
-
-
-def _require_ours(found: StackState) -> None:
-    if not found.ours:
-        raise CloudError(
-            f"the name {found.name} is in use by a stack that phalanx did not make ({found.status})",
-            "Choose another `name` in phalanx.yaml.",
-        )

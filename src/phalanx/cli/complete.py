@@ -1,0 +1,69 @@
+"""What the shell completes after Tab: clusters, nodes and jobs, from what is at hand; it never waits or complains."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from phalanx.errors import PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+
+_JOBS_WITHIN_S = 1.5
+
+
+def clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Those that this machine has a record of."""
+    from phalanx.cluster import known
+
+    return _matching(((name, "") for name in known()), incomplete)
+
+
+def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """head, worker2 and so on, from the cluster's record."""
+    cluster = _cluster(context)
+    if cluster is None:
+        return []
+    workers = (f"worker{number}" for number in range(2, cluster.nodes + 1))
+    names = [("head", cluster.head_address), *((worker, "") for worker in workers)]
+    return _matching(names, incomplete)
+
+
+def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids, while a connection to the head is open; without one, asking would take too long."""
+    cluster = _cluster(context)
+    if cluster is None or not cluster.ready or not cluster.remote().connected():
+        return []
+    found: list[tuple[str, str]] = []
+    # A thread, so that a head that has just died does not hold up the shell.
+    asking = threading.Thread(target=_ask, args=(cluster, found), daemon=True)
+    asking.start()
+    asking.join(_JOBS_WITHIN_S)
+    return _matching(found, incomplete)
+
+
+def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
+    from phalanx.job import list_jobs
+
+    try:
+        found.extend((job.id, f"{job.state.value} {job.name}".strip()) for job in list_jobs(cluster))
+    except PhalanxError:
+        pass
+
+
+def _cluster(context: click.Context) -> Cluster | None:
+    from phalanx.cli.options import load_cluster
+
+    try:
+        return load_cluster(context.params.get("name"), context.params.get("file"))
+    except PhalanxError:
+        return None
+
+
+def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(value, help=text or None) for value, text in found if value.startswith(incomplete)]

@@ -1,0 +1,76 @@
+"""phalanx exec: one command on all nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from phalanx.cli import complete
+from phalanx.cli.console import duration, note, print_json
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.ssh import NodeThenCommand, words_after_dashes
+
+if TYPE_CHECKING:
+    from phalanx.gather import Verdict
+
+
+@click.command("exec", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
+@cluster_option
+@click.option("--node", "nodes", multiple=True, help="Only this node. Repeatable.", shell_complete=complete.nodes)
+@click.option("--sudo", is_flag=True, help="As root, through the image's own user.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), default=3600.0, help="Seconds; default: an hour.")
+@json_option
+@debug_option
+@click.argument("words", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    context: click.Context,
+    name: str | None,
+    file: Path | None,
+    nodes: tuple[str, ...],
+    sudo: bool,
+    timeout_s: float,
+    as_json: bool,
+    words: tuple[str, ...],
+) -> int:
+    """Run COMMAND on all nodes at once, as the job user. Each node's output stands together, under its verdict.
+
+    It is no job: nothing is copied, and nothing of it outlives its shell. The exit code is 1 when any node failed.
+
+    \b
+    Examples:
+      phalanx exec -- nvidia-smi -L
+      phalanx exec --sudo -- apt-get install -y htop
+      phalanx exec --node worker2 --node worker3 -- df -h /tmp
+    """
+    from phalanx.gather import gather
+
+    # Joined with spaces, as ssh does: the node's shell reads it.
+    text = " ".join([*words, *words_after_dashes(context)])
+    if not text:
+        raise click.UsageError("there is no command to run", context)
+    cluster = load_cluster(name, file)
+    verdicts = []
+    for verdict in gather(cluster, text, nodes=nodes, sudo=sudo, timeout_s=timeout_s):
+        verdicts.append(verdict)
+        if not as_json:
+            _print(verdict)
+    if as_json:
+        print_json([verdict.to_json() for verdict in verdicts])
+    return 0 if all(verdict.ok for verdict in verdicts) else 1
+
+
+def _print(verdict: Verdict) -> None:
+    """The verdict goes to stderr, so that a pipe gets the output alone."""
+    word = click.style("ok", fg="green") if verdict.ok else click.style(_failure(verdict), fg="red")
+    note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}")
+    for stream, data in ((sys.stdout, verdict.stdout), (sys.stderr, verdict.stderr)):
+        stream.buffer.write(data if data.endswith(b"\n") or not data else data + b"\n")
+        stream.flush()
+
+
+def _failure(verdict: Verdict) -> str:
+    return f"status {verdict.status}" if verdict.status is not None else verdict.error

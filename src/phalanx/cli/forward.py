@@ -1,0 +1,47 @@
+"""phalanx forward: a port of a node on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from phalanx.cli import complete
+from phalanx.cli.console import note, say
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+
+
+def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
+    """LOCAL[:REMOTE]"""
+    found = re.fullmatch(r"(\d{1,5})(?::(\d{1,5}))?", value)
+    ports = [int(port) for port in found.groups(value.partition(":")[0])] if found else []
+    if not ports or not all(0 < port < 65536 for port in ports):
+        raise click.BadParameter(f"'{value}' is neither PORT nor PORT:PORT (this machine's, then the node's)")
+    return ports[0], ports[1]
+
+
+@click.command("forward")
+@cluster_option
+@click.option("--node", default="head", show_default=True, help="Whose port it is.", shell_complete=complete.nodes)
+@debug_option
+@click.argument("ports", metavar="PORT[:PORT]", callback=_ports)
+def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:
+    """Let a port of this machine lead to a port of a node's 127.0.0.1, until Ctrl-C.
+
+    Two ports: this machine's first, then the node's. Nobody but this machine can reach it.
+
+    \b
+    Examples:
+      phalanx forward 8888
+      phalanx forward 9000:8265 --node worker2
+    """
+    from phalanx.cli.holding import until_interrupted
+    from phalanx.tunnel import forward
+
+    remote = load_cluster(name, file).remote(node)
+    with forward(remote, *ports) as connection:
+        say(f"http://127.0.0.1:{ports[0]}")
+        note(f"leads to port {ports[1]} of {remote.host}; Ctrl-C ends it.")
+        until_interrupted(connection)
+    return 0

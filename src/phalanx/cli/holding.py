@@ -1,0 +1,64 @@
+"""Hold a forwarded port, or a program behind one, until Ctrl-C; then tell what was proved."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from phalanx.cli.console import note, say
+from phalanx.errors import ClusterError
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+    from phalanx.tunnel import Ended, Program, Service
+
+_LOOK_EVERY_S = 0.5
+
+
+def until_interrupted(connection: subprocess.Popen[bytes], service: Service | None = None) -> None:
+    """Return at Ctrl-C (or SIGTERM) or when the service has ended. Raises ClusterError when the connection breaks."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while connection.poll() is None:
+            if service is not None and service.ended():
+                return
+            time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        note("")
+        return
+    raise ClusterError("the connection broke; the port leads nowhere now", "`phalanx status` tells more.")
+
+
+def serve(cluster: Cluster, program: Program, port: int, path: str = "/") -> int:
+    """Start a program on the head, forward `port` of this machine to it, and end both together; the exit code."""
+    from phalanx.tunnel import Service, forward, require_free
+
+    require_free(port)
+    note(f"starting {program.name} on the head …")
+    service = Service(cluster, program)
+    try:
+        with forward(cluster.remote(), port, service.start()) as connection:
+            say(f"http://127.0.0.1:{port}{path}")
+            note(f"Ctrl-C ends {program.name}.")
+            until_interrupted(connection, service)
+        return _tell(program.name, service.end())
+    except KeyboardInterrupt:
+        return _tell(program.name, service.end())
+    finally:
+        service.close()
+
+
+def _tell(name: str, ended: Ended) -> int:
+    if ended.status is not None:
+        note(click.style("error: ", fg="red", bold=True) + f"{name} ended by itself with status {ended.status}:")
+        note("\n".join(f"  | {line}" for line in ended.tail))
+    if ended.left:
+        note(f"{name} is not gone from the head: {', '.join(ended.left)}")
+    else:
+        killed = f"; {ended.killed} had to be killed" if ended.killed else ""
+        note(f"{name} has ended; no process of it is left on the head{killed}")
+    return 1 if ended.left or ended.status else 0

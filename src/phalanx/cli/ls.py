@@ -1,0 +1,78 @@
+"""phalanx ls: all clusters that this machine knows."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import click
+
+from phalanx import clouds
+from phalanx.cli.console import duration, note, print_json, print_table
+from phalanx.cli.options import debug_option, json_option
+from phalanx.errors import PhalanxError
+
+COLUMNS = ("cluster", "cloud", "region", "state", "age", "nodes", "address")
+
+
+@click.command("ls")
+@json_option
+@debug_option
+def command(as_json: bool) -> None:
+    """List the clusters that this machine knows, wherever they are, with what their cloud says of them now.
+
+    \b
+    Examples:
+      phalanx ls
+      phalanx ls --json | jq -r '.[] | select(.cloud == "aws") | .cluster'
+    """
+    from phalanx.cluster import known
+
+    names = known()
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        rows = list(pool.map(_row, names))
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note("This machine knows no cluster. `phalanx init` and `phalanx up` make one.")
+    else:
+        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows])
+
+
+def _row(name: str) -> dict[str, Any]:
+    from phalanx.cluster import Cluster
+
+    try:
+        cluster = Cluster.load(name)
+    except PhalanxError as error:
+        return {**dict.fromkeys(COLUMNS[1:]), "cluster": name, "state": f"unknown: {error.message}", "age_s": None}
+    return {
+        "cluster": name,
+        "cloud": cluster.cloud,
+        "region": cluster.region,
+        "state": _state(cluster.cloud, cluster.region, cluster.stack_id),
+        "age_s": round(time.time() - cluster.created_s) if cluster.created_s else None,
+        "nodes": cluster.nodes or None,
+        "address": cluster.head_address or None,
+    }
+
+
+def _state(cloud: str, region: str, stack_id: str) -> str:
+    """What the cloud says; in words when it can't be asked (the other clusters are still worth telling)."""
+    from phalanx.clouds import endpoint
+
+    if not stack_id:
+        return "never made"
+    if cloud == "local" and endpoint.find() is None:
+        return "gone"
+    try:
+        found = clouds.get(cloud, region).describe_stack(stack_id)
+    except PhalanxError as error:
+        return f"unknown: {error.message}"
+    return found.status if found and found.status != "DELETE_COMPLETE" else "gone"
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    age = duration(row["age_s"]) if row["age_s"] is not None else None
+    return [value if value is not None else "-" for value in ({**row, "age": age}[column] for column in COLUMNS)]

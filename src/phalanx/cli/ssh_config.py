@@ -1,0 +1,39 @@
+"""phalanx ssh-config: the cluster in the user's own ssh configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.console import note, say
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+
+
+@click.command("ssh-config")
+@cluster_option
+@click.option("--install", is_flag=True, help="Let ~/.ssh/config include it: one line, once for all clusters.")
+@debug_option
+def command(name: str | None, file: Path | None, install: bool) -> None:
+    """Print the Host blocks with which plain ssh, scp, rsync and VS Code Remote reach the cluster by its name.
+
+    \b
+    Examples:
+      phalanx ssh-config --install
+      ssh demo                              # then this is the head,
+      rsync -a data/ demo-worker2:data/     # and this another node
+      phalanx ssh-config > hosts; ssh -F hosts demo
+    """
+    from phalanx import ssh_hosts
+
+    cluster = load_cluster(name, file)
+    if not install:
+        click.echo(ssh_hosts.text(cluster), nl=False)
+        return
+    done = ssh_hosts.install(cluster)
+    say(f"ssh {cluster.name}" + "".join(f", ssh {cluster.name}-worker{n}" for n in range(2, min(cluster.nodes, 3) + 1)))
+    if done.added:
+        note(f"{done.config} has a new first line: {done.line}")
+        note("Undo: delete that line. `phalanx down` removes what it includes of a cluster.")
+    else:
+        note(f"{done.config} included it already.")

@@ -1,0 +1,37 @@
+"""phalanx tensorboard: a job's curves in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli import complete
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+
+
+@click.command("tensorboard")
+@cluster_option
+@click.option("--logdir", default=".", help="Where the job writes events, relative to its directory; or absolute.")
+@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Of this machine.")
+@debug_option
+@click.argument("job", required=False, shell_complete=complete.jobs)
+def command(name: str | None, file: Path | None, logdir: str, port: int, job: str | None) -> int:
+    """Show what JOB (default: the newest) writes for TensorBoard, in the browser of this machine, until Ctrl-C.
+
+    TensorBoard runs on the head, as the job user and bound to 127.0.0.1; Ctrl-C ends it, verified.
+
+    \b
+    Examples:
+      phalanx tensorboard
+      phalanx tensorboard 261121-0755 --logdir runs
+      phalanx tensorboard --logdir /efs/runs --port 6007
+    """
+    from phalanx.cli.holding import serve
+    from phalanx.job import open_job
+    from phalanx.transfer import source_path
+    from phalanx.tunnel import tensorboard
+
+    cluster = load_cluster(name, file)
+    wanted = None if logdir.startswith("/") else open_job(cluster, job)
+    return serve(cluster, tensorboard(source_path(cluster, logdir, wanted)), port)

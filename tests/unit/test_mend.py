@@ -1,0 +1,24 @@
+"""What is repaired on this machine when ssh refuses a host."""
+
+from __future__ import annotations
+
+from fake_cloud import AUTHORITY, FakeCloud
+
+from phalanx import clouds
+from phalanx.cloud import SshRoute
+from phalanx.clouds.mend import mend
+from phalanx.cluster import Cluster, write_ssh_config
+from phalanx.remote import HostRefused
+
+
+def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    cloud = FakeCloud()
+    monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+    cluster = Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1")
+    write_ssh_config(cluster, AUTHORITY, SshRoute())
+    refused = HostRefused("its host key is not certified")
+    assert not mend(cluster, refused)
+    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 BBBB new-head"}
+    assert mend(cluster, refused)
+    assert "new-head" in (cluster.directory / "known_hosts").read_text()
