@@ -194,13 +194,15 @@ def group(**properties):
     given = {
         "MinSize": "0",
         "MaxSize": "1",
-        "AvailabilityZones": ["us-east-1a"],
+        "VPCZoneIdentifier": [{"Ref": "Subnet"}],
         "LaunchTemplate": launch,
         **properties,
     }
     return {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": given}
 
 
+SUBNET = {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.0.0.0/24"}}
+PLACE = {"Vpc": VPC, "Subnet": SUBNET}
 FACES = [{"DeviceIndex": 0, "Groups": ["sg-1"]}, {"DeviceIndex": 1, "AssociatePublicIpAddress": True}]
 FAILURES = {
     "an unknown property": (
@@ -222,16 +224,20 @@ FAILURES = {
         "User data is limited to 16384 bytes",
     ),
     "groups in two places": (
-        {"Template": launch_template(NetworkInterfaces=FACES[:1], SecurityGroupIds=["sg-2"]), "Bad": group()},
+        {**PLACE, "Template": launch_template(NetworkInterfaces=FACES[:1], SecurityGroupIds=["sg-2"]), "Bad": group()},
         "You must use a valid fully-formed launch template. Network interfaces and an instance-level security groups",
     ),
     "a public address with many interfaces": (
-        {"Template": launch_template(NetworkInterfaces=FACES), "Bad": group()},
+        {**PLACE, "Template": launch_template(NetworkInterfaces=FACES), "Bad": group()},
         "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces",
     ),
     "more wanted than allowed": (
-        {"Template": launch_template(), "Bad": group(DesiredCapacity="2")},
+        {**PLACE, "Template": launch_template(), "Bad": group(DesiredCapacity="2")},
         "Desired capacity:2 must be between the specified min size:0 and max size:1",
+    ),
+    "a template without an image": (
+        {**PLACE, "Template": launch_template(ImageId=""), "Bad": group()},
+        "You must use a valid fully-formed launch template. The request must contain the parameter ImageId",
     ),
     "a subnet outside": (
         {

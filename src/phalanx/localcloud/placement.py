@@ -76,6 +76,8 @@ class Request:
 
     def check(self) -> None:
         """Raises EC2ClientError for what EC2 refuses before it looks for a machine."""
+        if not self.image_id:
+            raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
         _check_type(self.instance_type, self.backend.region_name, self.zone)
         _check_interfaces(self.kwargs["nics"], self.template)
         self._profile()

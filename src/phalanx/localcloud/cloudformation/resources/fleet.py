@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from moto.core.types import Base64EncodedString
-from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.utils import convert_tag_spec
 
 from phalanx.localcloud import autoscaling
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
-from phalanx.localcloud.cloudformation.resources.network import ec2, truth
+from phalanx.localcloud.cloudformation.resources.network import ec2
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
-
-USER_DATA_LIMIT_BYTES = 16_384
+from phalanx.localcloud.placement import USER_DATA_LIMIT_BYTES
 
 
 def _delete_launch_template(request: Request, physical_id: str) -> None:
@@ -62,75 +58,6 @@ def _user_data(encoded: str | None) -> Base64EncodedString | None:
     return Base64EncodedString(encoded)
 
 
-def _groups_twice(data: Mapping[str, Any]) -> str | None:
-    # docs/aws-behaviour.md 2.4
-    interfaces = data.get("NetworkInterfaces") or []
-    if interfaces and (data.get("SecurityGroupIds") or data.get("SecurityGroups")):
-        return "Network interfaces and an instance-level security groups may not be specified on the same request"
-    return None
-
-
-def _public_address_of_many(data: Mapping[str, Any]) -> str | None:
-    # docs/aws-behaviour.md 2.9
-    interfaces = data.get("NetworkInterfaces") or []
-    if len(interfaces) > 1 and any(truth(face.get("AssociatePublicIpAddress", False)) for face in interfaces):
-        return (
-            "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces"
-        )
-    return None
-
-
-def _no_image(data: Mapping[str, Any]) -> str | None:
-    return None if data.get("ImageId") else "The request must contain the parameter ImageId"
-
-
-LAUNCH_REFUSALS: tuple[Callable[[Mapping[str, Any]], str | None], ...] = (
-    _groups_twice,
-    _public_address_of_many,
-    _no_image,
-)
-
-
-def _dry_run(request: Request) -> None:
-    """What CreateAutoScalingGroup finds by its dry run (docs/aws-behaviour.md 1.5)."""
-    given = request.properties.get("LaunchTemplate")
-    if not given:
-        raise ResourceFailed(
-            "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, or MixedInstancesPolicy"
-        )
-    template = _template(request, given)
-    try:
-        data = template.get_version(_version(template, given)).data
-    except EC2ClientError as error:
-        raise ResourceFailed(f"You must use a valid fully-formed launch template. {error.message}") from error
-    for refusal in LAUNCH_REFUSALS:
-        reason = refusal(data)
-        if reason:
-            raise ResourceFailed(f"You must use a valid fully-formed launch template. {reason}")
-
-
-def _template(request: Request, given: Mapping[str, Any]) -> Any:
-    backend = ec2(request)
-    if "LaunchTemplateId" in given:
-        return backend.get_launch_template(given["LaunchTemplateId"])
-    return backend.get_launch_template_by_name(given.get("LaunchTemplateName", ""))
-
-
-def _version(template: Any, given: Mapping[str, Any]) -> Any:
-    numbers = {"$Latest": template.latest_version_number, "$Default": template.default_version_number}
-    wanted = given.get("Version", "$Default")
-    return numbers.get(wanted, wanted)
-
-
-def _sizes(properties: Mapping[str, Any]) -> None:
-    smallest, largest = int(properties["MinSize"]), int(properties["MaxSize"])
-    desired = int(properties.get("DesiredCapacity", smallest))
-    if not smallest <= desired <= largest:
-        raise ResourceFailed(
-            f"Desired capacity:{desired} must be between the specified min size:{smallest} and max size:{largest}"
-        )
-
-
 def _delete_group(request: Request, physical_id: str) -> bool:
     autoscaling.delete_group(request.context, request.region, physical_id, request.settled)
     return True
@@ -138,8 +65,6 @@ def _delete_group(request: Request, physical_id: str) -> bool:
 
 @resource("AWS::AutoScaling::AutoScalingGroup", _delete_group, "AutoScalingGroupARN")
 def _group(request: Request) -> Made:
-    _sizes(request.properties)
-    _dry_run(request)
     name = request.name("AutoScalingGroupName", 255)
     own = {tag["Key"] for tag in request.properties.get("Tags", [])}
     stack_tags = [
