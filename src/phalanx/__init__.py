@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 # Public name → module; imported at first use, so that `import phalanx` costs nothing.
 _PUBLIC = {
-    "Cluster": "phalanx.cluster",
+    "Cluster": "phalanx.api",
     "ClusterSpec": "phalanx.spec",
     "JobSpec": "phalanx.job",
     "load": "phalanx.spec",
@@ -23,6 +23,10 @@ _PUBLIC = {
     "Job": "phalanx.job",
     "JobState": "phalanx.job",
     "submit": "phalanx.job",
+    "JobFuture": "phalanx.future",
+    "JobFailed": "phalanx.future",
+    "Result": "phalanx.future",
+    "Verdict": "phalanx.gather",
     "Node": "phalanx.node.roster",
     "Roster": "phalanx.node.roster",
     "PhalanxError": "phalanx.errors",

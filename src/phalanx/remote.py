@@ -72,6 +72,20 @@ class Remote:
         self.connect()
         return subprocess.Popen(self.argv(command), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
+    def forward(self, local_port: int, port: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Carry this machine's 127.0.0.1:local_port to the node's 127.0.0.1:port, until stdin is closed.
+
+        It writes a line when it listens. A connection of its own, because a shared one would keep the port for minutes
+        after a caller that was killed. What ssh says goes to `said`.
+        """
+        self.connect()
+        own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self.options)
+        options = [word for option in own for word in ("-o", option)]
+        there = ["-L", f"127.0.0.1:{local_port}:127.0.0.1:{port}", "-T", self.host, "echo ready; exec cat >/dev/null"]
+        argv = ["ssh", "-F", str(self.config), "-l", self.user, *options, *there]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True)
+
     def interactive(self, command: str | None = None) -> int:
         """A login shell, or a command on the caller's own terminal; returns ssh's exit status."""
         self.connect()

@@ -46,7 +46,11 @@ Tell = Callable[[Moved], None]
 
 
 def get(
-    cluster: ClusterAccess, path: str, destination: Path | None = None, job: Job | None = None, tell: Tell | None = None
+    cluster: ClusterAccess,
+    path: str,
+    destination: str | Path | None = None,
+    job: Job | None = None,
+    tell: Tell | None = None,
 ) -> Copied:
     """Bring a file or directory home: `path` is relative to the job's work/, or absolute below the shared directory.
 
@@ -103,11 +107,12 @@ def _inside(path: str, root: str, called: str) -> str:
     return normal
 
 
-def _target(destination: Path | None, name: str) -> Path:
-    """As cp has it: into a directory that is there, else under this very name."""
-    chosen = destination if destination is not None else Path()
-    into = chosen.is_dir() or str(destination).endswith("/")
-    target = Path(os.path.abspath(chosen / name if into else chosen))  # noqa: PTH100 - links stay as they are
+def _target(destination: str | Path | None, name: str) -> Path:
+    """As cp has it: into a directory that is there (or, with a slash at its end, shall be), else under this name."""
+    chosen = Path(destination or ".")
+    if str(destination).endswith("/"):
+        chosen.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.abspath(chosen / name if chosen.is_dir() else chosen))  # noqa: PTH100 - links stay links
     if not target.parent.is_dir():
         raise TransferError(f"there is no directory {target.parent} here", "mkdir makes it.")
     return target

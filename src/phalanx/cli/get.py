@@ -27,12 +27,18 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
       phalanx get /efs/data/labels.csv
     """
     from phalanx.cli.carrying import Meter
+    from phalanx.errors import JobError
     from phalanx.job import open_job
     from phalanx.transfer import get
 
     reference, path, destination = _sorted_out(words)
     cluster = load_cluster(name, file)
-    job = None if path.startswith("/") else open_job(cluster, reference)
+    try:
+        job = None if path.startswith("/") else open_job(cluster, reference)
+    except JobError as error:
+        if len(words) == 2:
+            error.hint += f"\nOf two words the first is the job: `phalanx get JOB {words[0]} {words[1]}`."
+        raise
     meter = Meter()
     meter.end(get(cluster, path, destination, job, meter))
 

@@ -23,12 +23,13 @@ _LOOK_EVERY_S = 0.1
 _TAIL_LINES = 20
 
 
-def serve(name: str, argv: List[str]) -> int:
-    """Run argv ("{port}" in it becomes a free one); stdin's first line is JSON with more variables for it."""
+def serve(name: str, needs: str, argv: List[str]) -> int:
+    """Run argv ("{port}" in it becomes a free one) if `needs` is there. stdin's first line is JSON with variables."""
     env = {**os.environ, **json.loads(os.read(0, READ_BYTES)), MARK: name}
-    path = env.get("PATH", os.defpath)
-    if which(argv[0], os.getcwd(), path) is None:
-        _tell({"missing": argv[0], "path": path})
+    # Where `pip install --user` puts programs; no login shell has said so here.
+    env["PATH"] = f"{env.get('PATH', os.defpath)}{os.pathsep}{os.path.expanduser('~/.local/bin')}"
+    if which(needs, os.getcwd(), env["PATH"]) is None:
+        _tell({"missing": needs, "path": env["PATH"]})
         return 127
     port = _free_port()
     _Service(name, [word.replace(PORT, str(port)) for word in argv], env, port).run()

@@ -1,0 +1,167 @@
+"""Clusters for Python programs: `with Cluster.up("phalanx.yaml") as cluster: cluster.run([…]).result()`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from phalanx import cluster as store
+from phalanx import gather, transfer
+from phalanx.errors import JobError
+from phalanx.future import JobFuture
+from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
+from phalanx.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from phalanx.errors import ClusterError
+    from phalanx.node.roster import Roster
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """A cluster that is ready. As a context manager it takes down at the end what `up` made, and nothing else."""
+
+    def __init__(self, record: store.Cluster, made_here: bool = False) -> None:
+        self._record = replace(record, mend=_mend)
+        self._made_here = made_here
+
+    @classmethod
+    def up(cls, spec: str | Path = "phalanx.yaml", tell: Callable[[object], None] | None = None) -> Cluster:
+        """Make the cluster that this file describes, or find it ready; `tell` gets each step of the progress.
+
+        Raises SpecError, CloudError, StackFailed (everything was rolled back then).
+        """
+        from phalanx import clouds
+        from phalanx.bring_up import BringUp
+        from phalanx.spec import load
+
+        wanted = load(Path(spec))
+        clouds.begin(wanted.cloud)
+        bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted)
+        try:
+            for step in bring_up.steps():
+                if tell:
+                    tell(step)
+        finally:
+            if bring_up.result is None:
+                bring_up.cloud.stop_if_idle()
+        assert bring_up.result is not None
+        return cls(bring_up.result.cluster, made_here=not bring_up.result.already)
+
+    @classmethod
+    def open(cls, name: str | None = None) -> Cluster:
+        """The named cluster, or the only one that this machine knows. Raises ClusterError."""
+        record = store.Cluster.load(name)
+        record.require_ready()
+        return cls(record)
+
+    @property
+    def name(self) -> str:
+        return self._record.name
+
+    @property
+    def shared(self) -> str:
+        """Where the shared directory is mounted on every node."""
+        return self._record.shared
+
+    @property
+    def address(self) -> str:
+        """The head's public address."""
+        return self._record.head_address
+
+    def roster(self) -> Roster:
+        """The nodes that are there, and those that are missing and why."""
+        return self._record.roster()
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        launcher: str = "mpi",
+        processes: int | None = None,
+        per_node: int | None = None,
+        directory: str | Path = ".",
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> JobFuture:
+        """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
+
+        It returns when the head has taken the job, which goes on even if this program ends.
+        """
+        if launcher not in LAUNCHERS:
+            raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
+        spec = JobSpec(
+            command=tuple(command),
+            launcher=launcher,
+            processes=processes,
+            per_node=per_node,
+            directory=Path(directory),
+            name=name,
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+        )
+        return JobFuture(submit(self._record, spec, detach=True))
+
+    def jobs(self) -> list[JobStatus]:
+        """All jobs that the shared directory knows, the newest first."""
+        return list_jobs(self._record)
+
+    def job(self, reference: str | None = None) -> JobFuture:
+        """A job by its id, a part of one, or its name; None: the newest. Raises JobError."""
+        return JobFuture(open_job(self._record, reference))
+
+    def get(
+        self, path: str, destination: str | Path | None = None, *, job: JobFuture | str | None = None
+    ) -> transfer.Copied:
+        """Bring home a file or directory of a job's work/ (`job`: default the newest), or below the shared directory.
+
+        Raises TransferError.
+        """
+        wanted = None
+        if not path.startswith("/"):
+            wanted = job.job if isinstance(job, JobFuture) else open_job(self._record, job)
+        return transfer.get(self._record, path, destination, wanted)
+
+    def put(self, source: str | Path, destination: str = "") -> transfer.Copied:
+        """Take a file or directory to the shared directory. Raises TransferError."""
+        return transfer.put(self._record, Path(source), destination)
+
+    def exec(
+        self, command: str | Sequence[str], *, nodes: Sequence[str] = (), sudo: bool = False, timeout_s: float = 3600.0
+    ) -> list[gather.Verdict]:
+        """Run a command on these nodes (default: all) at once, a string by their shells; one verdict per node."""
+        text = command if isinstance(command, str) else shlex.join(command)
+        return list(gather.gather(self._record, text, nodes=nodes, sudo=sudo, timeout_s=timeout_s))
+
+    def down(self) -> None:
+        """Delete it with all data on it, and prove that nothing is left. Raises CloudError naming what is."""
+        from phalanx import clouds
+        from phalanx.take_down import TakeDown
+
+        for _ in TakeDown(clouds.get(self._record.cloud, self._record.region), self.name).steps():
+            pass
+        self._made_here = False
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._made_here:
+            self.down()
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name} at {self.address}>"
+
+
+def _mend(record: store.Cluster, error: ClusterError) -> bool:
+    from phalanx.clouds.mend import mend
+
+    return mend(record, error)
