@@ -128,7 +128,7 @@ def test_remains_are_named_and_what_is_ending_does_not_count():
             ("iam", "get_role"): {"Role": {}},
         }
     )
-    assert remains.find(cloud, "demo", resources) == ["instance i-1 (shutting-down)", "Volume vol-1", "HeadRole role"]
+    assert remains.find(cloud, "demo", resources) == ["instance i-1 (shutting-down)", "volume vol-1", "HeadRole role"]
 
 
 def test_facts_are_read_from_what_ec2_says():

@@ -25,15 +25,16 @@ _BY_ID: Mapping[str, Call] = {
     "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
 }
 
-# EC2 operation → (list in its answer, id in an entry): all of them take the filter tag:<key>.
-_BY_TAG: Mapping[str, tuple[str, str]] = {
-    "describe_vpcs": ("Vpcs", "VpcId"),
-    "describe_subnets": ("Subnets", "SubnetId"),
-    "describe_security_groups": ("SecurityGroups", "GroupId"),
-    "describe_nat_gateways": ("NatGateways", "NatGatewayId"),
-    "describe_addresses": ("Addresses", "AllocationId"),
-    "describe_volumes": ("Volumes", "VolumeId"),
-    "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId"),
+# EC2 operation → (list in its answer, id in an entry, its name for people): all of them take the filter tag:<key>.
+_BY_TAG: Mapping[str, Call] = {
+    "describe_vpcs": ("Vpcs", "VpcId", "VPC"),
+    "describe_subnets": ("Subnets", "SubnetId", "subnet"),
+    "describe_internet_gateways": ("InternetGateways", "InternetGatewayId", "internet gateway"),
+    "describe_security_groups": ("SecurityGroups", "GroupId", "security group"),
+    "describe_nat_gateways": ("NatGateways", "NatGatewayId", "NAT gateway"),
+    "describe_addresses": ("Addresses", "AllocationId", "Elastic IP"),
+    "describe_volumes": ("Volumes", "VolumeId", "volume"),
+    "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId", "launch template"),
 }
 SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
 """The services that `find` asks."""
@@ -68,11 +69,11 @@ def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
 
 
 def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
-    for operation, (listed, key) in _BY_TAG.items():
+    for operation, (listed, key, kind) in _BY_TAG.items():
         answer = api.exists("ec2", operation, Filters=_tag_filter(cluster)) or {}
         for entry in answer.get(listed, []):
             if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
-                yield f"{listed[:-1]} {entry[key]}"
+                yield f"{kind} {entry[key]}"
 
 
 def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
