@@ -65,6 +65,17 @@ def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
             assert line.endswith(".")
 
 
+def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_path):
+    assert phalanx("init", "--name", "9lives") == 2
+    assert "--name: CloudFormation refuses '9lives'" in phalanx.err
+    assert not (tmp_path / "phalanx.yaml").exists()
+
+
+def test_a_group_of_commands_without_one_shows_its_help(phalanx):
+    assert phalanx("local") == 2
+    assert phalanx.err.startswith("Usage: ")
+
+
 def test_init_writes_a_spec_that_loads_and_refuses_to_overwrite_it(phalanx, tmp_path):
     assert phalanx("init", "--name", "vision") == 0
     first = (tmp_path / "phalanx.yaml").read_text()

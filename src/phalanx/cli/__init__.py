@@ -98,6 +98,9 @@ def _debugging(context: click.Context | None) -> bool:
 
 def _tell_misuse(error: click.ClickException) -> int:
     context = getattr(error, "ctx", None)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
     click.echo(click.style("error: ", fg="red", bold=True) + error.format_message(), err=True)
     if context is not None:
         click.echo(f"`{context.command_path} --help` tells how it is used.", err=True)

@@ -36,10 +36,20 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
     if file.exists() and not force:
         raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
     try:
-        file.write_text(init_text(name or _directory_name(), cloud))
+        file.write_text(init_text(_checked(name or _directory_name()), cloud))
     except OSError as error:
         raise SpecError(f"can't write {file}: {error.strerror}") from error
     say(f"Wrote {file}. Next: `phalanx plan` shows what it would make, `phalanx up` makes it.")
+
+
+def _checked(name: str) -> str:
+    """Refused here, where it was typed, and not by the first `plan`."""
+    from phalanx import spec_checks
+
+    try:
+        return spec_checks.name(name)
+    except spec_checks.WrongError as wrong:
+        raise SpecError(f"--name: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.") from None
 
 
 def _directory_name() -> str:
