@@ -16,7 +16,8 @@ from phalanx.node.roster import Roster
 if TYPE_CHECKING:
     from phalanx.plan import Plan
 
-UP_DEADLINE_S = 60 * 60.0
+# Longer than CloudFormation itself tries, and the time that it takes to roll everything back.
+UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
 
 # CloudFormation wraps what a node signalled in its own words (docs/aws-behaviour.md 1.10).
@@ -66,7 +67,10 @@ class Deadline:
 
     def check(self, seen: str) -> None:
         if time.monotonic() > self.at_s:
-            raise CloudError(f"gave up waiting for {self.waiting_for}; the last thing seen: {seen}")
+            raise CloudError(
+                f"gave up waiting for {self.waiting_for}; the last thing seen: {seen}",
+                "The cloud goes on by itself: the same command again goes on waiting.",
+            )
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,8 @@ class Creation:
         return {stream: text for stream, text in logs.items() if text}
 
     def _new_nodes(self) -> Iterator[Progress]:
-        table = self._physical_id("RosterTable")
+        # There is no roster before there is a head.
+        table = self._physical_id("RosterTable") if self._physical_id("HeadGroup") else ""
         roster = read_roster(self.stack.cloud, table) if table else None
         if roster is None or self._roster == roster:
             return

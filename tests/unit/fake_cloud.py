@@ -34,7 +34,8 @@ READY = [
     event(2, "Vpc", "CREATE_IN_PROGRESS"),
     event(3, "Vpc", "CREATE_COMPLETE"),
     event(4, "RosterTable", "CREATE_COMPLETE", "AWS::DynamoDB::Table"),
-    event(5, "demo", "CREATE_COMPLETE", STACK),
+    event(5, "HeadGroup", "CREATE_COMPLETE", "AWS::AutoScaling::AutoScalingGroup"),
+    event(6, "demo", "CREATE_COMPLETE", STACK),
 ]
 HEAD_FAILED = [
     event(1, "demo", "CREATE_IN_PROGRESS", STACK),

@@ -51,8 +51,9 @@ def test_the_first_failure_counts_and_not_what_was_cancelled_for_it():
 
 def test_a_wait_ends_and_says_what_it_waited_for():
     stack = asked_for(FakeCloud(script=READY[:2]))
-    with pytest.raises(CloudError, match=r"gave up waiting for stack demo to be created.*CREATE_IN_PROGRESS"):
+    with pytest.raises(CloudError, match=r"waiting for stack demo to be created.*CREATE_IN_PROGRESS") as caught:
         wait_ready(stack, deadline_s=0)
+    assert "the same command again goes on waiting" in caught.value.hint
 
 
 def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_group():

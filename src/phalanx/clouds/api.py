@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from phalanx.plan import Facts
     from phalanx.spec import ClusterSpec
 
-CREATION_TIMEOUT_MIN = 60
+# A WaitCondition of 55 minutes, and before it the network and the file system.
+CREATION_TIMEOUT_MIN = 75
 
 
 class ApiCloud:
