@@ -12,6 +12,7 @@ from fleet_fakes import until
 from stack_fakes import HANDLE, Stacks, stacks, waits
 
 from phalanx.localcloud.cloudformation import schemas
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources import TYPES
 
 TRUST = {
@@ -337,9 +338,63 @@ def test_inline_code_is_packed_as_index(cloud):
     cloud.deleted(stack)
 
 
+HALF_MADE = {
+    "a role": made(
+        "AWS::IAM::Role", AssumeRolePolicyDocument=TRUST, ManagedPolicyArns=["arn:aws:iam::aws:policy/NoSuchPolicy"]
+    ),
+    "a security group": made(
+        "AWS::EC2::SecurityGroup",
+        GroupDescription="x",
+        VpcId=ref("Vpc"),
+        SecurityGroupIngress=[{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}],
+    ),
+    "a topic": made("AWS::SNS::Topic", Subscription=[{"Endpoint": "arn:aws:sqs:x:1:q", "Protocol": "pigeon"}]),
+    "a subscription": made(
+        "AWS::SNS::Subscription", TopicArn=ref("Topic"), Protocol="sqs", Endpoint="arn", FilterPolicyScope="Nothing"
+    ),
+    "a log group": made("AWS::Logs::LogGroup", RetentionInDays=3, LogGroupName="half-made"),
+}
+
+
+@pytest.mark.parametrize("case", HALF_MADE)
+def test_what_fails_half_made_leaves_nothing(cloud, monkeypatch, case):
+    def refuse(*_args):
+        raise ResourceFailed("refused")
+
+    monkeypatch.setattr("moto.logs.models.LogsBackend.put_retention_policy", refuse)
+    monkeypatch.setattr("moto.sns.models.SNSBackend.set_subscription_attributes", refuse)
+    if case == "a topic":
+        monkeypatch.setattr("moto.sns.models.SNSBackend.subscribe", refuse)
+    before = inventory(cloud)
+    resources = {"Vpc": network()["Vpc"], "Topic": made("AWS::SNS::Topic"), "Bad": HALF_MADE[case]}
+    stack = cloud.create(resources, Capabilities=["CAPABILITY_NAMED_IAM"])
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE", cloud.history(stack)
+    assert cloud.status(stack, "Bad") == "CREATE_FAILED"
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+    assert inventory(cloud) == before
+
+
+def test_an_address_in_use_is_not_released(cloud):
+    wanted = ("Vpc", "Gateway", "Attached", "Public")
+    resources = {key: network()[key] for key in wanted} | {"Address": made("AWS::EC2::EIP", "Attached", Domain="vpc")}
+    stack = cloud.made(resources)
+    ec2 = cloud.client("ec2")
+    interface = ec2.create_network_interface(SubnetId=cloud.physical(stack, "Public"))["NetworkInterface"]
+    face = interface["NetworkInterfaceId"]
+    address = cloud.physical(stack, "Address")
+    allocation = ec2.describe_addresses(PublicIps=[address])["Addresses"][0]["AllocationId"]
+    ec2.associate_address(AllocationId=allocation, NetworkInterfaceId=face)
+    assert cloud.deleted(stack) == "DELETE_FAILED"
+    assert f"Address {address} is in use" in cloud.reason(stack, "Address", "DELETE_FAILED")
+    ec2.disassociate_address(PublicIp=address)
+    ec2.delete_network_interface(NetworkInterfaceId=face)
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+
+
 def test_getatt_takes_what_the_schema_says(cloud):
     for kind, known in TYPES.items():
-        missing = {name for name in schemas.attributes(kind) if "." not in name} - known.attributes
+        readable = [path.removeprefix("/properties/") for path in schemas.schema(kind).get("readOnlyProperties", [])]
+        missing = {path for path in readable if "/" not in path} - known.attributes
         assert missing <= UNSUPPORTED.get(kind, set()), (kind, missing)
 
 

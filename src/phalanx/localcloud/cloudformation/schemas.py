@@ -43,12 +43,6 @@ def schema(resource_type: str) -> Mapping[str, Any]:
     return json.loads((directory() / "resources" / f"{known_types()[resource_type]}.json").read_bytes())
 
 
-def attributes(resource_type: str) -> set[str]:
-    """The names that Fn::GetAtt accepts by the schema (read-only properties)."""
-    paths = schema(resource_type).get("readOnlyProperties", [])
-    return {path.removeprefix("/properties/").replace("/", ".") for path in paths if "*" not in path}
-
-
 def problems(resource_type: str, properties: Mapping[str, Any]) -> list[str]:
     """What is wrong with resolved properties, in the words of CloudFormation's own validator."""
     whole = schema(resource_type)

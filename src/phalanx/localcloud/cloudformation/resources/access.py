@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.iam.models import iam_backends
 
-from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
 
 def iam(request: Request) -> Any:
@@ -48,10 +48,11 @@ def _role(request: Request) -> Made:
         [tag for tag in request.tag_list() if not tag["Key"].startswith("aws:")],
         properties.get("MaxSessionDuration", 3600),
     )
-    for policy in properties.get("Policies", []):
-        backend.put_role_policy(name, policy["PolicyName"], _document(policy["PolicyDocument"]))
-    for arn in properties.get("ManagedPolicyArns", []):
-        backend.attach_role_policy(arn, name)
+    with all_or_nothing(_delete_role, request, name):
+        for policy in properties.get("Policies", []):
+            backend.put_role_policy(name, policy["PolicyName"], _document(policy["PolicyDocument"]))
+        for arn in properties.get("ManagedPolicyArns", []):
+            backend.attach_role_policy(arn, name)
     return Made(name, {"Arn": role.arn, "RoleId": role.id})
 
 

@@ -9,7 +9,7 @@ from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
-from phalanx.localcloud.cloudformation.resources.registry import Made, Request, nothing, resource
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, nothing, resource
 
 QUEUE_ATTRIBUTES = (
     "ContentBasedDeduplication",
@@ -79,8 +79,9 @@ def _topic(request: Request) -> Made:
     name = request.name("TopicName", 256)
     attributes = {key: properties[key] for key in ("DisplayName", "KmsMasterKeyId") if key in properties}
     topic = backend.create_topic(name, attributes, request.tag_map())
-    for subscription in properties.get("Subscription", []):
-        backend.subscribe(topic.arn, subscription["Endpoint"], subscription["Protocol"])
+    with all_or_nothing(_delete_topic, request, topic.arn):
+        for subscription in properties.get("Subscription", []):
+            backend.subscribe(topic.arn, subscription["Endpoint"], subscription["Protocol"])
     return Made(topic.arn, {"TopicArn": topic.arn, "TopicName": name})
 
 
@@ -92,12 +93,13 @@ def _unsubscribe(request: Request, physical_id: str) -> None:
 def _subscription(request: Request) -> Made:
     properties = request.properties
     made = _sns(request).subscribe(properties["TopicArn"], properties.get("Endpoint"), properties["Protocol"])
-    # The scope first: moto compiles the policy for the scope that it knows at that moment.
-    for key in ("FilterPolicyScope", "FilterPolicy", "RawMessageDelivery"):
-        if key in properties:
-            value = properties[key]
-            text = value if isinstance(value, str) else json.dumps(value)
-            _sns(request).set_subscription_attributes(made.arn, key, text)
+    with all_or_nothing(_unsubscribe, request, made.arn):
+        # The scope first: moto compiles the policy for the scope that it knows at that moment.
+        for key in ("FilterPolicyScope", "FilterPolicy", "RawMessageDelivery"):
+            if key in properties:
+                value = properties[key]
+                text = value if isinstance(value, str) else json.dumps(value)
+                _sns(request).set_subscription_attributes(made.arn, key, text)
     return Made(made.arn, {"Arn": made.arn})
 
 

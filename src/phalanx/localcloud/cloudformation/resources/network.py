@@ -181,8 +181,12 @@ def _subnet_route_table(request: Request) -> Made:
 
 
 def _release_address(request: Request, physical_id: str) -> None:
-    if any(address.public_ip == physical_id for address in ec2(request).addresses):
-        ec2(request).release_address(address=physical_id)
+    found = next((address for address in ec2(request).addresses if address.public_ip == physical_id), None)
+    if found is None:
+        return
+    if found.association_id:
+        raise ResourceFailed(f"Address {physical_id} is in use. (Service: Ec2, Status Code: 400)")
+    ec2(request).release_address(address=physical_id)
 
 
 @resource("AWS::EC2::EIP", _release_address, "AllocationId PublicIp")

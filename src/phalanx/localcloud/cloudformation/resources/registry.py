@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,16 @@ def resource(name: str, delete: Delete, attributes: str = "") -> Callable[[Creat
         return create
 
     return register
+
+
+@contextmanager
+def all_or_nothing(delete: Delete, request: Request, physical_id: str) -> Iterator[None]:
+    """Around the steps after the first: when one fails, what was made by then is deleted; the stack never knew it."""
+    try:
+        yield
+    except BaseException:
+        delete(request, physical_id)
+        raise
 
 
 def nothing(request: Request, physical_id: str) -> None:

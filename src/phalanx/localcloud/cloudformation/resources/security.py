@@ -9,16 +9,15 @@ from moto.ec2.exceptions import EC2ClientError
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.network import ec2
-from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
 
 def _delete_group(request: Request, physical_id: str) -> None:
     backend = ec2(request)
     if backend.get_security_group_from_id(physical_id) is None:
         return
-    if any(physical_id in [group.id for group in eni.group_set] for eni in list(backend.enis.values())):
-        raise ResourceFailed(f"resource {physical_id} has a dependent object (Service: Ec2, Status Code: 400)")
-    if _named_elsewhere(backend, physical_id):
+    in_use = any(physical_id in [group.id for group in eni.group_set] for eni in list(backend.enis.values()))
+    if in_use or _named_elsewhere(backend, physical_id):
         raise ResourceFailed(f"resource {physical_id} has a dependent object (Service: Ec2, Status Code: 400)")
     backend.delete_security_group(group_id=physical_id)
 
@@ -40,9 +39,10 @@ def _group(request: Request) -> Made:
     )
     if "SecurityGroupEgress" in properties:
         group.egress_rules.clear()  # a stated egress list replaces the default that allows everything
-    for way, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
-        for rule in properties.get(key, []):
-            _authorize(backend, way, group.id, rule)
+    with all_or_nothing(_delete_group, request, group.id):
+        for way, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
+            for rule in properties.get(key, []):
+                _authorize(backend, way, group.id, rule)
     return Made(group.id, {"GroupId": group.id, "Id": group.id, "VpcId": group.vpc_id})
 
 

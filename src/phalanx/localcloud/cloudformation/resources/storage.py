@@ -12,7 +12,7 @@ from moto.logs.models import logs_backends
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.network import truth
-from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
+from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
 
 def _efs(request: Request) -> Any:
@@ -114,5 +114,6 @@ def _log_group(request: Request) -> Made:
     name = request.name("LogGroupName", 512)
     group = _logs(request).create_log_group(name, request.tag_map())
     if "RetentionInDays" in request.properties:
-        _logs(request).put_retention_policy(name, str(request.properties["RetentionInDays"]))
+        with all_or_nothing(_delete_log_group, request, name):
+            _logs(request).put_retention_policy(name, str(request.properties["RetentionInDays"]))
     return Made(name, {"Arn": f"{group.arn.removesuffix(':*')}:*"})
