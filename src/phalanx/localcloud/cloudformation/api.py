@@ -16,7 +16,6 @@ from phalanx.localcloud.cloudformation.signals import Signal
 
 PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
-PAGE = 100
 UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy constraint: Member must not be null"
 
 

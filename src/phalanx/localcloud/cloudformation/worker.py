@@ -195,8 +195,8 @@ class Worker:
     def _finish_creation(self) -> None:
         try:
             self.stack.outputs = self._outputs()
-        except Refused as error:
-            self._abort(error.message)
+        except Exception as error:
+            self._abort(reason_of(error))
             return
         self._forget("")
         self._mark("CREATE_COMPLETE")
