@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,11 +19,15 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import FakeClock, FakeRunner
+from moto.awslambda.models import lambda_backends
+from moto.ec2.models import ec2_backends, instance_types
+from moto.efs.models import efs_backends
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx.localcloud import lifecycle, moto_setup, parameters
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.control import Control
+from phalanx.localcloud.http import HttpServer
 from phalanx.localcloud.server import IDLE_S, IdleWatch
 
 
@@ -138,21 +145,21 @@ def test_another_version_of_moto_is_refused(monkeypatch):
         moto_setup.check_version()
 
 
-def test_importing_moto_the_quick_way():
-    """In a process of its own: this one has imported moto's EC2 already."""
-    code = (
-        "import time; begin = time.process_time(); from phalanx.localcloud import moto_setup; moto_setup.install();"
-        "from moto.ec2.models import ec2_backends, instance_types as types;"
-        "ec2 = ec2_backends['123456789012']['eu-west-1'];"
-        "assert set(ec2.amis) == set(moto_setup.IMAGES.values());"
-        "offers = ec2.describe_instance_type_offerings('availability-zone', {'instance-type': ['c5.large']});"
-        "assert {offer['Location'] for offer in offers} >= {'eu-west-1a', 'eu-west-1b'}, offers;"
-        "assert list(types.INSTANCE_TYPE_OFFERINGS['availability-zone']) == ['eu-west-1'];"
-        "assert types.INSTANCE_TYPE_OFFERINGS['region'].get('nowhere-1', []) == [];"
-        "from moto.efs.models import efs_backends; from moto.awslambda.models import lambda_backends;"
-        "assert 'eu-west-1' in efs_backends['123456789012'] and 'us-east-1' in lambda_backends['123456789012']"
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+def test_a_region_is_read_when_it_is_asked_for():
+    """moto was imported the quick way by the fakes; no other test uses this region."""
+    offerings: dict = instance_types.INSTANCE_TYPE_OFFERINGS["availability-zone"]
+    assert "ap-south-1" not in list(offerings)
+    ec2 = ec2_backends["123456789012"]["ap-south-1"]
+    assert set(ec2.amis) == set(moto_setup.IMAGES.values())
+    offers = ec2.describe_instance_type_offerings("availability-zone", {"instance-type": ["c5.large"]})
+    assert {offer["Location"] for offer in offers} >= {"ap-south-1a", "ap-south-1b"}
+    assert "ap-south-1" in list(offerings)
+    assert instance_types.INSTANCE_TYPE_OFFERINGS["region"].get("nowhere-1", []) == []
+
+
+@pytest.mark.parametrize("backends", [efs_backends, lambda_backends, ec2_backends])
+def test_every_service_knows_its_regions(backends):
+    assert {"eu-west-1", "us-east-1"} <= set(backends["123456789012"].regions)
 
 
 def test_a_second_start_finds_the_first_one(tmp_path):
@@ -173,6 +180,59 @@ def test_a_lock_that_never_becomes_free_is_explained(tmp_path, monkeypatch):
     with pytest.raises(lifecycle.CannotStart, match=r"another local cloud holds .*lock and does not answer\nend its"):
         lifecycle._lock(tmp_path)
     os.close(holder)
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705])
+def test_a_state_directory_that_others_can_enter_is_refused(tmp_path, mode):
+    tmp_path.chmod(mode)
+    with pytest.raises(lifecycle.CannotStart, match=r"is not yours alone\n.*chmod 700"):
+        lifecycle.start(lifecycle.Options(tmp_path, (), (), "auto"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_daemon_that_does_not_answer_in_time_is_ended(tmp_path):
+    code = f"""
+import os, pathlib, time
+from phalanx.localcloud import lifecycle
+lifecycle.START_TIMEOUT_S, lifecycle._daemon = 0.05, lambda *_: time.sleep(60)
+lifecycle._check_moto, lifecycle._mode = lambda: None, lambda _: ("single", ())
+try:
+    lifecycle.start(lifecycle.Options(pathlib.Path({str(tmp_path)!r}), (), (), "auto"))
+except lifecycle.CannotStart as reason:
+    print(reason, "signal", os.wait()[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert "did not answer within 0.05 s" in done.stdout
+    assert done.stdout.endswith(f"localcloud.log signal {signal.SIGTERM}\n")
+
+
+class Unlucky:
+    """A listening socket whose first accept() finds no descriptor left."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.failed = False
+
+    def accept(self) -> object:
+        if not self.failed:
+            self.failed = True
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._socket.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._socket, name)
+
+
+def test_a_failed_accept_does_not_make_it_deaf():
+    def app(_environ, start_response):
+        start_response("204 No Content", [])
+        return []
+
+    server, listener = HttpServer(app, socket.create_server(("127.0.0.1", 0))), Unlucky()
+    server.attach(listener)  # type: ignore[arg-type]
+    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=5) as answer:
+        assert (answer.status, listener.failed) == (204, True)
+    server.close()
 
 
 def test_asking_where_nothing_runs(tmp_path, capsys):

@@ -54,7 +54,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         ssm=lambda region, name: parameters.value(context.account, region, name),
         zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
-    guarded = _steady(iam.wrap(context, _services(engine)))
+    guarded = iam.wrap(context, _services(engine))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -62,7 +62,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
             return waitconditions.answer(engine, f"{context.url_nodes}{path}", environ, start_response)
         return guarded(environ, start_response)
 
-    return app, engine
+    return _steady(app), engine
 
 
 def _steady(app: WsgiApp) -> WsgiApp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from phalanx.localcloud.api import WsgiApp
 
 log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 75
+ACCEPT_PAUSE_S = 0.05
 
 
 class _Handler(MotoRequestHandler):
@@ -49,9 +51,9 @@ class HttpServer:
     def detach(self, listeners: Iterable[socket.socket]) -> None:
         """Stops accepting on these sockets and closes them."""
         for listener in listeners:
-            close(listener)
             if listener in self._listeners:
                 self._listeners.remove(listener)
+            close(listener)
 
     def close(self) -> None:
         """Stops accepting everywhere."""
@@ -62,8 +64,13 @@ class HttpServer:
         while True:
             try:
                 connection, address = listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as problem:
+                if listener not in self._listeners:
+                    return
+                # No descriptor left, or a client that gave up: that must not make us deaf.
+                log.warning("accept: %s", problem)
+                time.sleep(ACCEPT_PAUSE_S)
+                continue
             self._server.process_request(connection, address)
 
 

@@ -45,12 +45,20 @@ class Options:
 def start(options: Options) -> None:
     """Returns when the local cloud answers, started now or by someone else; raises CannotStart."""
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_private(options.state)
     if _lock(options.state) is None:
         return
     _check_moto()
     mode, warnings = _mode(options.mode)
     (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
     _daemonize(options, mode, warnings)
+
+
+def _check_private(state: Path) -> None:
+    """The administrator's key, the dialer and all file systems lie there."""
+    found = state.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise CannotStart(f"{state} is not yours alone\nchown $(id -un) {state} && chmod 700 {state}")
 
 
 def _lock(state: Path) -> int | None:
@@ -110,14 +118,18 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
-    """Forks the daemon and waits until it says that it answers."""
+    """Forks the daemon and waits until it says that it answers; ends it when it does not."""
     hears, says = os.pipe()
-    if os.fork() == 0:
+    daemon = os.fork()
+    if daemon == 0:
         os.close(hears)
         os._exit(_daemon(options, mode, warnings, says))
     os.close(says)
     said = _hear(hears, time.monotonic() + START_TIMEOUT_S)
+    os.close(hears)
     if said != READY:
+        # Our own child, not waited for yet: the number can't be another's.
+        os.kill(daemon, signal.SIGTERM)
         log = options.state / "localcloud.log"
         raise CannotStart(f"{said.decode() or 'the local cloud ended while it started'}\nsee {log}")
 
@@ -175,10 +187,12 @@ def _say(says: int, words: bytes) -> None:
 
 
 def _redirect(log: Path) -> None:
-    with open(os.devnull, "rb") as nothing, log.open("ab") as file:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     logging.getLogger("botocore").setLevel(logging.WARNING)
