@@ -201,6 +201,11 @@ def group(**properties):
     return {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": given}
 
 
+def function(runtime: str):
+    given = {"Role": "arn:aws:iam::1:role/r", "Runtime": runtime, "Code": {"ZipFile": "x"}}
+    return {"Type": "AWS::Lambda::Function", "Properties": given}
+
+
 SUBNET = {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.0.0.0/24"}}
 PLACE = {"Vpc": VPC, "Subnet": SUBNET}
 FACES = [{"DeviceIndex": 0, "Groups": ["sg-1"]}, {"DeviceIndex": 1, "AssociatePublicIpAddress": True}]
@@ -247,13 +252,12 @@ FAILURES = {
         "1.0.0.0/24",
     ),
     "inline code for a runtime that has none": (
-        {
-            "Bad": {
-                "Type": "AWS::Lambda::Function",
-                "Properties": {"Role": "arn:aws:iam::1:role/r", "Runtime": "java21", "Code": {"ZipFile": "x"}},
-            }
-        },
+        {"Bad": function("java21")},
         "ZipFile can only be used when Runtime is set to either of nodejs or python",
+    ),
+    "a function in Node.js": (
+        {"Bad": function("nodejs22.x")},
+        "The local cloud runs functions in Python only, not in nodejs22.x",
     ),
 }
 

@@ -33,15 +33,15 @@ def _functions(request: Request) -> Any:
 
 def _zipped(runtime: str, code: str) -> bytes:
     # docs/aws-behaviour.md 1.15: inline code is Node.js or Python only, and its file is `index`.
-    endings = {"python": "py", "nodejs": "js"}
-    ending = next((ending for name, ending in endings.items() if runtime.startswith(name)), None)
-    if ending is None:
+    if runtime.startswith("nodejs"):
+        raise ResourceFailed(f"The local cloud runs functions in Python only, not in {runtime}")
+    if not runtime.startswith("python"):
         raise ResourceFailed(
             f"ZipFile can only be used when Runtime is set to either of nodejs or python, not {runtime}"
         )
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"index.{ending}", code)
+        archive.writestr("index.py", code)
     return base64.b64encode(held.getvalue())
 
 
