@@ -107,9 +107,12 @@ def _session(context: Context, role: Role, holder: str, service: str, instance_a
 
 
 def _drop_expired(context: Context, now: datetime) -> None:
-    for key in [key for key, session in _by_key.items() if session.expires <= now - LIFETIME]:
-        del _by_key[key]
-        context.issued.pop(key, None)
+    for key, session in list(_by_key.items()):
+        if session.expires <= now - LIFETIME:
+            del _by_key[key]
+            context.issued.pop(key, None)
+            if _by_holder.get((session.role, session.name)) is session:
+                del _by_holder[session.role, session.name]
 
 
 def trusts(role: Role, service: str) -> bool:
