@@ -112,3 +112,23 @@ def test_no_variable_of_the_user_is_in_an_argument():
     for launcher in LAUNCHERS:
         for process in load(launcher).processes(replace(JOB, env={"TOKEN": "s3cret"}), ROSTER):
             assert "s3cret" not in " ".join(process.argv)
+
+
+def test_an_elastic_torchrun_meets_where_the_head_is_and_takes_no_more_than_asked():
+    first, last = load("torchrun").processes(replace(JOB, nodes_min=1, nodes_max=2, restarts=5), ROSTER)
+    assert "--nnodes=1:2" in last.argv
+    assert "--max-restarts=5" in last.argv
+    assert f"--rdzv-endpoint={first.node}:29500" in last.argv
+    assert [flag.endswith("is_host=true") for p in (first, last) for flag in p.argv if "rdzv-conf" in flag] == [
+        True,
+        False,
+    ]
+    assert last.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fewest", "words"), [("torchrun", 4, "there are 3"), ("mpi", 2, "can't go on with fewer nodes")]
+)
+def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
+    with pytest.raises(RefusedError, match=words):
+        ranks(launcher, nodes_min=fewest, nodes_max=8)

@@ -6,36 +6,76 @@ from dataclasses import replace
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
+from phalanx.node.process import JobDescription, Process, RefusedError
 from phalanx.node.roster import Roster
 
 NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
 ENGINE: Tuple[str, ...] = ()
 
+# Every loss of a node costs a restart of the ranks that are left.
+_ELASTIC_RESTARTS = 3
+# Seconds: for late nodes once there are enough; and how a node that died without a word is noticed (3 × 4).
+_RENDEZVOUS = {"last_call_timeout": "5", "keep_alive_interval": "3", "keep_alive_max_attempt": "4"}
+
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One torchrun per node, with a static rendezvous on the first one."""
+    """One torchrun per node, with a static rendezvous on the first one, or (--nodes) one that lets nodes come and go."""
     job = replace(job, command=_command(job.command))
+    if job.nodes_min is not None:
+        return _elastic(job, roster)
     ranks = place(job, roster)
     return [_torchrun(job, ranks, number, node) for number, node in enumerate(ranks)]
 
 
 def _torchrun(job: JobDescription, ranks: Dict[str, int], number: int, node: str) -> Process:
-    flags = {
+    flags: Dict[str, object] = {
         "nnodes": len(ranks),
         "node-rank": number,
         "nproc-per-node": ranks[node],
         "master-addr": next(iter(ranks)),
         "master-port": job.master_port,
     }
+    return _process(job, node, ranks[node], flags, {})
+
+
+def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
+    fewest, most = job.nodes_min or 1, job.nodes_max or 1
+    if len(roster.nodes) < fewest:
+        raise RefusedError(
+            f"{fewest} nodes at least were asked for (--nodes {fewest}:{most}); there are {len(roster.nodes)}.\n"
+            "`phalanx nodes` tells which are missing and why."
+        )
+    # The launcher's own rule, on the nodes that may take part.
+    ranks = place(replace(job, nodes_min=None, nodes_max=None), replace(roster, nodes=roster.nodes[:most]))
+    return [_elastic_torchrun(job, node, count, next(iter(ranks))) for node, count in ranks.items()]
+
+
+def _elastic_torchrun(job: JobDescription, node: str, count: int, first: str) -> Process:
+    rendezvous = {**_RENDEZVOUS, "is_host": str(node == first).lower()}
+    flags: Dict[str, object] = {
+        "nnodes": f"{job.nodes_min}:{job.nodes_max}",
+        "nproc-per-node": count,
+        "max-restarts": job.restarts or _ELASTIC_RESTARTS,
+        "rdzv-backend": "c10d",
+        "rdzv-id": job.id,
+        "rdzv-endpoint": f"{first}:{job.master_port}",
+        "rdzv-conf": ",".join(f"{name}={value}" for name, value in rendezvous.items()),
+        "local-addr": node,
+    }
+    # Else ranks share the rendezvous's store, and none of them starts a second time.
+    return _process(job, node, count, flags, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+
+
+def _process(job: JobDescription, node: str, count: int, flags: Dict[str, object], env: Dict[str, str]) -> Process:
     argv = ["torchrun", *(f"--{name}={value}" for name, value in flags.items()), "--no-python"]
     return Process(
         label=f"torchrun@{node}",
         node=node,
         argv=(*argv, *job.keeper("RANK")),
         command=job.command,
-        ranks={node: ranks[node]},
+        ranks={node: count},
+        env=env,
     )
 
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 BEAT_EVERY_S = 2.0
 # The runner gives a node up after this; winding the job down must still fit into 15 s after the node's death.
-SILENT_S = 10.0
+SILENT_S = 9.0
+LOOK_EVERY_S = 1.0
 # A starter that hears nothing of the runner for so long ends all that it has.
 FENCE_S = 30.0
 

@@ -12,13 +12,14 @@ from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
 from phalanx.node.roster import Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.elastic import ElasticConductor
 from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Sequence, Set, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
     Plan = Tuple[JobDescription, Roster, Sequence[Process]]
 
@@ -61,7 +62,10 @@ class Campaign:
     def _attempt(self, plan: Plan) -> None:
         description, roster, processes = plan
         self._begin(processes, roster)
-        conductor = Conductor(self._stage, description, roster, processes, self._on_begin)
+        if description.nodes_min is None:
+            conductor = Conductor(self._stage, description, roster, processes, self._on_begin)
+        else:
+            conductor = ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
         nodes = conductor.run()
         self._remember(conductor, roster, nodes)
         outcome = {**conductor.outcome.record, "nodes": self._verdicts(nodes)}
@@ -86,8 +90,20 @@ class Campaign:
         self._attempts.append(Attempt(self._stage.output.position))
         self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), hosts=list(ranks))
 
-    def _on_begin(self) -> None:
-        self._write(state=states.RUNNING, started_at=self._state["started_at"] or time.time())
+    def _on_begin(self, nodes: List[str], processes: int) -> None:
+        started_at = self._state["started_at"] or time.time()
+        self._write(state=states.RUNNING, message="", started_at=started_at, hosts=nodes, processes=processes)
+
+    def _look(self) -> Optional[Tuple[Roster, Sequence[Process]]]:
+        """For a job that grows: the roster and what would be started on it, when there is a new one."""
+        if read_roster().generation == self._generation:
+            return None
+        try:
+            _, roster, processes = self._plan_now("")
+        except RefusedError:
+            return None  # it will be told when too few are left
+        self._generation = roster.generation
+        return roster, processes
 
     def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
         outcome, began_at = conductor.outcome, conductor.began_at
@@ -97,7 +113,7 @@ class Campaign:
             exit_code=outcome.record.get("exit_code"),
             ran_s=None if began_at is None else time.time() - began_at,
             died=outcome.died,
-            gave_up=conductor.gave_up,
+            gave_up=conductor.gave_up and not outcome.died,
         )
         # A node that answers over a new connection has lost its starter alone.
         gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}

@@ -14,7 +14,7 @@ from phalanx.node.process import RUNNER, JobDescription, Process
 from phalanx.node.roster import Roster
 from phalanx.node.runner import frames
 from phalanx.node.runner import state as states
-from phalanx.node.runner.beats import BEAT_EVERY_S
+from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
 from phalanx.node.runner.channel import Channel, command_on
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome
@@ -31,6 +31,8 @@ _ANSWER_WITHIN_S = 60.0
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
 _AFTER_TERMINATE_S = 1.0
+# mpiexec, told to end, waits for the daemon of a node that is gone.
+_GRACE_WITHOUT_NODE_S = 2.0
 # Beyond what a sweep may take by its own deadlines.
 _REPORT_WITHIN_S = 5.0
 _TAIL_LINES = 20
@@ -45,7 +47,7 @@ class Conductor:
         job: JobDescription,
         roster: Roster,
         processes: Sequence[Process],
-        on_begin: Callable[[], None],
+        on_begin: Callable[[List[str], int], None],
     ) -> None:
         self.outcome = Outcome()
         self.began_at: Optional[float] = None
@@ -147,13 +149,16 @@ class Conductor:
             return
         body = json.loads(payload)
         if kind == frames.RANK:
-            self._numbers[channel.node, number] = self._add(Member(body["label"], channel.node, True))
+            self._on_rank(channel, number, body["label"])
         elif kind == frames.EXIT:
             self._on_exit(self._numbers[channel.node, number], body["code"])
         elif kind == frames.CHECKED:
             self._on_checked(channel, body)
         elif kind == frames.REPORT:
             channel.report = body
+
+    def _on_rank(self, channel: Channel, number: int, label: str) -> None:
+        self._numbers[channel.node, number] = self._add(Member(label, channel.node, True))
 
     def _on_exit(self, number: int, code: int) -> None:
         member = self._members[number]
@@ -166,7 +171,11 @@ class Conductor:
             code = code if code < 0 and code != -signal.SIGTERM else 0
         if code != 0:
             self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code))
-            self._wind_down(0.0 if member.is_main else _ENGINE_MAY_SPEAK_S)
+            self._on_failure(member, code)
+
+    def _on_failure(self, member: Member, _code: int) -> None:
+        """A process failed, and the outcome knows it: the job is over."""
+        self._wind_down(0.0 if member.is_main else _ENGINE_MAY_SPEAK_S)
 
     def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
         channel.checked = True
@@ -187,6 +196,10 @@ class Conductor:
         how = "was lost" if channel.checked else "can't be reached"
         self._fail(f"{channel.node} {how}: {channel.error}", 1, self._witness(channel.node), NODE)
         self._forget_processes_on(channel.node)
+        self._on_loss(channel)
+
+    def _on_loss(self, _channel: Channel) -> None:
+        """A node is gone, and the outcome knows it: the job is over."""
         self._wind_down(0.0)
 
     def _inquire(self, node: str) -> None:
@@ -243,12 +256,15 @@ class Conductor:
 
     def _begin(self) -> None:
         self.began_at = time.time()
-        self._on_begin()
+        self._tell_begin()
         self._deadline = 0.0
         self._phase = self._run
         for process in self._processes:
             if not process.early:
                 self._start(process)
+
+    def _tell_begin(self) -> None:
+        self._on_begin(list(self._channels), sum(self._ranks.values()))
 
     def _check_deadline(self) -> None:
         if self._is_late():
@@ -274,7 +290,7 @@ class Conductor:
             self._engines_told = True
             self._tell_all(frames.pack(frames.TERMINATE))
             self._terminate_at = 0.0
-            self._deadline = time.monotonic() + GRACE_S
+            self._deadline = time.monotonic() + (_GRACE_WITHOUT_NODE_S if self.lost else GRACE_S)
         elif self._is_late():
             self._sweep(_AFTER_TERMINATE_S)
 
@@ -319,8 +335,8 @@ class Conductor:
         return time.monotonic() >= self._deadline
 
     def _until_deadline(self) -> float:
-        left = self._deadline - time.monotonic() if self._deadline else BEAT_EVERY_S
-        return min(BEAT_EVERY_S, max(0.0, left))
+        left = self._deadline - time.monotonic() if self._deadline else LOOK_EVERY_S
+        return min(LOOK_EVERY_S, max(0.0, left))
 
     # The end.
 

@@ -1,0 +1,106 @@
+"""One attempt at a job whose engine lives through losses: it goes on with the nodes that are left, and grows again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner import frames
+from phalanx.node.runner.beats import LOOK_EVERY_S
+from phalanx.node.runner.channel import Channel
+from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.outcome import Member
+from phalanx.node.runner.reaper import GRACE_S
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+    from phalanx.node.process import Process
+    from phalanx.node.roster import Roster
+
+    Look = Callable[[], Optional[Tuple[Roster, Sequence[Process]]]]
+
+
+class ElasticConductor(Conductor):
+    """One engine process per node; failures count only when too few of these are left.
+
+    `look` gives the roster and the processes on it whenever there is a new roster.
+    """
+
+    def __init__(self, *arguments: Any, look: Look) -> None:
+        super().__init__(*arguments)
+        assert self._job.nodes_min is not None
+        self._fewest = self._job.nodes_min
+        self._look = look
+        self._look_at = 0.0
+        self._joining: Dict[str, Process] = {}
+        self._succeeded = False
+
+    def _on_rank(self, channel: Channel, number: int, label: str) -> None:
+        # The engine has started its ranks again: what ended them before is overcome.
+        self.outcome.forgive()
+        super()._on_rank(channel, number, label)
+
+    def _on_exit(self, number: int, code: int) -> None:
+        self._succeeded = self._succeeded or (code == 0 and self._members[number].is_main)
+        super()._on_exit(number, code)
+
+    def _on_failure(self, member: Member, code: int) -> None:
+        if not member.is_main:
+            return
+        self.gave_up = self.gave_up or code > 0
+        self._go_on_or_end()
+
+    def _lose(self, channel: Channel) -> None:
+        # That one who was to join can't be reached takes nothing away from the job.
+        if self._joining.pop(channel.node, None) is None:
+            super()._lose(channel)
+
+    def _on_loss(self, _channel: Channel) -> None:
+        self._go_on_or_end()
+
+    def _go_on_or_end(self) -> None:
+        if self._phase != self._run or self._has_too_few():
+            self._wind_down(0.0)
+        elif not self._succeeded:
+            # Ranks may wait for ever for one that is gone without a word: so their engines start them again.
+            self._tell_all(frames.pack(frames.KICK))
+
+    def _has_too_few(self) -> bool:
+        return not self._succeeded and len(self._running) < self._fewest
+
+    def _run(self) -> None:
+        if not self._running and self._succeeded:
+            self.outcome.forgive()
+        elif time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            self._grow()
+        super()._run()
+
+    def _grow(self) -> None:
+        found = self._look() if not self._succeeded else None
+        if not found:
+            return
+        self._roster, processes = found
+        for process in processes:
+            channel = self._channels.get(process.node)
+            if channel is None or channel.closed:
+                self._invite(process)
+
+    def _invite(self, process: Process) -> None:
+        self._inquiries.pop(process.node, None)
+        self._ranks[process.node] = process.ranks[process.node]
+        self._joining[process.node] = process
+        self._open(process.node)
+
+    def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
+        process = self._joining.pop(channel.node, None)
+        if process is None:
+            super()._on_checked(channel, body)
+            return
+        channel.checked = True
+        if body["problem"] or self._phase != self._run:
+            channel.send(frames.pack_json(frames.END, {"grace_s": GRACE_S}))
+            return
+        self._start(process)
+        self._tell_begin()
