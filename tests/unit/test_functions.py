@@ -102,6 +102,17 @@ def test_an_exception_is_the_answer_and_is_in_the_log(local):
     assert "ValueError: no such head" in log_lines(local, made)
 
 
+def test_a_late_function_does_not_bring_its_deleted_log_group_back(local):
+    logs = local.client("logs")
+    logs.create_log_group(logGroupName="ours")
+    made = function(local, "def handler(event, context): return 1", LoggingConfig={"LogGroup": "ours"})
+    assert result(local, made) == 1
+    assert logs.describe_log_streams(logGroupName="ours")["logStreams"]
+    logs.delete_log_group(logGroupName="ours")
+    assert result(local, made) == 1
+    assert logs.describe_log_groups(logGroupNamePrefix="ours")["logGroups"] == []
+
+
 @pytest.mark.cluster  # AWS's shortest timeout is a second
 def test_a_function_that_takes_too_long_is_killed(local, monkeypatch):
     monkeypatch.setattr("phalanx.localcloud.environment.START_ALLOWANCE_S", 0.0)

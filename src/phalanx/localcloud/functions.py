@@ -193,14 +193,20 @@ def _exists(function: LambdaFunction) -> bool:
 
 
 def _write_log(function: LambdaFunction, stream: str, request_id: str, outcome: Outcome, seconds: float) -> None:
-    """Into /aws/lambda/NAME, framed as Lambda does it."""
+    """Into /aws/lambda/NAME, or the group of its LoggingConfig, framed as Lambda does it.
+
+    AWS makes a missing group with the rights of the function's role. The roles of our stacks have none for it
+    (docs/aws-behaviour.md 1.22), so a group that was configured and is gone stays gone.
+    """
+    backend, group = function.logs_backend, function.logs_group_name
+    if group != f"/aws/lambda/{function.function_name}" and group not in backend.groups:
+        return
     lines = [
         f"START RequestId: {request_id} Version: $LATEST",
         *outcome.log.splitlines(),
         f"END RequestId: {request_id}",
         f"REPORT RequestId: {request_id} Duration: {seconds * 1000:.2f} ms Memory Size: {function.memory_size} MB",
     ]
-    backend, group = function.logs_backend, function.logs_group_name
     now_ms = int(time.time() * 1000)
     backend.ensure_log_group(group)
     if stream not in backend.groups[group].streams:
