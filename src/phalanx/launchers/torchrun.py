@@ -20,7 +20,7 @@ _RENDEZVOUS = {"last_call_timeout": "5", "keep_alive_interval": "3", "keep_alive
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One torchrun per node, with a static rendezvous on the first one, or (--nodes) one that lets nodes come and go."""
+    """One torchrun per node, with a static rendezvous on the first; with --nodes, one that lets nodes come and go."""
     job = replace(job, command=_command(job.command))
     if job.nodes_min is not None:
         return _elastic(job, roster)
