@@ -263,6 +263,19 @@ def test_ready_is_beside_the_heads_group(document):
     }
 
 
+def test_workers_go_before_what_their_shutdown_needs(document):
+    """A deletion runs the other way round: an NFS mount that does not answer would hold every worker up."""
+    needed = {"MountTarget", "StorageFromWorkers", "PrivateRoute", "PrivateSubnetRoutes", "WorkersFromHead"}
+    assert needed <= closure(document, "WorkersGroup")
+
+
+def test_the_function_is_started_by_launches_of_the_head_alone(document):
+    assert document["Resources"]["FunctionSubscription"]["Properties"]["FilterPolicy"] == {
+        "AutoScalingGroupName": [{"Fn::Sub": "${AWS::StackName}-head"}],
+        "Event": ["autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"],
+    }
+
+
 def test_public_addresses_go_before_their_gateway(document):
     assert "GatewayAttachment" in closure(document, "HeadAddress")
     assert "GatewayAttachment" in closure(document, "NatGateway")

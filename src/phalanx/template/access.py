@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
+from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan import Plan
 from phalanx.template.names import CLUSTER_TAG, arn, cluster_tag, tags
@@ -12,6 +12,8 @@ from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 _NFS_PORT = 2049
+# EC2 is one of the few services whose principal has China's suffix there.
+_EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
@@ -99,16 +101,16 @@ def _egress(title: str, out_of: str, target: str) -> ec2.SecurityGroupEgress:
 
 def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
     return (
-        _role("HeadRole", "ec2", [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
-        _role("WorkerRole", "ec2", [*_membership_of_worker(), *_every_node()]),
-        _role("FunctionRole", "lambda", [*_address_of_head(), _logs()]),
+        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
+        _role("WorkerRole", _EC2, [*_membership_of_worker(), *_every_node()]),
+        _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs()]),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
 
 
-def _role(title: str, service: str, statements: list[dict[str, Any]]) -> iam.Role:
-    trusted = {"Effect": "Allow", "Principal": {"Service": f"{service}.amazonaws.com"}, "Action": "sts:AssumeRole"}
+def _role(title: str, service: str | If, statements: list[dict[str, Any]]) -> iam.Role:
+    trusted = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return iam.Role(
         title,
         AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},

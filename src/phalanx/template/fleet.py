@@ -11,7 +11,7 @@ from phalanx.plan import Plan
 from phalanx.spec_checks import packed_boot
 from phalanx.template import userdata
 from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
-from phalanx.template.rendezvous import HEAD_NEEDS, handle_name
+from phalanx.template.rendezvous import HEAD_NEEDS, WORKERS_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 JOB_USER = "phalanx"
@@ -52,6 +52,7 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         MinSize="0",
         MaxSize=Ref("Nodes"),
         TerminationPolicies=["NewestInstance"],
+        DependsOn=list(WORKERS_NEED),
     )
 
 

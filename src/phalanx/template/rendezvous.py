@@ -15,16 +15,11 @@ READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
 MESSAGES_KEPT_S = 24 * 3600
 
+WORKERS_NEED = ("PrivateRoute", "PrivateSubnetRoutes", "MountTarget", *RULES)
+"""What must outlive the workers too: a node whose shared directory does not answer takes minutes to shut down."""
 HEAD_NEEDS = (
-    *("PublicRoute", "PublicSubnetRoutes", "PrivateRoute", "PrivateSubnetRoutes", *RULES),
-    *(
-        "MountTarget",
-        "HeadQueuePolicy",
-        "QueueSubscription",
-        "FunctionSubscription",
-        "FunctionPermission",
-        "WorkersGroup",
-    ),
+    *("PublicRoute", "PublicSubnetRoutes", "WorkersGroup"),
+    *("HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
 """What must stand before the head boots and that nothing in its launch template refers to."""
 
@@ -80,8 +75,10 @@ def _table() -> dynamodb.Table:
 
 
 def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResource]:
-    # The function cares for the head alone: a thousand workers must not start it (docs/aws-behaviour.md 3.23, 8).
-    only_head = {"AutoScalingGroupName": [HEAD_GROUP]}
+    # The function cares for the head alone, and for its beginning: a thousand workers must not start it, nor Auto
+    # Scaling's test of the notification, nor the head's end (docs/aws-behaviour.md 3.4, 3.23, 8).
+    launches = [f"autoscaling:EC2_INSTANCE_{event}" for event in ("LAUNCH", "LAUNCH_ERROR")]
+    only_head = {"AutoScalingGroupName": [HEAD_GROUP], "Event": launches}
     return (
         sns.Topic("FleetTopic", Tags=cluster_tag()),
         _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
