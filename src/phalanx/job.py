@@ -210,7 +210,7 @@ class Job:
                     silent_since = time.monotonic()
                     for event in decoder.feed(data):
                         yield JobStatus.from_record(event) if isinstance(event, dict) else event
-                if connection.end() == 0 or (deadline and time.monotonic() > deadline):
+                if (deadline and time.monotonic() > deadline) or connection.end() == 0:
                     return
                 failure = connection.last_words()
             finally:

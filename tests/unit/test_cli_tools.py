@@ -1,0 +1,147 @@
+"""get, put, forward, ls and completion, as typed."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from fake_cloud import FakeCloud
+from fake_nodes import FakeCluster
+
+from phalanx import cli, clouds
+from phalanx.cli.carrying import Meter, size
+from phalanx.cloud import StackState
+from phalanx.cluster import Cluster
+from phalanx.job import Job, JobSpec, submit
+from phalanx.transfer import Copied, Moved
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    """Types a command line in a directory with a cluster `demo`; gives (status, out, err)."""
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def type_line(*words):
+        status = cli.execute(list(words))
+        return status, *capsys.readouterr()
+
+    return type_line
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch, phalanx):
+    fake = FakeCluster(tmp_path)
+    Cluster("demo", "aws", "us-east-1", "arn", "54.0.0.1", fake.shared, nodes=4).save()
+    monkeypatch.setattr(Cluster, "remote", lambda *_: fake.remote())
+    return fake
+
+
+@pytest.fixture
+def job(cluster, tmp_path) -> Job:
+    (tmp_path / "code").mkdir()
+    job = submit(cluster, JobSpec(("sh", "-c", "echo 1 > loss"), "exec", 1, directory=tmp_path / "code", name="first"))
+    job.wait(20)
+    return job
+
+
+def test_results_come_home_by_job_or_from_the_newest(phalanx, job, tmp_path):
+    home = tmp_path / "here"
+    assert phalanx("get", "loss")[:2] == (0, f"{home}/loss\n")
+    assert phalanx("get", "first", "loss", "new/")[0] == 0
+    assert (home / "new/loss").read_text() == "1\n"
+    assert phalanx("get", f"{job.directory}/work/loss", "again")[0] == 0
+    assert (home / "again").read_text() == "1\n"
+
+
+def test_what_get_can_t_bring_is_told(phalanx, job):
+    status, _, err = phalanx("get", "first", "los")
+    assert (status, "holds loss" in err) == (1, True)
+    status, _, err = phalanx("get", "loss", "there")
+    assert "Of two words the first is the job: `phalanx get JOB loss there`" in err
+    assert phalanx("get", "first", "loss", "a", "b")[0] == 2
+    assert "is outside of" in phalanx("get", "first", "../../../x")[2]
+
+
+def test_data_go_over_and_their_place_is_told(phalanx, cluster, tmp_path):
+    (tmp_path / "here/data").mkdir()
+    (tmp_path / "here/data/a").write_text("a")
+    (tmp_path / "here/data/out").symlink_to("/etc")
+    status, out, err = phalanx("put", "data", "sets/")
+    assert (status, out) == (0, f"{cluster.shared}/sets/data\n")
+    assert "left out: out" in err
+
+
+def test_progress_is_shown_after_two_seconds_only(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    meter = Meter()
+    meter(Moved(1 << 20, 4 << 20))
+    assert capsys.readouterr().err == ""
+    now[0] += 2.5
+    meter(Moved(2 << 20, 4 << 20))
+    assert capsys.readouterr().err == "2.0 MiB of 4.0 MiB, 50 %, 819.2 KiB/s\n"
+    meter.end(Copied("/efs/x", 2, 4 << 20, tuple("abcdefg")))
+    assert "left out: 2 more of these" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "text"), [(12, "12 bytes"), (3 << 29, "1.5 GiB")])
+def test_sizes_are_for_people(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize("ports", ["x", "0", "70000", "1:2:3", "80:"])
+def test_ports_that_are_none_are_told(phalanx, cluster, ports):
+    status, _, err = phalanx("forward", ports)
+    assert (status, "is neither PORT nor PORT:PORT" in err) == (2, True)
+
+
+def test_a_port_that_is_taken_is_told(phalanx, cluster):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, _, err = phalanx("forward", str(taken.getsockname()[1]))
+    assert (status, "can't be had" in err) == (1, True)
+
+
+def test_ls_tells_of_every_cluster_what_its_cloud_says(phalanx, monkeypatch, tmp_path):
+    assert "This machine knows no cluster" in phalanx("ls")[2]
+    fake = FakeCloud()
+    stack_id = fake.put("one", "CREATE_COMPLETE")
+    monkeypatch.setattr(clouds, "get", lambda name, region: fake)
+    Cluster("one", "aws", "us-east-1", stack_id, "54.0.0.1", nodes=2, created_s=1.0).save()
+    Cluster("two", "local", "us-east-1", "arn:x").save()
+    Cluster("three", "aws", "eu-west-1").save()
+    (tmp_path / "state/clusters/broken").mkdir()
+    (tmp_path / "state/clusters/broken/cluster.json").write_text("{")
+    rows = {row["cluster"]: row for row in json.loads(phalanx("ls", "--json")[1])}
+    assert rows["one"]["state"] == "CREATE_COMPLETE"
+    assert (rows["two"]["state"], rows["three"]["state"]) == ("gone", "never made")
+    assert rows["broken"]["state"].startswith("unknown: ")
+    assert isinstance(fake.describe_stack(stack_id), StackState)
+    assert "CREATE_COMPLETE" in phalanx("ls")[1]
+
+
+def completed(words: str, monkeypatch, capsys) -> list[str]:
+    """What bash is offered after `phalanx WORDS` and Tab."""
+    monkeypatch.setenv("_PHALANX_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"phalanx {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    with pytest.raises(SystemExit):
+        cli.cli.main(prog_name="phalanx", complete_var="_PHALANX_COMPLETE")
+    return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines() if line]
+
+
+def test_tab_completes_clusters_and_nodes_from_what_is_kept_here(cluster, monkeypatch, capsys):
+    Cluster("deep", "aws", "us-east-1").save()
+    assert completed("status -c de", monkeypatch, capsys) == ["deep", "demo"]
+    assert completed("ssh -c demo w", monkeypatch, capsys) == ["worker2", "worker3", "worker4"]
+    assert completed("forward -c demo --node h", monkeypatch, capsys) == ["head"]
+    assert completed("ssh -c nobody w", monkeypatch, capsys) == []
+    assert "exec" in completed("ex", monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_tab_completes_jobs_only_over_an_open_connection(cluster, job, monkeypatch, capsys, connected):
+    monkeypatch.setattr(type(cluster.remote()), "connected", lambda _: connected, raising=False)
+    assert completed("logs -c demo 2", monkeypatch, capsys) == ([job.id] if connected else [])

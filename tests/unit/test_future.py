@@ -1,0 +1,70 @@
+"""Jobs as futures, on nodes that are this machine (see fake_nodes)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+
+import pytest
+from fake_nodes import FakeCluster
+
+from phalanx.future import JobFailed, JobFuture
+from phalanx.job import Job, JobSpec, JobState, submit
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a shell script as a job on two nodes."""
+    cluster = FakeCluster(tmp_path)
+    (tmp_path / "code").mkdir()
+    started: list[Job] = []
+
+    def submit_script(script: str) -> JobFuture:
+        spec = JobSpec(("sh", "-c", script), "exec", directory=tmp_path / "code")
+        started.append(submit(cluster, spec, detach=True))
+        return JobFuture(started[-1])
+
+    yield submit_script
+    for job in started:
+        if not job.status().state.final:
+            job.stop()
+
+
+def test_a_result_tells_how_it_went_and_what_each_rank_wrote(start):
+    future = start("echo out $RANK; echo err >&2")
+    result = future.result(timeout=20)
+    assert (result.state, result.exit_code, result.verified) == (JobState.SUCCEEDED, 0, True)
+    assert [verdict.node for verdict in result.nodes] == ["deeplearning-worker1", "deeplearning-worker2"]
+    assert result.output(1, "stdout") == "out 1\n"
+    assert sorted(result.output(stream="stdout").splitlines()) == ["out 0", "out 1"]
+    assert future.exception() is None
+    assert (future.done(), future.running(), future.cancelled(), future.cancel()) == (True, False, False, False)
+
+
+def test_a_failure_is_raised_with_its_result_and_last_lines(start):
+    future = start("echo so sad; exit 3")
+    with pytest.raises(JobFailed, match=r"ended with exit code 3\n  \| so sad") as caught:
+        future.result(20)
+    assert caught.value.result.exit_code == 3
+    assert isinstance(future.exception(), JobFailed)
+
+
+def test_waiting_has_an_end_and_the_job_goes_on(start):
+    future = start("sleep 60")
+    began = time.monotonic()
+    with pytest.raises(concurrent.futures.TimeoutError, match=future.id):
+        future.result(timeout=0.3)
+    assert time.monotonic() - began < 5
+    assert future.running()
+    assert future.cancel()
+    assert future.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result()
+
+
+def test_a_callback_is_called_when_it_has_ended(start):
+    called = threading.Event()
+    future = start("true")
+    future.add_done_callback(lambda ended: called.set() if ended is future and ended.done() else None)
+    assert called.wait(20)

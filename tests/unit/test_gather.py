@@ -1,0 +1,76 @@
+"""One command on all nodes at once."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from fake_cloud import roster
+
+from phalanx import cli
+from phalanx.cluster import Cluster
+from phalanx.errors import ClusterError
+from phalanx.gather import gather
+from phalanx.remote import Completed, ConnectionLost, Remote
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """A cluster of three whose nodes answer at once, but worker 2 (slow and failing); what each was asked, as whom."""
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Cluster("demo", "aws", "us-east-1", "arn", "54.0.0.1", "/efs", admin_user="ubuntu").save()
+    seen: list[tuple[str, str, str]] = []
+
+    def run(remote, command, *, timeout_s, check, input=None):
+        seen.append((remote.host, remote.user, command))
+        if command == "gone" and remote.host == "deeplearning-worker3":
+            raise ConnectionLost("can't log in to deeplearning-worker3: it does not answer")
+        if remote.host == "deeplearning-worker2":
+            time.sleep(0.05)
+            return Completed(3, b"", b"no such thing\n")
+        return Completed(0, remote.host.encode() + b"\n", b"")
+
+    monkeypatch.setattr(Cluster, "roster", lambda _: roster(3))
+    monkeypatch.setattr(Remote, "run", run)
+    return seen
+
+
+def test_every_node_has_a_verdict_in_the_roster_s_order(asked):
+    verdicts = list(gather(Cluster.load("demo"), "gone"))
+    assert [(v.node, v.status, v.ok) for v in verdicts] == [
+        ("deeplearning-worker1", 0, True),
+        ("deeplearning-worker2", 3, False),
+        ("deeplearning-worker3", None, False),
+    ]
+    assert "does not answer" in verdicts[2].error
+
+
+def test_sudo_goes_through_the_image_s_own_user(asked):
+    list(gather(Cluster.load("demo"), "id -u; echo 'x'", nodes=["head"], sudo=True))
+    host, user, command = asked[0]
+    assert (host, user) == ("deeplearning-master", "ubuntu")
+    assert command == """sudo -n sh -c 'id -u; echo '"'"'x'"'"''"""
+
+
+def test_an_unknown_node_is_told_before_anything_runs(asked):
+    with pytest.raises(ClusterError, match="no node 'worker9'"):
+        list(gather(Cluster.load("demo"), "true", nodes=["head", "worker9"]))
+    assert asked == []
+
+
+def test_the_command_shows_each_node_s_output_under_its_verdict(asked, capfd):
+    assert cli.execute(["exec", "--", "ls", "-l"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "deeplearning-master\ndeeplearning-worker3\n"
+    assert "deeplearning-worker2: status 3 after" in err
+    assert "no such thing" in err
+    assert {command for _, _, command in asked} == {"ls -l"}
+
+
+def test_the_command_has_json_and_ends_well_when_all_did(asked, capsys):
+    assert cli.execute(["exec", "--json", "--node", "head", "--", "true"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["stdout"] == "deeplearning-master\n"
+    assert cli.execute(["exec"]) == 2
+    assert "there is no command to run" in capsys.readouterr().err

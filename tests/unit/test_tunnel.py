@@ -1,0 +1,125 @@
+"""Programs on the head that live as long as somebody holds them, on a head that is this machine (see fake_nodes)."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster
+
+from phalanx.errors import ClusterError
+from phalanx.tunnel import PortTakenError, Program, Service, forward, notebook, require_free, tensorboard
+
+SERVER = f"""#!{sys.executable}
+import http.server, os, subprocess, sys
+subprocess.Popen(["setsid", "env", "-i", "sleep", "4713"])
+class Token(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(os.environ["TOKEN"].encode())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Token).serve_forever()
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    cluster = FakeCluster(tmp_path)
+    add(cluster, "server", SERVER)
+    return cluster
+
+
+@pytest.fixture
+def service(cluster):
+    service = Service(cluster, Program("server", ("server", "{port}"), "server", {"TOKEN": "swordfish"}))
+    yield service
+    service.close()
+
+
+def add(cluster, name, text):
+    path = cluster.root / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def sleepers() -> str:
+    return subprocess.run(["pgrep", "-f", "^sleep 4713"], capture_output=True, text=True).stdout
+
+
+def test_it_answers_on_a_port_and_ends_with_all_that_it_started(service):
+    port = service.start()
+    assert urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).read() == b"swordfish"
+    assert sleepers()
+    arguments = b"".join(p.read_bytes() for p in Path("/proc").glob(f"{service._process.pid}/cmdline"))
+    assert b"swordfish" not in arguments
+    assert not service.ended()
+    ended = service.end()
+    assert (ended.status, ended.left) == (None, ())
+    assert not sleepers()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_it_ends_when_its_holder_is_gone(service):
+    service.start()
+    # What ssh does when the process at its other end was killed.
+    service._process.stdin.close()
+    deadline = time.monotonic() + 10
+    while sleepers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not sleepers()
+
+
+def test_a_program_that_is_not_there_is_told_with_the_way_to_it(cluster):
+    missing = Service(cluster, tensorboard("/efs"))
+    with pytest.raises(ClusterError, match="'tensorboard' is not on the head") as caught:
+        missing.start()
+    missing.close()
+    assert "pip install --user tensorboard" in caught.value.hint
+
+
+def test_a_program_that_fails_is_told_with_its_last_words(cluster):
+    add(cluster, "jupyter", "#!/bin/sh\necho no such extension: $*; exit 5\n")
+    failing = Service(cluster, notebook("/efs", "token"))
+    with pytest.raises(ClusterError, match=r"no such extension: notebook --no-browser --ServerApp.ip=127\.0\.0\.1"):
+        failing.start()
+    failing.close()
+
+
+def test_a_port_that_is_taken_is_told(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} of this machine can't be had") as caught:
+            require_free(port)
+        assert "phalanx forward 18888:8888" in caught.value.hint
+
+
+class FakeForward:
+    host = "deeplearning-master"
+
+    def __init__(self, script):
+        self._script = script
+
+    def forward(self, local_port, port, said):
+        pipe = subprocess.PIPE
+        return subprocess.Popen(["sh", "-c", self._script], stdin=pipe, stdout=pipe, stderr=said)
+
+
+def test_a_forward_that_ssh_refuses_is_told_in_ssh_s_words():
+    refused = FakeForward("echo 'bind: Cannot assign requested address' >&2; exit 255")
+    with pytest.raises(ClusterError, match="Cannot assign requested address"), forward(refused, free_port(), 1):
+        pass
+
+
+def test_a_forward_ends_with_its_block():
+    with forward(FakeForward("echo ready; exec cat"), free_port(), 1) as connection:
+        assert connection.poll() is None
+    assert connection.poll() is not None
