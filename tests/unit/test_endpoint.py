@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -56,7 +57,14 @@ def write(url, pid):
 
 @pytest.fixture
 def daemon():
-    process = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(60)"])
+    """A process with the command line of a local cloud, which holds its lock and does nothing."""
+    lock = endpoint.state() / "lock"
+    code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
+    words = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
+    process = subprocess.Popen([sys.executable, "-IS", "-c", code, *words])
+    while not endpoint._is_locked():
+        assert process.poll() is None
+        time.sleep(0.005)
     yield process
     process.kill()
     process.wait()
@@ -81,9 +89,9 @@ def test_a_running_one_is_found_and_asked(served):
 
 
 def test_none_is_found_without_a_record_or_with_that_of_a_dead_process(daemon):
-    assert endpoint.find() is None
     daemon.kill()
     daemon.wait()
+    assert endpoint.find() is None
     write("http://127.0.0.1:9", daemon.pid)
     assert endpoint.find() is None
     with pytest.raises(endpoint.NotRunning):
@@ -117,12 +125,42 @@ def test_one_that_does_not_answer_is_killed_by_force_alone(daemon):
 
 
 def test_it_is_started_and_waited_for(monkeypatch):
+    monkeypatch.setattr(endpoint, "_words", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
     record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
     record |= {"dial": "d", "state": "s"}
     path = endpoint.state() / "endpoint.json"
     monkeypatch.setattr(endpoint, "_serve_argv", lambda: ["sh", "-c", f"echo '{json.dumps(record)}' > {path}"])
     endpoint.begin()
     assert endpoint.wait().pid == os.getpid()
+
+
+def test_a_stranger_that_was_given_the_number_of_a_dead_one_is_left_alone():
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        write("http://127.0.0.1:9", stranger.pid)
+        assert endpoint.find() is None
+        assert not endpoint.stop(force=True)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x"}', '{"pid": 1}', "\udcff"])
+def test_a_damaged_record_is_as_good_as_none(text):
+    (endpoint.state() / "endpoint.json").write_text(text, errors="surrogateescape")
+    assert endpoint.find() is None
+    assert not endpoint.stop()
+
+
+def test_one_whose_record_is_lost_is_told_and_ended_by_force(daemon, monkeypatch):
+    monkeypatch.setattr(endpoint, "START_TIMEOUT_S", 0.05)
+    for ask in (endpoint.find, endpoint.stop):
+        with pytest.raises(LocalCloudError, match=r"endpoint.json is lost(.|\n)*phalanx local stop --force"):
+            ask()
+    threading.Timer(0.05, daemon.wait).start()
+    assert endpoint.stop(force=True)
+    assert endpoint.find() is None
 
 
 def test_one_that_can_t_start_says_why(monkeypatch):

@@ -44,11 +44,8 @@ def stop(force: bool) -> None:
     """Stop it and wait until no process of it is left."""
     from phalanx.clouds import endpoint
 
-    if endpoint.find_process() is None:
-        say("The local cloud is not running.")
-        return
-    endpoint.stop(force)
-    say("The local cloud has stopped.")
+    stopped = endpoint.stop(force)
+    say("The local cloud has stopped." if stopped else "The local cloud is not running.")
 
 
 def _print(answer: dict[str, Any]) -> None:

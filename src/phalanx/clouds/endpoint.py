@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -22,6 +23,7 @@ from phalanx.errors import LocalCloudError
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 20.0
+_PROGRAM = b"phalanx.localcloud"
 
 
 class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
@@ -61,7 +63,7 @@ def state() -> Path:
 
 def find() -> Endpoint | None:
     """The running local cloud, or None. Raises LocalCloudError when its process lives and does not answer."""
-    endpoint = find_process()
+    endpoint = find_process() or _starting_or_ending()
     if endpoint is None:
         return None
     try:
@@ -80,6 +82,19 @@ def find_process() -> Endpoint | None:
     """The record of a local cloud whose process lives, whether it answers or not."""
     endpoint = _recorded()
     return endpoint if endpoint is not None and _alive(endpoint.pid) else None
+
+
+def _starting_or_ending() -> Endpoint | None:
+    """One that holds the lock without a record soon writes it or ends. Raises LocalCloudError when it does neither."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while _is_locked():
+        endpoint = find_process()
+        if endpoint is not None:
+            return endpoint
+        if time.monotonic() > deadline_s:
+            raise _unrecorded()
+        time.sleep(0.02)
+    return None
 
 
 def running() -> Endpoint:
@@ -133,11 +148,11 @@ def status() -> dict[str, Any]:
     return _request(running(), "GET", "/status")[1]
 
 
-def stop(force: bool = False) -> None:
-    """End the local cloud and wait until its process is gone; raises StacksLeft unless `force`."""
-    endpoint = find_process()
+def stop(force: bool = False) -> bool:
+    """End the local cloud and wait until its process is gone; False when none ran. Raises StacksLeft unless `force`."""
+    endpoint = find_process() or (None if force else _starting_or_ending())
     if endpoint is None:
-        return
+        return force and _kill_unrecorded()
     try:
         code, answer = _request(endpoint, "POST", "/stop", {"force": force})
     except OSError:
@@ -145,6 +160,7 @@ def stop(force: bool = False) -> None:
     if code == 409:
         raise StacksLeft([str(stack.get("name", stack)) for stack in answer.get("stacks", [])])
     _wait_gone(endpoint)
+    return True
 
 
 def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
@@ -155,6 +171,27 @@ def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
         os.kill(endpoint.pid, signal.SIGKILL)
     (state() / "endpoint.json").unlink(missing_ok=True)
     return 200
+
+
+def _kill_unrecorded() -> bool:
+    """End what holds the lock without a record; nothing but its command line tells that it is ours."""
+    found = _is_locked()
+    for pid in _processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    while _is_locked():
+        if time.monotonic() > deadline_s:
+            raise _unrecorded()
+        time.sleep(0.02)
+    return found
+
+
+def _unrecorded() -> LocalCloudError:
+    return LocalCloudError(
+        f"a local cloud runs (it holds {state() / 'lock'}), but its record endpoint.json is lost or damaged",
+        "`phalanx local stop --force` ends it, and its clusters with it.",
+    )
 
 
 def _wait_gone(endpoint: Endpoint) -> None:
@@ -171,19 +208,42 @@ def _wait_gone(endpoint: Endpoint) -> None:
 def _recorded() -> Endpoint | None:
     try:
         record = json.loads((state() / "endpoint.json").read_text())
-    except (OSError, ValueError):
+        known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
+        return Endpoint(**{**known, "pid": int(record["pid"]), "warnings": tuple(record.get("warnings", ()))})
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+        # Cut off by a full disk or a crash: as good as none, and the lock still tells whether one runs.
         return None
-    known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
-    return Endpoint(**{**known, "warnings": tuple(record.get("warnings", ()))})
 
 
 def _alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that nobody has reaped yet does not."""
+    """Whether it runs and is a local cloud: its number may have passed to another program (a zombie has no words)."""
+    return _PROGRAM in _words(pid)
+
+
+def _words(pid: int) -> list[bytes]:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _processes() -> list[int]:
+    """The processes of the local cloud of this state directory, by their command line."""
+    place = os.fsencode(state().absolute())
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _PROGRAM in (words := _words(pid)) and place in words]
+
+
+def _is_locked() -> bool:
+    """Whether a process of the local cloud lives: it holds the lock from before its record until its end."""
+    try:
+        with (state() / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    return fields[0] not in ("Z", "X")
+    return False
 
 
 def _request(
@@ -204,7 +264,7 @@ def _request(
 
 def _serve_argv() -> list[str]:
     binds = [word for path in _visible_in_nodes() for word in ("--bind", str(path))]
-    serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state())]
+    serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
     return [*serve, *binds, "--path", f"{sys.prefix}/bin", *_mode()]
 
 
