@@ -71,6 +71,14 @@ def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_pat
     assert not (tmp_path / "phalanx.yaml").exists()
 
 
+def test_a_state_directory_that_can_t_be_used_is_told_with_the_way_out(phalanx, cloud, tmp_path):
+    (tmp_path / "state").write_text("a file")
+    assert phalanx("up") == 1
+    assert f"error: {tmp_path}/state/clusters/demo" in phalanx.err
+    assert "PHALANX_STATE_DIR names another place" in phalanx.err
+    assert "Error" not in phalanx.err
+
+
 def test_a_group_of_commands_without_one_shows_its_help(phalanx):
     assert phalanx("local") == 2
     assert phalanx.err.startswith("Usage: ")

@@ -88,8 +88,20 @@ def execute(arguments: list[str]) -> int:
         return 141
     except PhalanxError as error:
         return _tell(error, _debugging(context))
+    except OSError as error:
+        # A state directory that can't be written, a full disk, a program that is missing: no fault of phalanx.
+        if not error.filename:
+            return _tell_unexpected(error, _debugging(context))
+        hint = "PHALANX_STATE_DIR names another place for what phalanx keeps." if _is_state(error.filename) else ""
+        return _tell(PhalanxError(f"{error.filename}: {error.strerror}", hint), _debugging(context))
     except Exception as error:
         return _tell_unexpected(error, _debugging(context))
+
+
+def _is_state(path: str | bytes) -> bool:
+    from phalanx.cluster import state_directory
+
+    return os.fsdecode(path).startswith(str(state_directory()))
 
 
 def _debugging(context: click.Context | None) -> bool:
