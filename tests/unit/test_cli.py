@@ -71,6 +71,19 @@ def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_pat
     assert not (tmp_path / "phalanx.yaml").exists()
 
 
+def test_a_plan_and_a_template_for_aws_need_no_credentials_offline(phalanx, tmp_path, monkeypatch):
+    monkeypatch.setattr(clouds, "get", lambda name, region: pytest.fail("the cloud was asked"))
+    text = "name: demo\ncloud: aws\nregion: eu-west-1\nnodes: 2\nssh_from: 203.0.113.7/32\n"
+    (tmp_path / "phalanx.yaml").write_text(text)
+    assert phalanx("plan", "--offline", "--json") == 0
+    assert json.loads(phalanx.out)["zone"] == "eu-west-1a"
+    assert phalanx("template", "--offline") == 0
+    assert json.loads(phalanx.out)["Parameters"]["Zone"]["Default"] == "eu-west-1a"
+    (tmp_path / "phalanx.yaml").write_text(text + "type: x9.huge\n")
+    assert phalanx("plan", "--offline") == 2
+    assert "the sizes of x9.huge are not known here" in phalanx.err
+
+
 def test_a_state_directory_that_can_t_be_used_is_told_with_the_way_out(phalanx, cloud, tmp_path):
     (tmp_path / "state").write_text("a file")
     assert phalanx("up") == 1

@@ -8,22 +8,24 @@ import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
-from phalanx.cli.planning import planned
+from phalanx.cli.planning import offline_option, planned
 
 
 @click.command("plan")
 @file_option
 @json_option
+@offline_option
 @debug_option
-def command(file: Path, as_json: bool) -> None:
+def command(file: Path, as_json: bool, offline: bool) -> None:
     """Show what `up` would make: machines, zone, image, cost an hour, warnings. Changes nothing.
 
     \b
     Examples:
       phalanx plan
       phalanx plan -f big.yaml --json
+      phalanx plan --offline            # without an AWS account
     """
-    plan = planned(file)
+    plan = planned(file, offline)
     if as_json:
         print_json(plan.as_dict())
     else:

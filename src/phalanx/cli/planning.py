@@ -5,20 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from phalanx import clouds
 
 if TYPE_CHECKING:
-    from phalanx.plan import Plan
+    from phalanx.plan import Facts, Plan
+    from phalanx.spec import ClusterSpec
+
+offline_option = click.option(
+    "--offline", is_flag=True, help="Ask no cloud (no credentials): sizes as known here, the region's zone a."
+)
 
 
-def planned(file: Path) -> Plan:
-    """The plan that `up` would carry out now."""
+def planned(file: Path, offline: bool = False) -> Plan:
+    """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
     from phalanx.plan import make_plan
     from phalanx.spec import load
 
     spec = load(file)
+    return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
+
+
+def _facts(spec: ClusterSpec) -> Facts:
     cloud = clouds.get(spec.cloud, spec.region)
     try:
-        return make_plan(spec, cloud.facts(spec, ""))
+        return cloud.facts(spec, "")
     finally:
         cloud.stop_if_idle()
+
+
+def _offline_facts(spec: ClusterSpec) -> Facts:
+    from phalanx.errors import SpecError
+    from phalanx.plan import offline_facts
+
+    facts = offline_facts(spec)
+    if facts is None:
+        raise SpecError(f"type: the sizes of {spec.type} are not known here", "Leave out --offline, to ask the cloud.")
+    return facts

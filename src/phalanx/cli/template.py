@@ -8,25 +8,27 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.options import debug_option, file_option
-from phalanx.cli.planning import planned
+from phalanx.cli.planning import offline_option, planned
 from phalanx.errors import SpecError
 
 
 @click.command("template")
 @file_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it into this file.")
+@offline_option
 @debug_option
-def command(file: Path, output: Path | None) -> None:
+def command(file: Path, output: Path | None, offline: bool) -> None:
     """Print the CloudFormation document, byte for byte what `up` sends. It stands alone: the console takes it too.
 
     \b
     Examples:
       phalanx template > cluster.json
       phalanx template -o cluster.json
+      phalanx template --offline        # for the console, without credentials here; check the zone there
     """
     from phalanx.template import synthesize
 
-    text = synthesize(planned(file))
+    text = synthesize(planned(file, offline))
     if output is None:
         click.echo(text, nl=False)
         return
