@@ -262,3 +262,13 @@ def test_metadata_facts_are_for_the_address_that_asks(local):
     assert facts.credentials()["AccessKeyId"] != credentials["AccessKeyId"]
     assert find(vpc, "10.0.1.200") is None
     assert find("vpc-other", made["PrivateIpAddress"]) is None
+
+
+def test_a_role_that_ec2_may_not_assume_is_told_to_the_instance(local):
+    _, (subnet,) = local.network()
+    profile = local.profile(local.role("lambda.amazonaws.com"))
+    made = run(local, subnet, IamInstanceProfile={"Name": profile})
+    facts = ec2.lookup(local.context)(made["VpcId"], made["PrivateIpAddress"])
+    assert facts is not None
+    answer = facts.credentials()
+    assert (answer["Code"], "trust policy" in answer["Message"]) == ("AssumeRoleUnauthorizedAccess", True)

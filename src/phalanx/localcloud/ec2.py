@@ -76,10 +76,18 @@ def _facts(context: Context, instance: Instance) -> InstanceFacts:
         image_id=instance.image_id,
         public_address=instance.public_ip,
         role_name=role.name if role else None,
-        credentials=lambda: credentials.for_instance(context, instance),
+        credentials=lambda: _credentials(context, instance),
         tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
     )
+
+
+def _credentials(context: Context, instance: Instance) -> dict[str, str]:
+    """AWS answers with a document in both cases, so that the instance can read why it got none."""
+    try:
+        return credentials.for_instance(context, instance)
+    except credentials.AssumeRoleError as refusal:
+        return {"Code": "AssumeRoleUnauthorizedAccess", "Message": f"EC2 cannot assume the role. {refusal}"}
 
 
 def _metadata_tags(instance: Instance) -> dict[str, str]:
