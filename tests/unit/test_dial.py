@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from unlucky import Unlucky
 
-from phalanx.localcloud import dial
+from phalanx.localcloud import dial, dialer
 from phalanx.localcloud.dialer import Dialer
 
 PROGRAM = dial.__file__
@@ -40,9 +41,9 @@ def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
             raise ConnectionRefusedError(111, "Connection refused")
         return socket.create_connection(answering.getsockname(), timeout_s)
 
-    dialer = Dialer(deep / "dial.sock", _locate, connect)
+    made = Dialer(deep / "dial.sock", _locate, connect)
     yield deep / "dial.sock"
-    dialer.close()
+    made.close()
 
 
 def _run(path: Path, host: str, port: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,6 +76,18 @@ def test_a_refusal_is_one_line(path: Path, host: str, port: str, words: str) -> 
 def test_without_a_local_cloud_it_says_so(tmp_path: Path) -> None:
     done = _run(tmp_path / "dial.sock", "i-1", "22")
     assert (done.returncode, "does not answer" in done.stderr) == (1, True)
+
+
+def test_a_failed_accept_does_not_make_it_deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = dialer._bind
+    monkeypatch.setattr(dialer, "_bind", lambda path: Unlucky(bind(path)))
+    made = Dialer(tmp_path / "dial.sock", _locate, lambda *_: socket.socket())
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(5)
+        asking.connect(str(tmp_path / "dial.sock"))
+        asking.sendall(b"i-2 22\n")
+        assert b"belongs to no running instance" in asking.recv(4096)
+    made.close()
 
 
 def test_only_the_owner_may_dial(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -23,6 +22,7 @@ from moto.awslambda.models import lambda_backends
 from moto.ec2.models import ec2_backends, instance_types
 from moto.efs.models import efs_backends
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
+from unlucky import Unlucky
 
 from phalanx.localcloud import lifecycle, moto_setup, parameters
 from phalanx.localcloud.context import Context
@@ -206,29 +206,13 @@ except lifecycle.CannotStart as reason:
     assert done.stdout.endswith(f"localcloud.log signal {signal.SIGTERM}\n")
 
 
-class Unlucky:
-    """A listening socket whose first accept() finds no descriptor left."""
-
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.failed = False
-
-    def accept(self) -> object:
-        if not self.failed:
-            self.failed = True
-            raise OSError(errno.EMFILE, "Too many open files")
-        return self._socket.accept()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._socket, name)
-
-
 def test_a_failed_accept_does_not_make_it_deaf():
     def app(_environ, start_response):
         start_response("204 No Content", [])
         return []
 
-    server, listener = HttpServer(app, socket.create_server(("127.0.0.1", 0))), Unlucky()
+    server = HttpServer(app, socket.create_server(("127.0.0.1", 0)))
+    listener = Unlucky(socket.create_server(("127.0.0.1", 0)))
     server.attach(listener)  # type: ignore[arg-type]
     with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=5) as answer:
         assert (answer.status, listener.failed) == (204, True)

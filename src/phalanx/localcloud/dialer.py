@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ Connect = Callable[[str, str, int, float], socket.socket]
 _CONNECT_TIMEOUT_S = 10.0
 _REQUEST_TIMEOUT_S = 5.0
 _BACKLOG = 512
+_ACCEPT_PAUSE_S = 0.05
 
 
 class Dialer:
@@ -26,9 +28,13 @@ class Dialer:
         self._locate = locate
         self._connect = connect
         self._listener = _bind(path)
+        self._closed = False
         threading.Thread(target=self._accept, name="dialer", daemon=True).start()
 
     def close(self) -> None:
+        self._closed = True
+        # a thread that waits in accept() is not woken by close()
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._path.unlink(missing_ok=True)
 
@@ -37,7 +43,11 @@ class Dialer:
             try:
                 asking, _address = self._listener.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                # no descriptor left, or a client that gave up: that must not make us deaf
+                time.sleep(_ACCEPT_PAUSE_S)
+                continue
             threading.Thread(target=self._serve, args=(asking,), name="dial", daemon=True).start()
 
     def _serve(self, asking: socket.socket) -> None:

@@ -134,8 +134,12 @@ class NodeRunner:
             message, fds = received
             if "exit" in message:
                 threading.Thread(target=self.on_exit, args=(message["exit"],), daemon=True).start()
-            elif (future := self._waiting.get(message["id"])) is not None:
+            elif (future := self._waiting.pop(message["id"], None)) is not None:
                 future.set_result((message, fds))
+            else:
+                # too late: nobody waits any more, and nobody would close these
+                for fd in fds:
+                    os.close(fd)
         for future in list(self._waiting.values()):
             future.set_exception(NodeError("the supervisor is gone"))
 
