@@ -72,8 +72,10 @@ class Functions:
         try:
             failed = self._run(function, event).failed
         except Exception:
-            log.exception("function %s could not be run", function.function_name)
             failed = True
+            # One that was deleted meanwhile has lost its role and its files.
+            if _exists(function):
+                log.exception("function %s could not be run", function.function_name)
         if failed and attempt < len(RETRY_DELAYS_S) and _exists(function):
             self.context.clock.call_later(RETRY_DELAYS_S[attempt], self.run_async, function, event, attempt + 1)
 
