@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.localcloud.clock import Clock, RealClock
+from phalanx.localcloud.nodes.machine import API_URL
 
 if TYPE_CHECKING:
     from phalanx.localcloud.nodes import NodeRunner
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ADMIN = "admin"
-API_ADDRESS = "169.254.1.1"
-API_PORT = 4566
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Context:
     runner: NodeRunner
     state: Path
     url_host: str
-    url_nodes: str = f"http://{API_ADDRESS}:{API_PORT}"
+    url_nodes: str = API_URL
     account: str = "123456789012"
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)

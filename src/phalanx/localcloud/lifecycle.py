@@ -167,12 +167,12 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> i
     from phalanx.localcloud import server
     from phalanx.localcloud.nodes import start_supervisor
 
-    site = server.Site(options.state.resolve(), mode, os.getpid(), warnings)
+    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings)
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
-            server.serve(site, runner, listener, lambda: _say(says, READY))
+            server.serve(daemon, runner, listener, lambda: _say(says, READY))
         except Exception as error:
             _say(says, str(error).encode())
             raise

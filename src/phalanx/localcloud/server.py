@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.localcloud import moto_setup
-from phalanx.localcloud.context import ADMIN, API_ADDRESS, API_PORT, Context
+from phalanx.localcloud.context import ADMIN, Context
+from phalanx.localcloud.lifecycle import ENDPOINT_FILE
+from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
 
 if TYPE_CHECKING:
     from phalanx.localcloud.cloudformation.engine import Engine
@@ -24,14 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 IDLE_S = 30.0
-IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80
-ENDPOINT_FILE = "endpoint.json"
 DIAL_SOCKET = "dial.sock"
 
 
 @dataclass(frozen=True)
-class Site:
-    """What the starting process knows of this local cloud. `pid` is the daemon's, as this machine counts."""
+class Daemon:
+    """What the starting process knows of this local cloud. `pid` is its own, as this machine counts."""
 
     state: Path
     mode: str
@@ -87,10 +87,10 @@ class VpcDoors:
         self._runner.remove_vpc(vpc_id)
 
 
-def serve(site: Site, runner: NodeRunner, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Runs the API until it is stopped; `ready` is called when endpoint.json is there."""
     url = "http://{}:{}".format(*listener.getsockname()[:2])
-    context = Context(runner=runner, state=site.state, url_host=url)
+    context = Context(runner=runner, state=daemon.state, url_host=url)
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     moto_setup.install()
@@ -99,13 +99,13 @@ def serve(site: Site, runner: NodeRunner, listener: socket.socket, ready: Callab
 
     app, engine = api.build(context)
     idle = IdleWatch(context, lambda: any(not stack.gone for stack in engine.stacks), stopped.set)
-    controls = control.Control(context, engine, admin.secret_access_key, site.mode, site.pid, stopped.set)
+    controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, daemon.pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
     context.spawn(moto_setup.preload, context.account)
-    _write_endpoint(site, url, admin.access_key_id, admin.secret_access_key)
+    _write_endpoint(daemon, url, admin.access_key_id, admin.secret_access_key)
     ready()
     stopped.wait()
-    _end(site, context, engine)
+    _end(daemon, context, engine)
 
 
 def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
@@ -133,19 +133,19 @@ def _own_address() -> socket.socket:
     return socket.create_server((API_ADDRESS, API_PORT), backlog=128)
 
 
-def _write_endpoint(site: Site, url: str, key_id: str, secret: str) -> None:
+def _write_endpoint(daemon: Daemon, url: str, key_id: str, secret: str) -> None:
     document = {
         "url": url,
-        "pid": site.pid,
-        "mode": site.mode,
+        "pid": daemon.pid,
+        "mode": daemon.mode,
         "access_key_id": key_id,
         "secret_access_key": secret,
-        "dial": str(site.state / DIAL_SOCKET),
-        "state": str(site.state),
-        "accounts_separated": site.mode != "single",
-        "warnings": list(site.warnings),
+        "dial": str(daemon.state / DIAL_SOCKET),
+        "state": str(daemon.state),
+        "accounts_separated": daemon.mode != "single",
+        "warnings": list(daemon.warnings),
     }
-    path = site.state / ENDPOINT_FILE
+    path = daemon.state / ENDPOINT_FILE
     beside = path.with_suffix(".new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -153,12 +153,12 @@ def _write_endpoint(site: Site, url: str, key_id: str, secret: str) -> None:
     beside.rename(path)
 
 
-def _end(site: Site, context: Context, engine: Engine) -> None:
-    (site.state / ENDPOINT_FILE).unlink(missing_ok=True)
+def _end(daemon: Daemon, context: Context, engine: Engine) -> None:
+    (daemon.state / ENDPOINT_FILE).unlink(missing_ok=True)
     left = [stack.name for stack in engine.stacks if not stack.gone]
     if left:
         log.warning("stopped with stacks: %s", ", ".join(left))
     context.stop()
     for node in context.runner.nodes():
         context.runner.kill(node.instance_id)
-    shutil.rmtree(site.state / "efs", ignore_errors=True)
+    shutil.rmtree(daemon.state / "efs", ignore_errors=True)

@@ -1,11 +1,4 @@
-"""Process 1 of the local cloud: forks nodes, keeps their networks, reports their ends. Single-threaded on purpose.
-
-starter                      writes the uid maps, waits          (the host's namespaces)
-└── outer                    makes the namespaces                (dies with the starter)
-    └── supervisor           process 1 of a pid namespace        (dies with outer, and all below with it)
-        ├── API process      serve_api(NodeRunner, listener)
-        └── node             process 1 of its own namespaces, one per machine
-"""
+"""Process 1 of the local cloud: forks nodes, keeps their networks, reports their ends. Single-threaded on purpose."""
 
 from __future__ import annotations
 
