@@ -1,0 +1,211 @@
+"""People's tools and secrets on four real nodes: files, ports, plain ssh, one command everywhere, Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from conftest import PHALANX, Terminal
+
+pytestmark = pytest.mark.cluster
+
+SECRET = "swordfish 'in' $water"
+PIECE = "rdfish 'in"  # no command line of this test spells it out
+SERVER = """#!/usr/bin/env python3
+import http.server, subprocess, sys
+subprocess.Popen(["setsid", "env", "-i", "sleep", "4714"])
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = (), launcher: str = "exec") -> str:
+    """A job that succeeds; its id."""
+    cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words)
+    return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]["id"]
+
+
+def environment(cluster: Terminal, **more: str) -> dict[str, str]:
+    return {**os.environ, "PHALANX_STATE_DIR": str(cluster.state), **more}
+
+
+def start(cluster: Terminal, *words: str) -> subprocess.Popen[str]:
+    """A command that stays until it is interrupted."""
+    return subprocess.Popen(
+        [str(PHALANX), *words],
+        cwd=cluster.directory,
+        env=environment(cluster),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("http"):
+            return line.strip()
+    raise AssertionError("".join(said))
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def test_results_come_home_and_data_go_over(cluster, tmp_path):
+    (tmp_path / "train.sh").write_text("mkdir -p ck/$RANK; head -c 3000000 /dev/urandom > ck/$RANK/model.pt\n")
+    job = run(cluster, tmp_path, "sh", "train.sh")
+    home = cluster.phalanx("get", job, "ck", str(tmp_path / "home")).stdout.strip()
+    sums = cluster.on("head", f"cd /efs/.phalanx/jobs/{job}/work/ck && sha256sum */model.pt")
+    assert (
+        subprocess.run(["sha256sum", "-c"], input=sums, cwd=home, text=True, stdout=subprocess.DEVNULL).returncode == 0
+    )
+    assert cluster.phalanx("put", home, "sets/one", check=False).returncode == 0
+    assert cluster.on("worker3", "cd /efs/sets/one && sha256sum */model.pt") == sums
+    refused = cluster.phalanx("get", job, "../../../../etc/passwd", check=False)
+    assert (refused.returncode, "is outside of" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi"])
+def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launcher):
+    (tmp_path / "use.sh").write_text('printf %s "$TOKEN" | wc -c\nuntil [ -e /efs/looked ]; do sleep 0.1; done\n')
+    words = ["run", "--directory", str(tmp_path), "--launcher", launcher, "-n", "4", "-N", "1", "--secret", "TOKEN"]
+    typed = subprocess.Popen(
+        [str(PHALANX), *words, "--", "sh", "use.sh"],
+        cwd=cluster.directory,
+        env=environment(cluster, TOKEN=SECRET),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert typed.stdout
+    lines = [typed.stdout.readline() for _ in range(4)]
+    # As root: every process's arguments, and every file that a node wrote. `[r]` keeps the search from finding itself.
+    pattern = PIECE.replace("r", "[r]", 1).replace("'", ".")
+    arguments = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
+    files = f"grep -rlE '{pattern}' /efs /var/log /run /tmp /opt /etc /home 2>/dev/null"
+    assert set(outputs(cluster, "--sudo", arguments)) == {"0\n"}
+    assert set(outputs(cluster, "--sudo", files)) == {""}
+    # As another user: whatever ps tells about environments.
+    seen = cluster.phalanx("ssh", "--admin", "worker2", "--", f"ps auxewww | grep -c '{pattern}'", check=False).stdout
+    separated = json.loads((cluster.state / "clusters/contract/cluster.json").read_text())["accounts_separated"]
+    assert not separated or seen == "0\n"
+    cluster.on("head", "touch /efs/looked")
+    said, _ = typed.communicate(timeout=60)
+    assert [line.split("] ")[1] for line in lines] == [f"{len(SECRET)}\n"] * 4, said
+    assert SECRET not in said
+    assert set(outputs(cluster, "--sudo", files)) == {""}
+    cluster.on("head", "rm /efs/looked")
+
+
+def outputs(cluster: Terminal, *words: str) -> list[str]:
+    """What a command printed on each node."""
+    *options, command = words
+    done = cluster.phalanx("exec", "--json", *options, "--", command, check=False)
+    return [verdict["stdout"] for verdict in json.loads(done.stdout)]
+
+
+def test_one_command_everywhere_has_a_verdict_for_each_node(cluster):
+    done = cluster.phalanx("exec", "--", "test $(hostname) != $(head -1 /opt/deeplearning/workers); hostname")
+    assert len(set(done.stdout.split())) == 4
+    assert done.stderr.count(": ok after") == 4
+    assert set(outputs(cluster, "--sudo", "id -u")) == {"0\n"}
+    failed = cluster.phalanx(
+        "exec", "--node", "worker2", "--node", "head", "--", '[ -n "$(hostname -I)" ]; exit 7', check=False
+    )
+    assert failed.returncode == 1
+    assert failed.stderr.count(": status 7 after") == 2
+
+
+def test_plain_ssh_scp_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
+    (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
+    (tmp_path / "file").write_text("carried")
+    flags = ["-q", "-F", str(tmp_path / "hosts")]
+    subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=30)
+    seen = subprocess.run(
+        ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=30
+    )
+    assert seen.stdout == b"carried" + cluster.on("worker3", "hostname").encode()
+    agent = subprocess.run(
+        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=30
+    )
+    assert "The agent has no identities" in agent.stdout
+
+
+def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
+    server = "nohup python3 -m http.server -b 127.0.0.1 8123 >/dev/null 2>&1 & echo $! > web.pid"
+    cluster.on("worker2", f"cd /tmp && echo hello > greeting && ({server})")
+    port = free_port()
+    cluster.on(
+        "worker2", "until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'; do :; done"
+    )
+    process = start(cluster, "forward", f"{port}:8123", "--node", "worker2")
+    address = url(process)
+    assert read(f"{address}/greeting") == b"hello\n"
+    taken = cluster.phalanx("forward", str(port), check=False)
+    assert (taken.returncode, "can't be had" in taken.stderr) == (1, True)
+    status, _ = interrupt(process)
+    assert status == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+    cluster.on("worker2", "kill $(cat /tmp/web.pid)")
+
+
+def read(address: str) -> bytes:
+    return urllib.request.urlopen(address, timeout=10).read()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_tensorboard_lives_as_long_as_the_command(cluster, tmp_path, end):
+    missing = cluster.phalanx("notebook", "--port", str(free_port()), check=False)
+    assert "'jupyter' is not on the head" in missing.stderr
+    (tmp_path / "tensorboard").write_text(SERVER)
+    (tmp_path / "tensorboard").chmod(0o755)
+    cluster.phalanx("put", str(tmp_path / "tensorboard"), "bin/")
+    cluster.on("head", "mkdir -p ~/.local/bin && ln -sf /efs/bin/tensorboard ~/.local/bin/")
+    process = start(cluster, "tensorboard", "--logdir", "/efs", "--port", str(free_port()))
+    assert b"<" in read(url(process))
+    if end == signal.SIGINT:
+        status, said = interrupt(process)
+        assert (status, "no process of it is left on the head" in said) == (0, True), said
+    else:
+        process.kill()
+        process.communicate(timeout=10)
+    deadline = time.monotonic() + 15
+    while cluster.on("head", "pgrep -f '^sleep 4714|^python3 .*bin/tensorboard' || true"):
+        assert time.monotonic() < deadline, "it outlives the command"
+
+
+def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monkeypatch):
+    import phalanx
+
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(cluster.state))
+    (tmp_path / "rank.sh").write_text("echo $RANK > made.$RANK; echo rank $RANK\n")
+    with phalanx.Cluster.open("contract") as opened:
+        future = opened.run(["sh", "rank.sh"], launcher="exec", directory=tmp_path)
+        result = future.result(timeout=30)
+        assert (result.exit_code, result.verified, result.output(2)) == (0, True, "rank 2\n")
+        assert opened.get("made.3", tmp_path / "home", job=future).bytes == 2
+        assert [verdict.ok for verdict in opened.exec(["true"])] == [True] * 4
+        assert opened.jobs()[0].id == future.id
+    assert json.loads(cluster.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
