@@ -18,6 +18,7 @@ class Memory:
     """The services of one cluster: a table, a queue and a group that do what they are told."""
 
     def __init__(self) -> None:
+        self.epoch = ""
         self.items: dict[str, dict] = {}
         self.sent: list[dict] = []
         self.deleted: list[dict] = []
@@ -31,7 +32,7 @@ class Memory:
         return dict(self.items.get(item, {}))
 
     def put(self, item: str, **attributes) -> None:
-        self.items[item] = attributes
+        self.items[item] = {**attributes, "epoch": self.epoch}
 
     def receive(self, wait_s: int) -> list[dict]:
         messages, self.sent = self.sent[:10], self.sent[10:]
@@ -46,7 +47,7 @@ class Memory:
     def set_desired(self, number: int) -> None:
         self.desired.append(number)
 
-    def terminate(self, instance_id: str) -> None:
+    def terminate(self, instance_id: str, replaced: bool) -> None:
         self.terminated.append(instance_id)
 
 
@@ -171,6 +172,7 @@ def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_
 
 def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
     first = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    first.restore()
     two = an_agent(memory, keys, tmp_path, 2)
     memory.reading = Reading(1, (two.describe().instance_id,), ())
     says_hello(two)
@@ -190,4 +192,6 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     assert worker.follow(two, two.describe())
     trusted = (tmp_path / "2/etc/ssh/phalanx/authority.pub").read_text()
     assert trusted.strip() == memory.items["authority"]["public_key"]
+    with pytest.raises(SystemExit):
+        Head(an_agent(memory, keys, tmp_path, 1, nodes=2)).restore()
     assert keys[1][0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from phalanx.node.decision import (
     ACK_TIMEOUT_S,
+    FIRST_BEAT_S,
     LAUNCH_ATTEMPTS,
     LAUNCH_PATIENCE_S,
+    LOST_S,
     RENEW_S,
     Fail,
     Group,
@@ -25,6 +27,7 @@ from phalanx.node.decision import (
 from phalanx.node.roster import Node
 
 TIMEOUT_S = 600.0
+ALWAYS = float("inf")
 NO_CAPACITY = "We currently do not have sufficient c5.large capacity"
 
 
@@ -58,6 +61,7 @@ def state(*answered: int, at: float = 1.0) -> State:
 def hear(made: State, number: int, at: float = 1.0) -> None:
     made.hellos[f"i-{number}"] = replace(machine(number), head=False)
     made.heard[f"i-{number}"] = at
+    made.beats[machine(number).address] = ALWAYS
 
 
 def group(*numbers: int, at: float = 2.0, seen: float = 0.0, refusals: int = 0, since: float = 2.0) -> Group:
@@ -104,7 +108,7 @@ class TestGathering:
         action = decide(state(4, 2, 3), policy(), 1)
         assert isinstance(action, Publish)
         assert names(action) == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
-        assert action.roster.missing == () and not action.shrink and action.drop == ()
+        assert action.roster.missing == () and action.desired is None and action.drop == ()
 
     def test_no_news_is_waited_for(self):
         assert decide(state(), policy(), 0) is None
@@ -128,7 +132,7 @@ class TestGathering:
         assert isinstance(action, Publish)
         assert action.roster.missing[0].name == "deeplearning-worker4"
         assert "i-4 never said hello in 600 s" in action.roster.missing[0].reason
-        assert action.drop == ("i-4",) and action.shrink
+        assert action.drop == ("i-4",) and action.desired == 2
 
     def test_the_time_of_a_late_launch_begins_when_it_is_seen(self):
         made = state(2, 3)
@@ -152,7 +156,7 @@ class TestLaunchFailures:
         action = decide(made, policy(), now)
         assert isinstance(action, Publish)
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
-        assert action.shrink and action.drop == ()
+        assert action.desired == 2 and action.drop == ()
 
     def test_below_the_minimum_it_fails_at_once(self):
         made = state(2)
@@ -258,6 +262,7 @@ class TestConclusion:
         assert action.roster.generation == 2
         assert "did not acknowledge generation 1" in action.roster.missing[0].reason
         assert action.roster.revoked == ("host4", "user4")
+        assert action.drop == ("i-4",)
 
     def test_too_few_that_can_be_proven_is_a_failure(self):
         made = state(2)
@@ -308,7 +313,7 @@ class TestLaterLife:
         hear(made, 9, at=21)
         assert decide(made, policy(3, 1), 22) is None
 
-    def test_a_silent_member_is_not_thrown_out_for_an_ack(self):
+    def test_a_member_that_beats_is_not_thrown_out_for_an_ack(self):
         made = ready()
         made.published_at, made.acks = 100.0, {}
         assert decide(made, policy(3, 1), 101 + ACK_TIMEOUT_S) is None
@@ -333,6 +338,120 @@ class TestLaterLife:
         made = State(machine(1), 0.0, roster=ready().roster)
         made.group = group(2, 3)
         assert publish(made, policy(3, 1), 3).roster.generation == 2
+
+
+class TestSilence:
+    def test_who_beats_no_more_is_lost_and_replaced(self):
+        made = ready()
+        made.beats["10.0.1.12"] = 100.0
+        assert decide(made, policy(3, 1), 100 + LOST_S) is None
+        action = publish(made, policy(3, 1), 101 + LOST_S)
+        assert action.lost == ("i-2",) and action.drop == () and action.desired is None
+        assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 15 s"]
+        assert action.roster.revoked == ("host2", "user2")
+        made.dropped |= set(action.lost)
+        assert decide(made, policy(3, 1), 102 + LOST_S) is None
+
+    def test_who_never_beat_gets_time_to_hear_of_the_head(self):
+        made = ready()
+        del made.beats["10.0.1.12"]
+        assert decide(made, policy(3, 1), 1 + FIRST_BEAT_S) is None
+        assert isinstance(decide(made, policy(3, 1), 2 + FIRST_BEAT_S), Publish)
+
+    def test_a_newcomer_at_a_dead_node_s_address_is_not_judged_by_its_beats(self):
+        made = ready()
+        made.beats["10.0.1.12"] = 100.0
+        made.dropped |= set(publish(made, policy(3, 1), 120).lost)
+        made.group = group(3, 9, at=125)
+        hear(made, 9, at=130)
+        made.hellos["i-9"] = replace(made.hellos["i-9"], address="10.0.1.12")
+        assert names(publish(made, policy(3, 1), 131))["i-9"] == "deeplearning-worker2"
+        all_acknowledge(made)
+        made.proven |= {"i-9"}
+        assert decide(made, policy(3, 1), 135) is None
+
+
+class TestStrays:
+    def test_a_replacement_that_fails_to_boot_is_ended_and_told_once(self):
+        made = ready()
+        made.group = group(3, 9, at=20)
+        publish(made, policy(3, 1), 21)
+        made.failed["i-9"] = "boot step 'mount' failed on i-9"
+        action = publish(made, policy(3, 1), 22)
+        assert action.drop == ("i-9",) and action.lost == ()
+        assert [m.reason for m in action.roster.missing] == ["boot step 'mount' failed on i-9"]
+        made.dropped |= set(action.drop)
+        assert decide(made, policy(3, 1), 23) is None
+
+    def test_a_replacement_that_never_says_hello_is_ended(self):
+        made = ready()
+        made.group = group(3, 9, at=20, seen=20)
+        publish(made, policy(3, 1), 21)
+        action = publish(made, policy(3, 1), 21 + TIMEOUT_S)
+        assert action.drop == ("i-9",)
+        assert "i-9 never said hello in 600 s" in action.roster.missing[0].reason
+
+    def test_a_replacement_that_can_not_be_launched_is_told_in_auto_scaling_s_words(self):
+        made = ready()
+        made.group = group(3, at=20)
+        publish(made, policy(3, 1), 21)
+        made.group = group(3, at=30, refusals=LAUNCH_ATTEMPTS)
+        action = publish(made, policy(3, 1), 31)
+        assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
+        assert action.desired is None
+        assert decide(made, policy(3, 1), 32) is None
+
+
+class TestScale:
+    def test_up_asks_for_more_and_takes_them_as_they_come(self):
+        made = ready()
+        action = publish(made, policy(5, 1), 20)
+        assert action.desired == 4 and action.roster.requested == 5
+        assert [m.reason for m in action.roster.missing] == ["it is being launched"] * 2
+        made.group = group(2, 3, 4, 5, at=21)
+        hear(made, 4, at=22)
+        assert names(publish(made, policy(5, 1), 23))["i-4"] == "deeplearning-worker4"
+        hear(made, 5, at=24)
+        assert publish(made, policy(5, 1), 25).roster.missing == ()
+
+    def test_down_ends_the_highest_numbers(self):
+        made = ready(4)
+        action = publish(made, policy(2, 1), 20)
+        assert action.drop == ("i-3", "i-4") and action.desired == 1
+        assert names(action) == {"i-1": "deeplearning-worker1", "i-2": "deeplearning-worker2"}
+        assert action.roster.missing == () and action.roster.requested == 2
+        assert set(action.roster.revoked) == {"host3", "user3", "host4", "user4"}
+
+    def test_to_the_head_alone(self):
+        action = decide(ready(), policy(1, 1), 20)
+        assert isinstance(action, Publish)
+        assert len(action.roster.nodes) == 1 and action.desired == 0
+
+
+Told = tuple[str, int]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    order=st.permutations([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]),
+    again=st.lists(st.sampled_from([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]), max_size=6),
+    lost=st.sets(st.sampled_from([("hello", n) for n in (2, 3, 4)])),
+)
+def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
+    """Whatever comes in whatever order, some of it twice, some only at the next try: the same roster in the end."""
+    made, wish = State(machine(1), 0.0), policy()
+    tries: list[Told] = [*(told for told in order if told not in lost), *again, *sorted(lost), *again]
+    for at, (kind, number) in enumerate(tries, 1):
+        if kind == "hello":
+            hear(made, number, at=float(at))
+        else:
+            made.group = group(2, 3, 4, at=float(at))
+        if isinstance(decide(made, wish, float(at)), Publish):
+            publish(made, wish, float(at))
+    assert made.roster is not None and made.roster.generation == 1
+    found = {n.instance_id: n.name for n in made.roster.nodes}
+    assert found == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
+    assert made.roster.missing == () and made.roster.revoked == ()
 
 
 @settings(max_examples=300, deadline=None)

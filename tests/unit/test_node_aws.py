@@ -138,13 +138,23 @@ def test_the_queue(server, client):
 
 def test_the_table_speaks_in_plain_values(server, client):
     table = Table(client, "roster")
+    table.epoch = "000001 i-1"
     table.put("generation", number=3, head="i-1", ready=True)
-    item = json.loads(server.seen[0][3])["Item"]
+    sent = json.loads(server.seen[0][3])
+    item = sent["Item"]
     expected = {"item": {"S": "generation"}, "number": {"N": "3"}, "head": {"S": "i-1"}, "ready": {"BOOL": True}}
-    assert item == expected
+    assert item == {**expected, "epoch": {"S": "000001 i-1"}}
+    assert sent["ConditionExpression"] == "attribute_not_exists(epoch) OR epoch <= :e"
+    del item["epoch"]
     server.answers += [(200, json.dumps({"Item": item})), (200, "{}")]
     assert table.get("generation") == {"item": "generation", "number": 3, "head": "i-1", "ready": True}
     assert table.get("nothing") == {}
+
+
+def test_a_head_that_was_deposed_ends(server, client):
+    server.answers += [an_error("ConditionalCheckFailedException")]
+    with pytest.raises(SystemExit, match="another machine is head"):
+        Table(client, "roster").put("roster", generation=3)
 
 
 GROUP = """<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><AutoScalingGroups><member>
@@ -163,8 +173,8 @@ ACTIVITIES = """<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><Act
 def test_the_fleet_is_read_with_its_refusals(server, client):
     server.answers += [(200, GROUP), (200, ACTIVITIES)]
     reading = Fleet(client, "demo-workers").read()
-    refusals = (Refusal("from 2 to 3", "No capacity."), Refusal("from 0 to 3", "Launching."))
-    assert reading == Reading(3, ("i-1", "i-3"), refusals)
+    # What was refused before the last launch that succeeded is over.
+    assert reading == Reading(3, ("i-1", "i-3"), (Refusal("from 2 to 3", "No capacity."),))
 
 
 def test_a_full_fleet_has_no_need_to_explain(server, client):
@@ -175,7 +185,7 @@ def test_a_full_fleet_has_no_need_to_explain(server, client):
 
 def test_an_instance_that_is_gone_is_terminated_already(server, client):
     server.answers += [(400, "<R><Error><Code>ValidationError</Code><Message>unknown</Message></Error></R>")]
-    Fleet(client, "demo-workers").terminate("i-9")
+    Fleet(client, "demo-workers").terminate("i-9", replaced=False)
 
 
 def test_a_log_stream_may_exist_already(server, client):

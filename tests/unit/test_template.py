@@ -74,11 +74,7 @@ def test_it_fits_into_a_request(name):
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_user_data_fits_with_the_longest_values(role):
     values = {
-        "cluster": "n" * 63,
         "stack_id": "arn:aws:cloudformation:ap-southeast-1:123456789012:stack/" + "n" * 63 + "/" + "0" * 36,
-        "region": "ap-southeast-1",
-        "group": "n" * 63 + "-workers",
-        "workers_group": "n" * 63 + "-workers",
         "queue_url": "https://sqs.ap-southeast-1.amazonaws.com/123456789012/" + "q" * 80,
         "table": "t" * 100,
         "log_group": "l" * 100,
@@ -323,7 +319,7 @@ def test_only_the_head_writes_the_roster_and_reads_the_queue(document):
 
 
 def test_the_head_changes_the_workers_group_alone(document):
-    (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:SetDesiredCapacity" in s["Action"]]
+    (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:UpdateAutoScalingGroup" in s["Action"]]
     assert changes["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-workers")
 
 

@@ -19,12 +19,8 @@ from phalanx.template import userdata
 from phalanx.template.shorten import shorten, strip
 
 CONFIG = {
-    "cluster": "demo",
     "stack_id": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
-    "region": "us-east-1",
     "role": "head",
-    "group": "demo-head",
-    "workers_group": "demo-workers",
     "queue_url": "http://127.0.0.1/q",
     "table": "t",
     "log_group": "l",
@@ -34,7 +30,6 @@ CONFIG = {
     "shared": "/efs",
     "file_system": "fs-1",
     "slots": "0",
-    "job_user": "phalanx",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",
     "boot": "",
@@ -64,14 +59,13 @@ def test_references_of_the_template_are_named_inside_sub():
 
 def test_a_setting_can_not_bring_a_line_of_its_own():
     with pytest.raises(ValueError, match="line break"):
-        userdata.render({**CONFIG, "cluster": "x\nimport evil"})
+        userdata.render({**CONFIG, "shared": "x\nimport evil"})
 
 
 def test_the_payload_needs_no_quoting_and_no_escape():
-    payload = userdata.agent_payload()
-    assert not set(payload) & set("'\"\\ \n/:")
-    assert payload.count(",") == 1
-    assert json.dumps(payload) == f'"{payload}"'
+    first, stage_2 = userdata.agent_payload().split(":")
+    stage_1 = first.rpartition("#agent=")[2]
+    assert not set(stage_1 + stage_2) & set("'\"\\ \n/:,")
 
 
 def test_room_is_left_for_a_boot_script():
@@ -103,6 +97,11 @@ class Cloud(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self) -> None:
+        if self.path.endswith("/document"):
+            self.answer(
+                json.dumps(dict.fromkeys(("instanceId", "privateIp", "availabilityZone", "instanceType"), "i-1"))
+            )
+            return
         keys = {"AccessKeyId": "AKID", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
         self.answer("role" if self.path.endswith("security-credentials/") else json.dumps(keys))
 
@@ -114,7 +113,9 @@ class Cloud(BaseHTTPRequestHandler):
         self.answer("token")
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("X-Amz-Target") == "AmazonSQS.SendMessage":
+            self.signals.append(json.loads(json.loads(body)["MessageBody"]))
         xml = f'<R xmlns="http://x/"><TemplateBody>{escaped(self.template)}</TemplateBody></R>'
         self.answer("{}" if self.headers.get("X-Amz-Target") else xml)
 
@@ -168,7 +169,7 @@ def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
 def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):
     handler, url = cloud
     evil = base64.b85encode(lzma.compress(b"boot\0print('evil')")).decode()
-    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": "x," + evil}}}})
+    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": "\n#agent=x:" + evil}}}})
     done = run_user_data(sys.executable, tmp_path, url, wait_handle=f"{url}/handle")
     assert done.returncode == 1
     assert "SHA-256" in done.stdout and done.stderr == ""
@@ -178,10 +179,20 @@ def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):
 
 
 def test_a_template_without_an_agent_is_told(tmp_path, cloud):
-    _, url = cloud
+    handler, url = cloud
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stderr) == (1, "")
     assert "holds no agent" in done.stdout
+    (told,) = handler.signals
+    assert told["kind"] == "failed" and told["instance_id"] == "i-1" and "holds no agent" in told["output"]
+
+
+def test_a_setting_that_is_wrong_is_told_with_the_place(tmp_path, cloud):
+    handler, url = cloud
+    done = run_user_data(sys.executable, tmp_path, url, nodes="four", wait_handle=f"{url}/handle")
+    assert (done.returncode, done.stderr) == (1, "")
+    (signal,) = handler.signals
+    assert "ValueError" in signal["Reason"] and "settings.py" in signal["Reason"]
 
 
 SOURCE = '''

@@ -7,7 +7,7 @@ import os
 import sys
 
 from phalanx.node import loader, wire
-from phalanx.node.aws import AwsError
+from phalanx.node.aws import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 from phalanx.node.sigv4 import Request
@@ -17,12 +17,17 @@ def main(arguments: list[str]) -> int:
     """Exit code: 0, or 1 when the boot failed."""
     os.umask(0o022)
     root = os.environ.get("PHALANX_ROOT", "")
-    settings = Settings.load(f"{root}/opt/phalanx/config.json")
+    with open(f"{root}/opt/phalanx/config.json", encoding="utf-8") as file:
+        config = json.load(file)
     metadata = Metadata()
     try:
-        loader.complete(settings, metadata)
-    except (OSError, AwsError) as error:
-        return _give_up(settings, f"boot step 'agent' failed: {error}")
+        return _run(arguments, Settings.of(config), metadata, root)
+    except Exception as error:
+        return _give_up(config, metadata, error)
+
+
+def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str) -> int:
+    loader.complete(settings, metadata)
     from phalanx.node import boot, daemon  # stage 2, only now there
 
     if arguments == ["check"]:
@@ -33,13 +38,27 @@ def main(arguments: list[str]) -> int:
     return 0 if boot.boot(settings, metadata, root) else 1
 
 
-def _give_up(settings: Settings, reason: str) -> int:
-    """A head without an agent can still tell CloudFormation why."""
-    print(f"phalanx: {reason}", flush=True)
-    if settings.wait_handle:
-        content = {"Status": "FAILURE", "UniqueId": "phalanx", "Data": "", "Reason": reason[:3900]}
-        request = Request("PUT", settings.wait_handle, {}, json.dumps(content).encode())
+def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> int:
+    """Even a node without an agent can say why: a head to CloudFormation, a worker to its head."""
+    import traceback
+
+    words = str(error)
+    if not isinstance(error, (OSError, AwsError)):
+        words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    reason = words[-2000:]
+    print(f"phalanx: boot step 'agent' failed: {reason}", flush=True)
+    if config["wait_handle"]:
+        told = f"boot step 'agent' failed: {reason}"
+        content = {"Status": "FAILURE", "UniqueId": "phalanx", "Data": "", "Reason": told}
+        request = Request("PUT", config["wait_handle"], {}, json.dumps(content).encode())
         wire.insist(lambda: wire.fetch(request, 10), 60, "the signal to CloudFormation")
+    else:
+        known = metadata.identity()
+        told = {"kind": "failed", "instance_id": known.instance_id, "step": "agent", "exit": 1, "output": reason}
+        told["command"] = type(error).__name__
+        body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(told)}
+        region = config["stack_id"].split(":")[3]
+        Aws(region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL")).json("sqs", "AmazonSQS.SendMessage", body)
     return 1
 
 

@@ -13,6 +13,7 @@ _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Where the PyTorch DLAMI has its python (docs/aws-behaviour.md 5.5).
 _IMAGE_BIN = "/opt/pytorch/bin"
 SSH = "/etc/ssh/phalanx"
+ROSTER = "/opt/phalanx/roster.json"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables),
         # Last: who reads the roster may count on the rest.
-        "/opt/phalanx/roster.json": roster.to_json() + "\n",
+        ROSTER: roster.to_json() + "\n",
     }
 
 

@@ -8,7 +8,7 @@ import time
 import traceback
 from typing import Optional
 
-from phalanx.node import failure, files, worker
+from phalanx.node import contract, failure, files, worker
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.bootlog import BootLog
@@ -24,7 +24,7 @@ Wants=network-online.target
 
 [Service]
 ExecStart={sys.executable} -IS {HOME}/agent serve
-Restart=always
+Restart=on-failure
 RestartSec=5
 StandardOutput=journal+console
 
@@ -35,6 +35,7 @@ WantedBy=multi-user.target
 
 # Before another try after an error.
 _PAUSE_S = 5
+_TRIES = 2
 
 
 def start(agent: Agent) -> None:
@@ -66,7 +67,12 @@ def detach(log: str) -> bool:
 
 
 def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Agent] = None) -> None:
-    """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns."""
+    """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns.
+
+    A mistake of ours is told at once, for whoever waits for this node; the cloud's trouble, which may pass, only when
+    it keeps a node from becoming a member.
+    """
+    errors = 0
     while True:
         try:
             agent = agent or Agent(settings, metadata, root)
@@ -74,9 +80,11 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             if agent.settings.head:
                 Head(agent).serve()
             worker.serve(agent)
-        except (OSError, AwsError):
-            traceback.print_exc()  # the cloud's trouble passes
         except Exception as error:
-            failure.report(settings, agent, "agent", error)
+            traceback.print_exc()
+            errors += 1
+            may_pass = errors < _TRIES or files.read(root + contract.ROSTER)
+            if not (may_pass and isinstance(error, (OSError, AwsError))):
+                failure.report(settings, agent, "agent", error)
         agent = None
         time.sleep(_PAUSE_S)

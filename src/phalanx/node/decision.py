@@ -15,13 +15,16 @@ from phalanx.node.roster import Missing, Node, Roster, worker_name, worker_numbe
 LAUNCH_ATTEMPTS = 3
 LAUNCH_PATIENCE_S = 30.0
 ACK_TIMEOUT_S = 60.0
+# Who beats (node.beats) is lost after so long a silence; who never did, gets time to hear where the head is.
+LOST_S = 15.0
+FIRST_BEAT_S = 60.0
 # Certificates are good for 24 hours and renewed at half.
 RENEW_S = 12 * 3600.0
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What was asked for: machines in all (the head included), the fewest, and how long one may be silent."""
+    """What is asked for: machines in all (the head included), the fewest, and how long one may take to say hello."""
 
     cluster: str
     nodes: int
@@ -45,7 +48,10 @@ class Group:
 
 @dataclass
 class State:
-    """All that the head knows. `hellos`: id → node; `heard`: id → when; `failed`: id → why; `acks`: id → generation."""
+    """All that the head knows. `hellos`: id → node; `heard`: id → when; `failed`: id → why; `acks`: id → generation.
+
+    `beats`: address → when; `dropped`: instances that were told to end.
+    """
 
     me: Node
     started_at: float
@@ -53,7 +59,9 @@ class State:
     heard: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     acks: dict[str, int] = field(default_factory=dict)
+    beats: dict[str, float] = field(default_factory=dict)
     proven: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
     group: Optional[Group] = None
     roster: Optional[Roster] = None
     published_at: Optional[float] = None
@@ -62,11 +70,13 @@ class State:
 
 @dataclass(frozen=True)
 class Publish:
-    """Make this roster known. `drop`: instances that will not be nodes; `shrink`: ask for no more than there are."""
+    """Make this roster known. `drop`: instances that will not be nodes; `lost`: those that Auto Scaling is to replace;
+    `desired`: how many workers to ask for, None to leave that as it is."""
 
     roster: Roster
     drop: tuple[str, ...] = ()
-    shrink: bool = False
+    lost: tuple[str, ...] = ()
+    desired: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -95,12 +105,13 @@ def decide(state: State, policy: Policy, now: float) -> Optional[Action]:
     """The next thing to do; None: wait for news."""
     if state.roster is None:
         return None if state.signalled else _gather(state, policy, now)
-    revised = _revise(state, state.roster, now)
-    if revised is not None:
-        if not state.signalled and len(revised.nodes) < policy.minimum:
-            return Fail(_verdict(len(revised.nodes), policy, [m.reason for m in revised.missing]))
-        return Publish(revised)
-    return _conclude(state, state.roster)
+    revised = _revise(state, policy, state.roster, now)
+    if revised is None:
+        return _conclude(state, state.roster)
+    roster = revised.roster
+    if not state.signalled and len(roster.nodes) < policy.minimum:
+        return Fail(_verdict(len(roster.nodes), policy, [m.reason for m in roster.missing]))
+    return revised
 
 
 def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
@@ -118,7 +129,7 @@ def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
     hopeless = late or _given_up(state.group, now)
     expected = len(waiting) + (0 if hopeless else unlaunched)
     reasons = [state.failed[i] for i in failed]
-    reasons += [f"{i} never said hello in {policy.node_timeout_s:.0f} s" for i in silent if i not in waiting]
+    reasons += [_mute(i, policy) for i in silent if i not in waiting]
     reasons += [_launch_reason(state.group, policy)] * (unlaunched if hopeless else 0)
     if 1 + len(answered) + expected < policy.minimum:
         return Fail(_verdict(1 + len(answered), policy, reasons))
@@ -160,43 +171,88 @@ def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str]
     told = reasons[: policy.nodes - len(nodes)]
     missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(told, len(nodes) + 1))
     roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
-    return Publish(roster, drop, bool(reasons))
+    return Publish(roster, drop, desired=len(workers) if reasons else None)
 
 
-def _revise(state: State, roster: Roster, now: float) -> Optional[Roster]:
+def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optional[Publish]:
     """The next generation, if the members changed, the certificates age, or this head has just come."""
     if state.group is None and roster.requested > 1:
         return None
-    gone = {n.name: _why_gone(state, roster, n, now) for n in roster.nodes}
+    gone = {n.name: _why_gone(state, policy, roster, n, now) for n in roster.nodes}
     kept = [n for n in roster.nodes if not gone[n.name]]
     left = [n for n in roster.nodes if gone[n.name]]
     revoked = (*roster.revoked, *(key for n in left for key in (n.host_key, n.user_key)))
-    joined = _join(state, roster, kept, revoked)
-    due = state.published_at is None or now - state.published_at > RENEW_S
-    if not left and not joined and not due:
-        return None
+    joined = _join(state, policy, kept, revoked)
     nodes = tuple(sorted([*kept, *joined], key=lambda n: worker_number(n.name)))
-    taken = {n.name for n in nodes}
+    lost = tuple(n.instance_id for n in left if not n.head and _silent(state, n, now))
+    strays = _strays(state, policy, {n.instance_id: gone[n.name] for n in left}, [*nodes], now)
+    drop = tuple(i for i in strays if i not in lost)
     reasons = {m.name: m.reason for m in roster.missing} | {n.name: gone[n.name] for n in left}
-    missing = tuple(Missing(name, reasons[name]) for name in sorted(reasons, key=worker_number) if name not in taken)
-    return replace(roster, generation=roster.generation + 1, nodes=nodes, missing=missing, revoked=revoked)
+    missing = _missing(state, policy, reasons, nodes, [strays[i] for i in drop], now)
+    due = state.published_at is None or now - state.published_at > RENEW_S
+    rescaled = policy.nodes != roster.requested
+    if not (due or drop or rescaled) and (nodes, missing) == (roster.nodes, roster.missing):
+        return None
+    changes = {"requested": policy.nodes, "nodes": nodes, "missing": missing, "revoked": revoked}
+    following = replace(roster, generation=roster.generation + 1, **changes)
+    return Publish(following, drop, lost, policy.nodes - 1 if rescaled else None)
 
 
-def _why_gone(state: State, roster: Roster, node: Node, now: float) -> str:
+def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: float) -> str:
     """Why a member is one no more; "" while it is."""
+    who = node.instance_id
     if node.head:
-        return "" if node.instance_id == state.me.instance_id else f"{node.instance_id} was replaced as head"
-    if node.instance_id in state.failed:
-        return state.failed[node.instance_id]
-    if _left(state, node.instance_id):
-        return f"{node.instance_id} left the group"
+        return "" if who == state.me.instance_id else f"{who} was replaced as head"
+    if worker_number(node.name) > policy.nodes:
+        return f"the cluster was scaled to {policy.nodes}"
+    if who in state.failed:
+        return state.failed[who]
+    if _left(state, who):
+        return f"{who} left the group"
+    if _silent(state, node, now):
+        return f"{who} was silent for {LOST_S:.0f} s"
     mute = state.published_at is not None and now - state.published_at > ACK_TIMEOUT_S
-    if mute and not state.signalled and state.acks.get(node.instance_id, 0) < roster.generation:
-        return f"{node.instance_id} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
+    if mute and not state.signalled and state.acks.get(who, 0) < roster.generation:
+        return f"{who} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
     return ""
 
 
-def _join(state: State, roster: Roster, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:
+def _silent(state: State, node: Node, now: float) -> bool:
+    """True when a node beats no more. A beat from before its hello was of another machine at the same address."""
+    known = max(state.heard.get(node.instance_id, 0.0), state.started_at)
+    beat = state.beats.get(node.address, 0.0)
+    return now - beat > LOST_S if beat > known else now - known > FIRST_BEAT_S
+
+
+def _strays(state: State, policy: Policy, left: dict[str, str], nodes: list[Node], now: float) -> dict[str, str]:
+    """Instances of the group that will not be nodes, with the reason: id → why. Each is told to end once."""
+    members = {n.instance_id for n in nodes} | state.dropped
+    found = {}
+    for i, since in (state.group.instances if state.group else {}).items():
+        late = i not in state.hellos and now - since > policy.node_timeout_s
+        why = state.failed.get(i) or left.get(i) or (_mute(i, policy) if late else "")
+        if why and i not in members:
+            found[i] = why
+    return found
+
+
+def _mute(instance_id: str, policy: Policy) -> str:
+    return f"{instance_id} never said hello in {policy.node_timeout_s:.0f} s"
+
+
+def _missing(
+    state: State, policy: Policy, known: dict[str, str], nodes: tuple[Node, ...], news: list[str], now: float
+) -> tuple[Missing, ...]:
+    """The names that nobody has: the newest reasons first, then Auto Scaling's, then those known."""
+    taken = {n.name for n in nodes}
+    names = [name for name in map(worker_name, range(1, policy.nodes + 1)) if name not in taken]
+    refusals = state.group.refusals[:1] if state.group and _given_up(state.group, now) else ()
+    last = refusals[0] if refusals else ""
+    reasons = [*news, *[last] * len(names)]
+    return tuple(Missing(n, why or known.get(n, "it is being launched")) for n, why in zip(names, reasons))  # noqa: B905
+
+
+def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:
     """Newcomers with the names that are free: a new head is worker 1, the others fill the gaps from below.
 
     Who left does not come back: its keys are revoked.
@@ -204,7 +260,7 @@ def _join(state: State, roster: Roster, kept: list[Node], revoked: tuple[str, ..
     known = {n.instance_id for n in kept}
     heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
     taken = {n.name for n in kept}
-    free = [name for name in map(worker_name, range(2, roster.requested + 1)) if name not in taken]
+    free = [name for name in map(worker_name, range(2, policy.nodes + 1)) if name not in taken]
     new = [n for n in _answered(state) if n.instance_id not in known and n.host_key not in revoked]
     return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, Optional
 
-from phalanx.node import contract, outcome, proof, trust
+from phalanx.node import beats, contract, files, outcome, proof, trust
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
@@ -14,7 +15,14 @@ from phalanx.node.roster import Node, Roster
 
 _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
+# A silent node is noticed between two of these.
+_LISTEN_S = 3
+_AWAY_S = 6.0
 _PUTS_AT_ONCE = 8
+
+
+class Deposed(SystemExit):
+    """Another machine is the head by now."""
 
 
 class Head:
@@ -26,11 +34,15 @@ class Head:
         self.policy = Policy(settings.cluster, settings.nodes, settings.min, settings.node_timeout_s)
         self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster)
         self.state = State(agent.describe(), time.monotonic())
+        self.ear: Optional[beats.Ear] = None
         self._checked_at = 0.0
         self._check_s = _CHECK_FIRST_S
+        self._awake_at = time.monotonic()
 
     def serve(self) -> None:
         """Never returns."""
+        self.ear = beats.ear(self.state.me.address)
+        self.state.beats = self.ear.heard
         self.restore()
         while True:
             self.work()
@@ -38,17 +50,34 @@ class Head:
 
     def restore(self) -> None:
         """Go on where an earlier head ended; a first head asks for the workers."""
-        item = self.agent.table.get("roster")
+        table, me = self.agent.table, self.state.me.instance_id
+        known = table.get("generation")
+        if known.get("head", me) != me and files.read(self.agent.root + contract.ROSTER):
+            raise Deposed(known["head"])
+        # Of two that come at once, the one with the greater name wins: the other's writes are refused.
+        epoch = known.get("epoch", "0 ")
+        table.epoch = epoch if epoch.endswith(me) else f"{int(epoch.split()[0]) + 1:06} {me}"
+        item = table.get("roster")
+        self._read_wish()
         if item:
             self.state.roster = Roster.from_json(item["roster"])
-            self.state.signalled = bool(self.agent.table.get("generation").get("ready"))
+            self.state.signalled = bool(known.get("ready"))
         else:
             raise_workers(self.agent)
+        self._put_generation()
 
     def work(self) -> None:
         """Do all that can be done with what is known."""
-        while (action := decide(self.state, self.policy, time.monotonic())) is not None:
+        while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
+
+    def _now(self) -> float:
+        """The time; who was away for long (a machine that slept, a proof that took its time) missed beats."""
+        now, beats = time.monotonic(), self.state.beats
+        if now - self._awake_at > _AWAY_S:
+            beats.update(dict.fromkeys(list(beats), now))
+        self._awake_at = now
+        return now
 
     def perform(self, action: Action) -> None:
         if isinstance(action, Publish):
@@ -63,18 +92,14 @@ class Head:
     def listen(self) -> None:
         """Wait for messages, but not beyond the next look at the group."""
         due = self._checked_at + self._check_s
-        wait_s = min(20, max(0, round(due - time.monotonic() + 0.5))) if self._watches() else 20
-        messages = self.agent.queue.receive(wait_s)
+        messages = self.agent.queue.receive(min(_LISTEN_S, max(0, round(due - time.monotonic() + 0.5))))
         for message in messages:
             self.hear(message["Body"])
-        if self._watches() and time.monotonic() >= due:
+        if time.monotonic() >= self._checked_at + self._check_s:
             self.look()
         if messages:
             self.work()
             self.agent.queue.delete(messages)
-
-    def _watches(self) -> bool:
-        return self.policy.nodes > 1
 
     def hear(self, body: str) -> None:
         """Take in one message. What is no message of ours changes nothing."""
@@ -87,8 +112,8 @@ class Head:
                 self.state.acks[sender] = max(message["generation"], self.state.acks.get(sender, 0))
             elif kind == "failed":
                 self.state.failed[sender] = outcome.boot_failure(message)
-            elif message.get("Type") == "Notification":
-                self._checked_at = 0.0  # something happened to the fleet: look at it
+            elif kind == "wish" or message.get("Type") == "Notification":
+                self._checked_at = 0.0  # something happened to the fleet, or shall: look
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.agent.log.say(f"a message that can't be read was dropped: {error!r}")
 
@@ -104,6 +129,7 @@ class Head:
         self._checked_at = now = time.monotonic()
         self._check_s = min(_CHECK_MOST_S, self._check_s * 1.3)
         try:
+            self._read_wish()
             reading = self.agent.fleet.read()
         except AwsError as error:
             self.agent.log.say(f"the workers' group can't be read: {error}")
@@ -116,6 +142,11 @@ class Head:
         seen = {i: before.instances.get(i, now) for i in reading.instances}
         self.state.group = Group(now, seen, refusals, since)
         self.work()
+
+    def _read_wish(self) -> None:
+        """How many nodes the user wants by now (`phalanx scale`)."""
+        wish = self.agent.table.get("wish")
+        self.policy = replace(self.policy, nodes=wish.get("nodes", self.policy.nodes))
 
     def publish(self, action: Publish) -> None:
         """Sign, write each node's item, then the roster, then the generation; live by it here as well."""
@@ -149,21 +180,24 @@ class Head:
 
     def _put_generation(self) -> None:
         roster, head = self.state.roster, self.state.me
-        assert roster is not None
+        number = roster.generation if roster else 0
         self.agent.table.put(
             "generation",
-            number=roster.generation,
+            number=number,
             head=head.instance_id,
             head_address=head.address,
             ready=self.state.signalled,
         )
+        if self.ear:
+            self.ear.generation = number
 
     def _give_up(self, action: Publish) -> None:
-        """End what will not be a node, and stop Auto Scaling from trying for ever."""
-        for instance_id in action.drop:
-            self.agent.fleet.terminate(instance_id)
-        if action.shrink:
-            self.agent.fleet.set_desired(len(action.roster.nodes) - 1)
+        """End what is no node, and ask Auto Scaling for as many as can be had."""
+        for instance_id in (*action.drop, *action.lost):
+            self.agent.fleet.terminate(instance_id, replaced=instance_id in action.lost)
+            self.state.dropped.add(instance_id)
+        if action.desired is not None:
+            self.agent.fleet.set_desired(action.desired)
 
     def prove(self, nodes: tuple[Node, ...]) -> None:
         """Log in to these nodes; who does not let us in is a node no more."""
@@ -176,8 +210,7 @@ class Head:
         self.agent.log.say(f"{status}: {text}")
         outcome.signal(self.agent.settings.wait_handle, status, text)
         self.state.signalled = True
-        if self.state.roster is not None:
-            self._put_generation()
+        self._put_generation()
 
 
 def raise_workers(agent: Agent) -> None:

@@ -46,7 +46,7 @@ def _from_template(aws: Aws, settings: Settings) -> str:
 
     answer = aws.query("cloudformation", "2010-05-15", "GetTemplate", {"StackName": settings.stack_id})
     body = ElementTree.fromstring(answer).findtext(".//{*}TemplateBody", "")
-    found = re.search(r'"xz85"\s*:\s*"[^",]*,([^"]*)"', body)
+    found = re.search(r'#agent=[^:]*:([^"]*)"', body)
     if found is None:
         raise OSError(f"the template of {settings.stack_id} holds no agent")
     item = {"item": {"S": "agent"}, "packed": {"S": found[1]}}

@@ -37,6 +37,7 @@ class Table:
 
     def __init__(self, aws: Aws, name: str) -> None:
         self._aws, self._name = aws, name
+        self.epoch = ""
 
     def get(self, item: str, consistent: bool = True) -> dict[str, Any]:
         """The item's attributes, {} when there is none. Not consistent: half the price, seconds old at worst."""
@@ -44,11 +45,19 @@ class Table:
         return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
 
     def put(self, item: str, **attributes: Any) -> None:
-        attributes["item"] = item
-        self._call("PutItem", Item={name: _typed(value) for name, value in attributes.items()})
-
-    def delete(self, item: str) -> None:
-        self._call("DeleteItem", Key={"item": {"S": item}})
+        """Raises SystemExit when a later head (one of a greater `epoch`) has written the item: this one is deposed."""
+        attributes.update(item=item, epoch=self.epoch)
+        try:
+            self._call(
+                "PutItem",
+                Item={name: _typed(value) for name, value in attributes.items()},
+                ConditionExpression="attribute_not_exists(epoch) OR epoch <= :e",
+                ExpressionAttributeValues={":e": {"S": self.epoch}},
+            )
+        except AwsError as error:
+            if error.code == "ConditionalCheckFailedException":
+                raise SystemExit(f"phalanx: another machine is head: {item} is not ours to write") from error
+            raise
 
     def _call(self, action: str, **payload: Any) -> dict[str, Any]:
         return self._aws.json("dynamodb", f"DynamoDB_20120810.{action}", {"TableName": self._name, **payload})
@@ -89,13 +98,15 @@ class Fleet:
         self._aws, self._group = aws, group
 
     def set_desired(self, number: int) -> None:
-        self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
+        """Ask for so many; the largest size goes with it, for a cluster may grow beyond what it began with."""
+        self._call("UpdateAutoScalingGroup", AutoScalingGroupName=self._group, DesiredCapacity=number, MaxSize=number)
 
-    def terminate(self, instance_id: str) -> None:
-        """End an instance and lower the desired capacity by it; no error when it is gone already."""
+    def terminate(self, instance_id: str, replaced: bool) -> None:
+        """End an instance; unless it is `replaced`, lower the desired capacity by it. No error when it is gone."""
+        fewer = "false" if replaced else "true"
         try:
             self._call(
-                "TerminateInstanceInAutoScalingGroup", InstanceId=instance_id, ShouldDecrementDesiredCapacity="true"
+                "TerminateInstanceInAutoScalingGroup", InstanceId=instance_id, ShouldDecrementDesiredCapacity=fewer
             )
         except AwsError as error:
             if error.code != "ValidationError":
@@ -114,11 +125,14 @@ class Fleet:
 
     def _refusals(self) -> tuple[Refusal, ...]:
         answer = self._call("DescribeScalingActivities", AutoScalingGroupName=self._group)
-        return tuple(
-            Refusal(activity.findtext("{*}Cause", ""), _words(activity))
-            for activity in answer.iterfind(".//{*}Activities/{*}member")
-            if activity.findtext("{*}StatusCode") in ("Failed", "Cancelled")
-        )
+        found = []
+        for activity in answer.iterfind(".//{*}Activities/{*}member"):
+            status = activity.findtext("{*}StatusCode")
+            if status == "Successful":
+                break  # what failed before is over
+            if status in ("Failed", "Cancelled"):
+                found.append(Refusal(activity.findtext("{*}Cause", ""), _words(activity)))
+        return tuple(found)
 
     def _call(self, action: str, **parameters: Any) -> Any:
         from xml.etree import ElementTree  # 10 ms that only the head pays

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,12 +10,9 @@ from typing import Any
 class Settings:
     """`config.json` as the user data wrote it; all values come as texts."""
 
-    cluster: str
+    job_user = "phalanx"
     stack_id: str
-    region: str
     role: str
-    group: str
-    workers_group: str
     queue_url: str
     table: str
     log_group: str
@@ -26,20 +22,30 @@ class Settings:
     shared: str
     file_system: str
     slots: int
-    job_user: str
     ssh_public_key: str
     wait_handle: str
     boot: str
     digest: str
 
     @staticmethod
-    def load(path: str) -> Settings:
-        with open(path, encoding="utf-8") as file:
-            given = json.load(file)
+    def of(given: dict[str, str]) -> Settings:
         values: dict[str, Any] = {
             f.name: int(given[f.name]) if f.type in ("int", int) else given[f.name] for f in fields(Settings)
         }
         return Settings(**values)
+
+    @property
+    def cluster(self) -> str:
+        """The stack's name, from `arn:aws:cloudformation:<region>:<account>:stack/<name>/<uuid>`."""
+        return self.stack_id.split("/")[1]
+
+    @property
+    def region(self) -> str:
+        return self.stack_id.split(":")[3]
+
+    @property
+    def workers_group(self) -> str:
+        return self.cluster + "-workers"
 
     @property
     def head(self) -> bool:

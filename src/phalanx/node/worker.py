@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Optional
 
-from phalanx.node import contract
+from phalanx.node import beats, contract
 from phalanx.node.agent import Agent
 from phalanx.node.roster import Node, Roster
 
@@ -26,15 +26,19 @@ def serve(agent: Agent) -> None:
     began = hello_at = time.monotonic()
     hello(agent, me)
     applied: Optional[int] = None
+    beat = beats.beat()
     while True:
-        generation = agent.table.get("generation", consistent=False).get("number", 0)
+        known = agent.table.get("generation", consistent=False)
+        generation, beat.head = known.get("number", 0), known.get("head_address", "")
         if generation and generation != applied and follow(agent, me):
-            applied = generation
+            beat.generation = applied = generation
         now = time.monotonic()
         if applied is None and now - hello_at > _HELLO_AGAIN_S:
             hello_at = now
             hello(agent, me)
-        time.sleep(poll_pause_s(now - began, agent.settings.nodes, applied is not None))
+        # The head's answer to a beat ends the pause when there is news; without it the poll finds them.
+        beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, applied is not None))
+        beat.news.clear()
 
 
 def poll_pause_s(elapsed_s: float, nodes: int, settled: bool) -> float:

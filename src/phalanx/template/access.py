@@ -121,8 +121,8 @@ def _role(title: str, service: str | If, statements: list[dict[str, Any]]) -> ia
 
 def _membership_of_head() -> list[dict[str, Any]]:
     """Only the head may read the queue and write the roster."""
-    queue = ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes", "SendMessage")
-    table = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
+    queue = ("ReceiveMessage", "DeleteMessage")
+    table = ("GetItem", "PutItem")
     return [
         _allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
         _allow([f"dynamodb:{action}" for action in table], GetAtt("RosterTable", "Arn")),
@@ -131,7 +131,7 @@ def _membership_of_head() -> list[dict[str, Any]]:
 
 def _fleet_of_head() -> list[dict[str, Any]]:
     """The workers' group by its name: a reference would be a circle (role, group, role; docs/aws-behaviour.md 6)."""
-    changes = ("SetDesiredCapacity", "UpdateAutoScalingGroup", "TerminateInstanceInAutoScalingGroup")
+    changes = ("UpdateAutoScalingGroup", "TerminateInstanceInAutoScalingGroup")
     reads = ("DescribeAutoScalingGroups", "DescribeScalingActivities")
     group = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-workers")
     return [

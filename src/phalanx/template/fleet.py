@@ -14,7 +14,6 @@ from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GR
 from phalanx.template.rendezvous import HEAD_NEEDS, WORKERS_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
-JOB_USER = "phalanx"
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -114,15 +113,14 @@ def boot_mapping(plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def config(role: str, plan: Plan) -> dict[str, Any]:
-    """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data."""
+    """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data.
+
+    The stack's id tells its name, and with it the workers' group, and the region.
+    """
     boot = FindInMap("Agent", "boot", "gzip64") if plan.spec.boot else ""
     return {
-        "cluster": Ref("AWS::StackName"),
         "stack_id": Ref("AWS::StackId"),
-        "region": Ref("AWS::Region"),
         "role": role,
-        "group": HEAD_GROUP if role == "head" else WORKERS_GROUP,
-        "workers_group": WORKERS_GROUP,
         "queue_url": Ref("HeadQueue"),
         "table": Ref("RosterTable"),
         "log_group": Ref("LogGroup"),
@@ -132,7 +130,6 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "slots": Ref("Slots"),
         "shared": Ref("SharedDirectory"),
         "file_system": Ref("FileSystem"),
-        "job_user": JOB_USER,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "boot": boot,

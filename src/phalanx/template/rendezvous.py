@@ -10,6 +10,7 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 from phalanx.plan import Plan
 from phalanx.template.access import RULES
 from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP, cluster_tag
+from phalanx.template.shorten import strip
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
@@ -125,10 +126,9 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
 
 
 def function_source() -> str:
-    """The function's program without comments, docstrings (one line each) and empty lines; still readable."""
+    """The function's program without comments, docstrings and wide indents; still readable."""
     source = resources.files("phalanx.template") / "lambda_source" / "index.py"
-    lines = source.read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if line.strip() and not line.strip().startswith(("#", '"""')))
+    return strip(source.read_text(encoding="utf-8"))
 
 
 def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:

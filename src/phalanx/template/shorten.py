@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import itertools
 import keyword
 import string
@@ -20,12 +21,12 @@ def strip(source: str) -> str:
 def shorten(sources: Mapping[str, str]) -> dict[str, str]:
     """Module name → its source, stripped, with short names for what is private or local.
 
-    The modules are one program: a private name (`_x`) becomes the same everywhere. Local names and parameters that
-    no call names are shortened function by function.
+    The modules are one program: private names (`_x`) and those of its functions, classes and constants become the same
+    everywhere. Local names and parameters that no call names are shortened function by function.
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    renamer = _Renamer(_private_names(nodes), everywhere=True)
+    renamer = _Renamer(_global_names(nodes, set(sources)), everywhere=True)
     trees = {name: renamer.visit(tree) for name, tree in trees.items()}
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     for tree in trees.values():
@@ -70,6 +71,9 @@ class _Stripper(ast.NodeTransformer):
             argument.annotation = None
         return self._without_texts(node)
 
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        return _field(node)
+
     def _without_texts(self, node: Any) -> ast.AST:
         """`node` without the bare strings in its body, and with the least annotations."""
         kept = [item for item in node.body if not _is_text(item)]
@@ -84,7 +88,7 @@ def _is_text(item: ast.stmt) -> bool:
 
 
 def _field(item: ast.stmt) -> ast.stmt:
-    """A dataclass needs some annotation; only whole numbers are told by their type (node.settings)."""
+    """The least annotation: a dataclass needs some; only whole numbers are told by their type (node.settings)."""
     if isinstance(item, ast.AnnAssign) and ast.unparse(item.annotation) != "int":
         item.annotation = ast.Constant(0)
     return item
@@ -101,16 +105,35 @@ def _arguments(node: ast.FunctionDef | ast.Lambda) -> Iterator[ast.arg]:
     yield from (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))
 
 
-def _private_names(nodes: list[ast.AST]) -> dict[str, str]:
-    """Old → new for the names of ours that begin with one underscore (`os._exit` is not ours)."""
-    ours = {name for node in nodes for name in _made(node)}
-    used = Counter(name for node in nodes for name in _names(node))
+def _global_names(nodes: list[ast.AST], modules: set[str]) -> dict[str, str]:
+    """Old → new for names that only our own sources can mean: private ones, functions, classes and constants.
+
+    Not what a text mentions, a module's name, a field (it may be a key of some JSON), or a name that an object of the
+    standard library may have, too; nor those of errors, which people read.
+    """
+    made = {name for node in nodes for name in _made(node)}
+    ours = {n for n in made if n.startswith("_") and not n.startswith("__")}
+    ours |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    ours |= {n for n in made if n.isupper()}
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    private = [
-        n for n in used if n in ours and n.startswith("_") and not n.startswith("__") and len(n) > 2 and n not in texts
-    ]
+    fields = {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
+    taken = {"main"} | texts | modules | fields | _foreign(nodes)
+    used = Counter(name for node in nodes for name in _names(node))
+    chosen = [n for n in used if n in ours and len(n) > 2 and n not in taken and not n.endswith(("Error", "__"))]
     # Capitals, so that they do not take the letters that local names want.
-    return _assign(private, used, set(used), string.ascii_uppercase)
+    return _assign(chosen, used, set(used), string.ascii_uppercase)
+
+
+def _foreign(nodes: list[ast.AST]) -> set[str]:
+    """Names inside the modules that are imported here, inside their classes, and inside what is built in."""
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and n.module[:7] != "phalanx"}
+    found = [builtins, *(importlib.import_module(name) for name in sorted(imported))]
+    known = {part for name in imported for part in name.split(".")}
+    for module in found:
+        known |= set(dir(module))
+        known.update(n for kind in vars(module).values() if isinstance(kind, type) for n in dir(kind))
+    return known
 
 
 def _local_names(function: ast.FunctionDef, keywords: set[str]) -> dict[str, str]:

@@ -22,25 +22,26 @@ LIMIT_BYTES = 16_384
 
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws")
 STAGE_2 = (
-    *("account", "agent", "boot", "bootlog", "command", "contract", "daemon", "decision", "failure", "files", "head"),
-    *("mount", "outcome", "proof", "roster", "services", "trust", "worker"),
+    *("daemon", "mount", "proof", "files", "account", "boot", "trust", "contract", "command", "outcome", "roster"),
+    *("decision", "worker", "head", "agent", "services", "beats", "bootlog", "failure"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 
-Both stages together are twice what user data takes, so it carries the first one, which fetches the second.
+Both stages together are twice what user data takes, so it carries the first one, which fetches the second. Their order
+is one that packs well.
 """
 
-# A comma is not in base85's alphabet, and neither are quotes and backslashes.
-_BETWEEN = ","
+# A colon is not in base85's alphabet, nor in the script.
+_BETWEEN = ":"
 
 # The settings are comment lines `#key=value` of the script itself: no quoting that a value could break out of.
 _SCRIPT = """\
 #!/usr/bin/python3 -IS
 import base64,lzma
 s=open(__file__,encoding="utf-8").read()
-t=lzma.decompress(base64.b85decode(s.split("#agent=")[-1].strip())).decode().split("\\0")
+t=lzma.decompress(base64.b85decode(s.split("#agent=")[2].split()[0])).decode().split("\\0")
 exec(t[0])
-"""
+#agent="""
 
 # First in stage 1. It runs the agent in its own process: a second interpreter would cost every node 10 ms.
 _UNPACK = """\
@@ -55,7 +56,7 @@ for n, b in zip(t[1::2], t[2::2]):
  w(p + "/phalanx/node/" + n + ".py", b)
 m = "import sys\\nfrom phalanx.node.__main__ import main\\nsys.exit(main(sys.argv[1:]))"
 w(p + "/__main__.py", m)
-c = dict(l[1:].split("=", 1) for l in s.splitlines() if l[:1] == "#" and "=" in l)
+c = dict(l[1:].split("=", 1) for l in s.splitlines()[1:] if l[:1] == "#")
 del c["agent"]
 w(d + "config.json", json.dumps(c))
 sys.path.insert(0, p)
@@ -72,7 +73,7 @@ def user_data(config: Mapping[str, Any]) -> Base64:
     variables: dict[str, Any] = {"Agent": Select(0, stages)}
     settings = {**config, "digest": _digest()}
     lines = [f"#{key}={_inline(key, value, variables)}\n" for key, value in settings.items()]
-    return Base64(Sub(_SCRIPT + "".join(lines) + "#agent=${Agent}\n", **variables))
+    return Base64(Sub("${Agent}\n" + "".join(lines), **variables))
 
 
 def _inline(key: str, value: Any, variables: dict[str, Any]) -> str:
@@ -102,13 +103,18 @@ def rendered_size(config: Mapping[str, str]) -> int:
 
 def render(config: Mapping[str, str]) -> bytes:
     """The user data as a node receives it; for size checks and for running it without CloudFormation."""
-    settings = {**config, "digest": _digest(), "agent": _pack(STAGE_1)}
-    return (_SCRIPT + "".join(f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())).encode()
+    settings = {**config, "digest": _digest()}
+    lines = (f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())
+    return (_first_part() + "\n" + "".join(lines)).encode()
 
 
 def agent_payload() -> str:
-    """Both stages of the agent, as the template's mapping carries them; user data takes the first."""
-    return _pack(STAGE_1) + _BETWEEN + _pack(STAGE_2)
+    """Script with stage 1, then stage 2 of the agent, as the mapping carries them; user data takes the first."""
+    return _first_part() + _BETWEEN + _pack(STAGE_2)
+
+
+def _first_part() -> str:
+    return _SCRIPT + _pack(STAGE_1)
 
 
 @functools.cache
@@ -117,7 +123,7 @@ def _pack(names: tuple[str, ...]) -> str:
     sources = _shortened()
     parts = [part for name in names for part in (name, sources[name])]
     text = "\0".join([_UNPACK, *parts] if names == STAGE_1 else parts)
-    filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
+    filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0, "nice_len": 64}]
     packed = lzma.compress(text.encode(), format=lzma.FORMAT_ALONE, filters=filters)
     return base64.b85encode(packed).decode()
 

@@ -1,0 +1,63 @@
+"""Beats: a datagram from every worker to the head each 2 s, and its answer, the newest generation.
+
+Datagrams, because a thousand of them cost the head nothing and none can block another. A forged one, from inside the
+cluster's own network, could hide a death or make a worker read the table once more; it changes nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import socket
+import threading
+import time
+
+PORT = 7312
+EVERY_S = 2.0
+_ANSWER_S = 1.0
+
+
+class Ear:
+    """The head's end. `heard`: address → when (monotonic clock); `generation` is what everybody is told."""
+
+    def __init__(self, address: str) -> None:
+        self.heard: dict[str, float] = {}
+        self.generation = 0
+        self._socket = socket.socket(type=socket.SOCK_DGRAM)
+        self._socket.bind((address, PORT))
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                sender = self._socket.recvfrom(9)[1]
+                self.heard[sender[0]] = time.monotonic()
+                self._socket.sendto(b"%d" % self.generation, sender)
+            except OSError:
+                pass  # whoever it was is out of reach already
+
+
+class Beat:
+    """A worker's end: beats to the address `head`, and sets `news` while the head's generation is not ours."""
+
+    def __init__(self) -> None:
+        self.head = ""
+        self.generation = 0
+        self.news = threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as ours:
+            ours.settimeout(_ANSWER_S)
+            while True:
+                try:
+                    ours.sendto(b"", (self.head, PORT))
+                    if int(ours.recv(9)) != self.generation:
+                        self.news.set()
+                except (OSError, ValueError):
+                    pass
+                time.sleep(EVERY_S)
+
+
+# One each for a process, however often its agent begins again.
+ear = functools.lru_cache(Ear)
+beat = functools.lru_cache(Beat)
