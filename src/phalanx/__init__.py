@@ -27,6 +27,7 @@ _PUBLIC = {
     "JobFailed": "phalanx.future",
     "Result": "phalanx.future",
     "Verdict": "phalanx.gather",
+    "TransferError": "phalanx.transfer",
     "Node": "phalanx.node.roster",
     "Roster": "phalanx.node.roster",
     "PhalanxError": "phalanx.errors",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx import cluster as store
+from phalanx import ssh_hosts
 from phalanx.cloud import Cloud, SshRoute, StackState
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
@@ -184,6 +185,7 @@ class BringUp:
         route = self.cloud.ssh_route()
         ready = self._ready_record(state, roster, route)
         store.write_ssh_config(ready, read_authority(self.cloud, table), route)
+        ssh_hosts.write(ready)
         self.result = Up(ready.save(), roster, already)
 
     def _ready_record(self, state: StackState, roster: Roster, route: SshRoute) -> Cluster:

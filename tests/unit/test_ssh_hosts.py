@@ -6,11 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from clusters import spec
+from fake_cloud import FakeCloud
 
 from phalanx import cli, ssh_hosts
+from phalanx.bring_up import BringUp
 from phalanx.cloud import SshRoute
 from phalanx.cluster import Cluster, write_ssh_config
 from phalanx.errors import ClusterError
+from phalanx.remote import Remote
 
 
 @pytest.fixture
@@ -94,3 +98,12 @@ def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):
     assert "Undo: delete that line" in told.err
     assert cli.execute(["ssh-config", "--install"]) == 0
     assert "included it already" in capsys.readouterr().err
+
+
+def test_a_cluster_that_comes_up_again_is_known_to_plain_ssh_at_once(home, monkeypatch):
+    monkeypatch.setattr(Remote, "connect", lambda _: None)
+    assert list(BringUp(FakeCloud(), spec()).steps())
+    (home / ".ssh").mkdir()
+    config = home / ".ssh" / "config"
+    config.write_text(f'Include "{Cluster.load("demo").directory.parent}/*/ssh_hosts"\n')
+    assert as_ssh_reads(config, "demo-worker2")["proxyjump"] == "demo"
