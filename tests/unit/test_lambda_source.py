@@ -3,6 +3,7 @@
 import ast
 import json
 import threading
+import uuid
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
@@ -79,7 +80,9 @@ class Function:
         self.program["handler"](event(message), None)
 
     def launch(self) -> str:
-        started = self.ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType="c5.large")
+        # The local cloud's tests, in the same process, have moto refuse images that do not exist.
+        image = self.ec2.register_image(Name=f"image {uuid.uuid4()}")["ImageId"]
+        started = self.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large")
         return started["Instances"][0]["InstanceId"]
 
     def holder(self) -> str | None:
