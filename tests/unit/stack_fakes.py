@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import wsgi_clients
-from fleet_fakes import REGION, FakeClock, FakeRunner, name, until
+from fleet_fakes import ADMINISTRATOR, REGION, FakeClock, FakeRunner, name, until
 
 from phalanx.localcloud import api
 from phalanx.localcloud.cloudformation.engine import Engine
-from phalanx.localcloud.context import ADMIN, Context
+from phalanx.localcloud.context import Context
 from phalanx.localcloud.http import HttpServer
 
 TOPIC = {"Type": "AWS::SNS::Topic"}
@@ -28,6 +29,15 @@ def waits(handle: str = "Handle", **properties: Any) -> dict[str, Any]:
     return {"Type": "AWS::CloudFormation::WaitCondition", "Properties": given}
 
 
+_current: dict[str, Any] = {}
+
+
+@functools.cache
+def _client(service: str) -> Any:
+    """One for all tests: making one takes longer than most of them."""
+    return wsgi_clients.client(service, REGION, "http://local.cloud:4566", ADMINISTRATOR, lambda: _current["app"])
+
+
 @dataclass
 class Stacks:
     """The endpoint and what a test asks it."""
@@ -37,20 +47,16 @@ class Stacks:
     clock: FakeClock
     runner: FakeRunner
     app: Any
-    clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
-        """One client a service: making one takes longer than most tests."""
-        if service not in self.clients:
-            self.clients[service] = self.new_client(service)
-        return self.clients[service]
+        """The administrator's client of a service, for whichever of these answers now."""
+        _current["app"] = self.app
+        return _client(service)
 
     def new_client(self, service: str, over_http: bool = False) -> Any:
         """A client of its own, that calls the app directly or over its socket."""
-        admin = next(issued for issued in self.context.issued.values() if issued.principal == ADMIN)
-        return wsgi_clients.client(
-            service, REGION, self.context.url_host, admin, None if over_http else lambda: self.app
-        )
+        app = None if over_http else lambda: self.app
+        return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, app)
 
     def create(self, resources: dict[str, Any], **given: Any) -> str:
         """Starts a stack of these resources (or, with Outputs and the like, `sections=`); its id."""
@@ -124,14 +130,12 @@ def stacks(state: Path) -> Iterator[Stacks]:
     listener = socket.create_server(("127.0.0.1", 0))
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
-    context.issue(ADMIN)
+    context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
     app, engine = api.build(context)
     http = HttpServer(app, listener)
     made = Stacks(context, engine, clock, runner, app)
     try:
         yield made
     finally:
-        for client in made.clients.values():
-            client.close()
         http.close()
         context.stop()
