@@ -47,7 +47,12 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"]], ids=lambda a: a[0]
+    "arguments",
+    [
+        *(["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"], ["exec", "--", "true"]),
+        *(["get", "x"], ["put", "ssh"], ["forward", "47113"], ["tensorboard"], ["notebook"], ["ssh-config"]),
+    ],
+    ids=lambda a: a[0],
 )
 def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_path):
     record = tmp_path / "state/clusters/demo/cluster.json"
