@@ -1,4 +1,4 @@
-.PHONY: help setup demo test check format docs bench
+.PHONY: soak help setup demo test check format docs bench
 
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -24,6 +24,9 @@ format: setup ## Format the code and mend what ruff can mend
 
 docs: ## Write the tree of modules into docs/architecture.md
 	@scripts/tree
+
+soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (about an hour)
+	@.venv/bin/python -m benchmarks.soak
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

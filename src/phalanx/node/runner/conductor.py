@@ -189,10 +189,11 @@ class Conductor:
 
     def _lose(self, channel: Channel) -> None:
         """A starter's channel has closed, or is silent."""
-        if channel.report is not None:
+        if channel.report is None:
+            self._inquire(channel.node)
+        elif self._phase in (self._sweeping, self._over):
             return
         self.lost.add(channel.node)
-        self._inquire(channel.node)
         how = "was lost" if channel.checked else "can't be reached"
         self._fail(f"{channel.node} {how}: {channel.error}", 1, self._witness(channel.node), NODE)
         self._forget_processes_on(channel.node)

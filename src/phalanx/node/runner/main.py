@@ -49,7 +49,7 @@ def _list(words: List[str]) -> int:
 
 
 def _starter(words: List[str]) -> int:
-    from phalanx.node.runner.starter import main as serve
+    from phalanx.node.runner.guard import main as serve
 
     serve(words[0], words[1], "--head" in words)
     return 0

@@ -262,14 +262,3 @@ class Starter:
             self._drain(number)
         self._out.send(frames.pack_json(frames.REPORT, report))
         self._done_at = time.monotonic()
-
-
-def main(job_id: str, work: str, is_head: bool) -> None:
-    """Serve one job on this node over stdin and stdout; the head's sees to the final state when the runner died."""
-    os.environ.pop(MARK, None)
-    starter = Starter(job_id, work)
-    starter.run()
-    if is_head and starter.abandoned:
-        from phalanx.node.runner.settle import settle_in_background
-
-        settle_in_background(os.path.dirname(work))

@@ -17,7 +17,7 @@ RUNNER_SOCKET = "PHALANX_RUNNER"
 
 COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -42,7 +42,7 @@ def spawn(
         try:
             os.setsid()
             if die_with_parent:
-                prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if directory:
                 os.chdir(directory)
             become(argv, env, streams)
