@@ -42,7 +42,7 @@ def name(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 5.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 20.0) -> Any:
     """Waits for what another thread is about to do; the wait is milliseconds unless the code is wrong."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
