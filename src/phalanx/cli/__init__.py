@@ -22,6 +22,7 @@ COMMANDS = {
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),
         "status": ("phalanx.cli.status", "Tell the state of the cluster: nodes, address, jobs."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
+        "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),
         "put": ("phalanx.cli.put", "Take data to the shared directory."),

@@ -71,6 +71,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
         "region": cluster.region,
         "state": status,
         "requested": roster.requested if roster else None,
+        "spec_nodes": cluster.spec.get("nodes"),
         "nodes": nodes,
         "missing": missing,
         "head_address": cluster.head_address,
@@ -94,6 +95,8 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"cluster   {facts['cluster']} ({facts['cloud']}, {facts['region']})")
     say(f"state     {facts['state']}")
     say(f"nodes     {len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}")
+    if None not in (facts["requested"], facts["spec_nodes"]) and facts["requested"] != facts["spec_nodes"]:
+        say(f"scaled    {facts['requested']} nodes are asked for now; its file said {facts['spec_nodes']}")
     for missing in facts["missing"]:
         say(f"missing   {missing['name']}: {missing['reason']}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Optional, Union
 
-from phalanx.node.roster import Missing, Node, Roster, worker_name, worker_number
+from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
 
 # Auto Scaling tries a failed launch again by itself; a shortage is believed after so many attempts, or so long.
 LAUNCH_ATTEMPTS = 3
@@ -249,7 +249,7 @@ def _missing(
     refusals = state.group.refusals[:1] if state.group and _given_up(state.group, now) else ()
     last = refusals[0] if refusals else ""
     reasons = [*news, *[last] * len(names)]
-    return tuple(Missing(n, why or known.get(n, "it is being launched")) for n, why in zip(names, reasons))  # noqa: B905
+    return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
 
 
 def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:

@@ -8,6 +8,8 @@ from typing import Any, Optional
 
 VERSION = 1
 MASTER = "deeplearning-master"
+COMING = "it is being launched"
+"""The reason of a node that was asked for just now."""
 _WORKER = "deeplearning-worker"
 
 

@@ -1,0 +1,75 @@
+"""Another number of nodes: the wish goes into the roster table, where the head finds it; the head does the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from phalanx import clouds
+from phalanx.clouds.api import ApiCloud
+from phalanx.cluster import Cluster
+from phalanx.errors import ClusterError
+from phalanx.job import JOBS, list_jobs
+from phalanx.node.roster import COMING, Node, Roster, worker_number
+from phalanx.stack import read_roster
+
+
+class Scaling:
+    """One change of a cluster's size. `roster` is the newest that was read."""
+
+    def __init__(self, cluster: Cluster, nodes: int) -> None:
+        cluster.require_ready()
+        self.cluster, self.nodes = cluster, nodes
+        self.cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
+        self.roster = self._read()
+
+    def going(self) -> list[Node]:
+        """The members that a smaller cluster gives up: those with the highest numbers, never the head."""
+        return [node for node in self.roster.nodes if worker_number(node.name) > self.nodes]
+
+    def jobs_in_the_way(self) -> list[str]:
+        """Ids of running jobs that began with a node that would go."""
+        going = {node.instance_id for node in self.going()}
+        running = [job.id for job in list_jobs(self.cluster) if not job.state.final] if going else []
+        return [job for job in running if going & {node.instance_id for node in self._roster_of(job)}]
+
+    def ask(self) -> None:
+        """Write the wish, which the head reads at its next look (10 s at most), and wake it."""
+        item = {"item": {"S": "wish"}, "nodes": {"N": str(self.nodes)}}
+        self.cloud.call("dynamodb", "put_item", TableName=self.cluster.table, Item=item)
+        state = self.cloud.describe_stack(self.cluster.stack_id)
+        if state is not None and "HeadQueue" in state.outputs:
+            self.cloud.call("sqs", "send_message", QueueUrl=state.outputs["HeadQueue"], MessageBody='{"kind": "wish"}')
+
+    def follow(self, deadline_s: float) -> Iterator[Roster]:
+        """Each new generation, until nobody is waited for any more. Raises ClusterError at the deadline."""
+        end = time.monotonic() + deadline_s
+        known = -1
+        while not self.settled:
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"cluster {self.cluster.name} did not get to {self.nodes} nodes in {deadline_s:.0f} s",
+                    "`phalanx status` tells how far it is; the head goes on with it.",
+                )
+            if self.roster.generation != known:
+                known = self.roster.generation
+                yield self.roster
+            time.sleep(self.cloud.poll_interval_s)
+            self.roster = self._read()
+
+    @property
+    def settled(self) -> bool:
+        """True when the head took the wish, and each node is there or has a reason why not."""
+        return self.roster.requested == self.nodes and all(m.reason != COMING for m in self.roster.missing)
+
+    def _read(self) -> Roster:
+        roster = read_roster(self.cloud, self.cluster.table)
+        if roster is None:
+            raise ClusterError(f"cluster {self.cluster.name} has no roster", "`phalanx status` tells more.")
+        return roster
+
+    def _roster_of(self, job: str) -> Sequence[Node]:
+        path = f"{self.cluster.shared}/{JOBS}/{job}/roster.json"
+        done = self.cluster.remote().run(f"cat '{path}'", timeout_s=20, check=False)
+        return Roster.from_json(done.stdout.decode()).nodes if done.status == 0 else self.roster.nodes
