@@ -128,7 +128,7 @@ def completed(words: str, monkeypatch, capsys) -> list[str]:
     monkeypatch.setenv("COMP_WORDS", f"phalanx {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
     with pytest.raises(SystemExit):
-        cli.cli.main(prog_name="phalanx", complete_var="_PHALANX_COMPLETE")
+        cli.main()
     return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines() if line]
 
 

@@ -66,6 +66,9 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """The `phalanx` program: runs a command and ends with its exit code."""
+    if "_PHALANX_COMPLETE" in os.environ:
+        # The shell asks what could come next; click answers and exits.
+        cli.main(prog_name="phalanx")
     sys.exit(execute(sys.argv[1:]))
 
 
