@@ -1,4 +1,4 @@
-"""The starter's parent: when the starter is killed, all that it had (orphans without mark, too) falls to this and ends."""
+"""The starter's parent: when the starter is killed, all it had (orphans without a mark, too) falls to this and ends."""
 
 from __future__ import annotations
 

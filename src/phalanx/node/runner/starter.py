@@ -147,7 +147,10 @@ class Starter:
     def _terminate(self) -> None:
         for pid in self._spawned:
             if pid in self._numbers:
-                os.killpg(pid, signal.SIGTERM)
+                try:
+                    os.killpg(pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    kill(pid, signal.SIGTERM)  # it has no group of its own yet
 
     def _kick(self) -> None:
         for pid, number in self._numbers.items():
