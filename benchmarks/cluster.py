@@ -1,4 +1,4 @@
-"""A four-node local cluster of a benchmark's own, in a state directory of its own: no local cloud runs before."""
+"""A local cluster, four nodes by default, of a benchmark's own, in a state directory of its own: no local cloud runs before."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from benchmarks.measure import PHALANX, descendants, environment, seconds
 
-SPEC = "name: bench\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\n"
+SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\n"
 
 
 class BenchCluster:
     """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, nodes: int = 4) -> None:
         self.directory = root
         self.state = root / "state"
-        (root / "phalanx.yaml").write_text(SPEC)
+        (root / "phalanx.yaml").write_text(SPEC.format(nodes=nodes))
 
     def phalanx(self, *arguments: str) -> float:
         return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
@@ -49,9 +49,9 @@ class BenchCluster:
 
 
 @contextmanager
-def bench_cluster() -> Iterator[BenchCluster]:
+def bench_cluster(nodes: int = 4) -> Iterator[BenchCluster]:
     root = Path(tempfile.mkdtemp(prefix="phx-"))
-    cluster = BenchCluster(root)
+    cluster = BenchCluster(root, nodes)
     try:
         yield cluster
     finally:

@@ -1,0 +1,32 @@
+"""`phalanx up` of many local nodes, typed → ready: 64 in 20 s, 256 in 90 s. They are real nodes on this one machine.
+
+`python -m benchmarks many_nodes` takes 16 and 64; PHALANX_BENCH_NODES="64 256" chooses others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.cluster import bench_cluster
+from benchmarks.measure import Figure, repeat, show
+
+REACH_S = {64: 20.0, 256: 90.0}
+
+
+def up_once(nodes: int) -> float:
+    with bench_cluster(nodes) as cluster:
+        taken_s = cluster.up()
+        cluster.down()
+    return taken_s
+
+
+def figures() -> Iterator[Figure]:
+    for nodes in map(int, os.environ.get("PHALANX_BENCH_NODES", "16 64").split()):
+        values = repeat(partial(up_once, nodes), 1)
+        yield Figure(f"up typed → ready, local cloud not running, {nodes} nodes", values, reach=REACH_S.get(nodes))
+
+
+if __name__ == "__main__":
+    show(list(figures()))
