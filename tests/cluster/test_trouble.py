@@ -1,0 +1,135 @@
+"""What users and machines do to phalanx: odd words, bytes that are no text, a cloud that hangs, no sshd."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import PHALANX, assert_nothing_is_left, descendants, make_terminal
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: trouble\ncloud: local\nnodes: 1\n"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="hides a program from phalanx in a mount namespace")
+
+
+@pytest.fixture
+def code(tmp_path):
+    """A directory of code; with the options of `run` that take it."""
+
+    def write(text):
+        (tmp_path / "rank.py").write_text(text)
+        return ["--directory", str(tmp_path), "--launcher", "exec"]
+
+    return write
+
+
+@pytest.fixture
+def alone():
+    """A user with a local cloud of their own, which must be gone at the end."""
+    made = make_terminal(SPEC)
+    yield made
+    made.phalanx("local", "stop", "--force", check=False)
+    shutil.rmtree(made.state.parent, ignore_errors=True)
+
+
+def in_namespaces(terminal, flags, before):
+    """`phalanx up` in namespaces of its own, after a command that takes something away there."""
+    script = f'{before} && exec "$0" up'
+    return subprocess.run(
+        ["unshare", *flags, "sh", "-ec", script, str(PHALANX)],
+        cwd=terminal.directory,
+        env={**os.environ, "PHALANX_STATE_DIR": str(terminal.state)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_odd_words_reach_the_job_as_they_were_typed(cluster, code):
+    words = ["a b", "it's", '"q"', "$HOME", "`id`", "new\nline", "é☃", "--", "", "*", "\\", ";", "%h", "~", "-n"]
+    value = "a b'c\"d$e\\f\né=;#%"
+    options = code("import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['ODD']]))")
+    done = cluster.phalanx("run", *options, "-n", "1", "--env", f"ODD={value}", "--", "python", "rank.py", *words)
+    assert json.loads(done.stdout.removeprefix("[0] ")) == [words, value]
+
+
+def test_output_without_newlines_and_bytes_that_are_no_text_arrive_whole(cluster, code):
+    options = code("import os, sys\nos.write(1, bytes(range(14, 256)) + b'\\n')\nsys.stdout.write('x' * 3_000_000)")
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
+    words = [str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"]
+    done = subprocess.run(words, cwd=cluster.directory, env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"[0] " + bytes(range(14, 256)) + b"\n")
+    assert done.stdout.count(b"x") == 3_000_000 + 1
+
+
+def test_a_reader_that_leaves_does_not_end_the_job(cluster, code):
+    options = code("import time\nprint('first', flush=True)\nfor _ in range(20000): print('more')\ntime.sleep(0.5)")
+    piped = f'"{PHALANX}" run --name piped {" ".join(options)} -n 1 -- python rank.py | head -1'
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
+    shown = subprocess.run(piped, shell=True, cwd=cluster.directory, env=environment, capture_output=True, timeout=60)
+    assert shown.stdout == b"[0] first\n"
+    assert "more" in cluster.phalanx("logs", "--follow", "piped").stdout
+
+
+def test_a_job_that_nobody_knows_is_told_with_the_newest_one(cluster):
+    cluster.phalanx("run", "--launcher", "exec", "-n", "1", "--", "true")
+    for command in ("logs", "stop"):
+        done = cluster.phalanx(command, "no-such-job", check=False)
+        assert (done.returncode, "there is no job 'no-such-job'" in done.stderr) == (7, True), done.stderr
+
+
+def test_a_local_cloud_that_hangs_is_told_and_jobs_run_on(cluster, code):
+    pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
+    served = [one for one in descendants(pid) if b"phalanx.localcloud" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    try:
+        for one in served:
+            os.kill(one, signal.SIGSTOP)
+        done = cluster.phalanx("status", check=False)
+        assert (done.returncode, "phalanx local stop --force" in done.stderr) == (5, True), done.stderr
+        assert cluster.phalanx("ssh", "--", "hostname").stdout.startswith("ip-")
+    finally:
+        for one in served:
+            os.kill(one, signal.SIGCONT)
+    assert "deeplearning-worker4" in cluster.phalanx("nodes").stdout
+
+
+def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
+    """In a state directory with spaces, a percent sign, and a path longer than a socket's name may be."""
+    deep = type(alone)(alone.directory, alone.state / ("50% deep " * 12).strip())
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            ups = [pool.submit(deep.phalanx, "up") for _ in range(2)]
+            assert all("is ready" in up.result().stdout or "is up already" in up.result().stdout for up in ups)
+            pids = deep.local_cloud_pids()
+            stacks = json.loads(deep.phalanx("local", "status", "--json").stdout)["stacks"]
+            assert [stack["name"] for stack in stacks] == ["trouble"]
+            assert "[0]" in deep.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
+            for down in [pool.submit(deep.phalanx, "down") for _ in range(2)]:
+                down.result()
+        assert_nothing_is_left(deep, pids)
+    finally:
+        deep.phalanx("local", "stop", "--force", check=False)
+
+
+def test_without_user_namespaces_up_says_what_mends_it(alone):
+    done = in_namespaces(alone, ["-Ur"], "echo 0 > /proc/sys/user/max_user_namespaces")
+    assert done.returncode == 5
+    assert "sysctl -w user.max_user_namespaces" in done.stderr
+    assert_nothing_is_left(alone, alone.local_cloud_pids())
+
+
+@as_root
+def test_without_sshd_up_says_what_to_install(alone):
+    done = in_namespaces(alone, ["-m"], "mount --bind /dev/null /usr/sbin/sshd")
+    assert done.returncode == 5
+    assert "sudo apt-get install -y openssh-server" in done.stderr
+    assert_nothing_is_left(alone, alone.local_cloud_pids())
