@@ -1,4 +1,4 @@
-"""A local cluster, four nodes by default, of a benchmark's own, in a state directory of its own: no local cloud runs before."""
+"""A local cluster (four nodes by default) in a state directory of its own: no local cloud runs before."""
 
 from __future__ import annotations
 
