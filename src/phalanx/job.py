@@ -80,7 +80,11 @@ def submit(
 
     connection = _Connection(cluster.remote(), command, stdin=subprocess.PIPE)
     connection.send(write)
-    job._accept(connection, detach)
+    try:
+        job._accept(connection, detach)
+    except KeyboardInterrupt:
+        job._abandon(connection, detach)
+        raise
     return job
 
 
@@ -124,6 +128,8 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
         raise JobError(f"cluster {cluster.name} has no jobs", "phalanx run -- COMMAND starts one.")
     if reference is None:
         return Job(cluster, jobs[0].id)
+    if not reference:
+        raise JobError("the job's name is empty", "Say its id or name; without a word, the newest is meant.")
     exact = [job.id for job in jobs if reference in (job.id, job.name)]
     near = [job.id for job in jobs if job.id.startswith(reference) or job.id.endswith(reference)]
     if exact or len(near) == 1:
@@ -198,6 +204,16 @@ class Job:
             connection.close()
         else:
             self._connection = connection
+
+    def _abandon(self, connection: _Connection, detach: bool) -> None:
+        """The head is taking it, but nobody has been told its id: it must not run on unseen."""
+        try:
+            self._accept(connection, detach)
+            self.stop()
+        except (JobError, ClusterError):
+            return
+        finally:
+            connection.close()
 
     def _follow(
         self, decoder: FollowDecoder, start: str, wait: bool, process: str | None, deadline: float | None

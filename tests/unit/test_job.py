@@ -8,10 +8,22 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_nodes import FakeCluster, marked
+from fake_nodes import FakeCluster, kill_chosen, kill_marked, kill_starter, marked
 
 from phalanx.errors import JobError
-from phalanx.job import JOBS, Job, JobSpec, JobState, JobStatus, OutputLine, list_jobs, open_job, processes, submit
+from phalanx.job import (
+    JOBS,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    OutputLine,
+    _Connection,
+    list_jobs,
+    open_job,
+    processes,
+    submit,
+)
 from phalanx.launchers import load
 
 
@@ -262,8 +274,7 @@ def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(clust
         ("deeplearning-worker1", True),
         ("deeplearning-worker2", False),
     ]
-    for pid in marked(job.id):  # nothing reaches them on a node that is gone; here they are this machine's
-        os.kill(pid, signal.SIGKILL)
+    kill_marked(job.id)  # nothing reaches them on a node that is gone; here they are this machine's
 
 
 def test_leaving_changes_nothing_and_coming_back_shows_all(cluster, code):
@@ -307,6 +318,23 @@ def test_jobs_are_found_by_what_people_remember(cluster, code):
         open_job(cluster, first.id[:4])
     with pytest.raises(JobError, match="no job 'nothing'"):
         open_job(cluster, "nothing")
+    with pytest.raises(JobError, match="name is empty"):
+        open_job(cluster, "")
+
+
+def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, monkeypatch):
+    begins_within, asked = _Connection.begins_within, []
+
+    def interrupted_at_first(self, timeout_s):
+        asked.append(timeout_s)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return begins_within(self, timeout_s)
+
+    monkeypatch.setattr(_Connection, "begins_within", interrupted_at_first)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
+    assert [job.state.value for job in list_jobs(cluster)] == ["stopped"]
 
 
 def test_a_head_that_does_not_take_the_job_is_told(cluster, code):
@@ -340,25 +368,9 @@ def runner_pid(job: Job) -> int:
     return json.loads(Path(job.directory, "state.json").read_text())["runner"]["pid"]
 
 
-def kill_starter(job: Job, node: str) -> None:
-    """SIGKILL, as when the node's kernel does it for want of memory."""
-    _kill(lambda words, env: "starter" in words and job.id in words and f"FAKE_NODE={node}" in env)
-
-
 def kill_followers(job: Job) -> None:
     """The connection breaks: what was on its way is lost."""
-    _kill(
+    kill_chosen(
         lambda words, env: words[3:5] in (["follow", job.directory], ["submit", job.directory]) and "MASTER" not in env,
-        job,
+        besides=runner_pid(job),
     )
-
-
-def _kill(chosen, job: Job | None = None) -> None:
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            env = (process / "environ").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if chosen(words, env) and not (job and int(process.name) == runner_pid(job)):
-            os.kill(int(process.name), signal.SIGKILL)

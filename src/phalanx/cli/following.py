@@ -33,6 +33,8 @@ def follow(
             note(f"left job {job.id} running; `phalanx stop {job.id}` ends it")
             return 130
         status = _stop(job)
+        if status is None:
+            return 130
     if status is None or not status.state.final:
         return 0
     _tell_end(status)
