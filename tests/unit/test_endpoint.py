@@ -170,6 +170,7 @@ def test_one_that_can_t_start_says_why(monkeypatch):
     endpoint.begin()
     with pytest.raises(LocalCloudError, match="user namespaces are forbidden"):
         endpoint.wait()
+    assert not list(endpoint.state().iterdir())
 
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():

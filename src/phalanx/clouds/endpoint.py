@@ -289,6 +289,7 @@ def _not_started(process: subprocess.Popen[bytes], said: Path, timeout_s: float)
     if find_spec("moto") is None:
         return LocalCloudError("the local cloud needs moto, which is not installed", "pip install 'phalanx[local]'")
     reason = said.read_text(errors="replace").strip()
+    said.unlink()
     if process.poll() is None:
         process.terminate()
         return LocalCloudError(
