@@ -1,55 +1,39 @@
-"""Silence is counted only while one could hear."""
+"""Beats over real datagrams on loopback: who is heard, and how a worker learns that there is news."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, SILENT_S, Contact, Pace
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from phalanx.node import beats
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def quick(monkeypatch):
+    monkeypatch.setattr(beats, "EVERY_S", 0.01)
+    monkeypatch.setattr(beats, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(beats, "PORT", 17312)
 
 
-def look_for(contact: Contact, clock: Clock, seconds: int) -> float:
-    for _ in range(seconds - 1):
-        clock.now += 1
-        contact.look()
-    clock.now += 1
-    return contact.look()
+def test_a_worker_is_heard_and_told_of_a_new_generation(quick):
+    ear, beat = beats.Ear("127.0.0.1"), beats.Beat()
+    ear.generation = beat.generation = 3
+    beat.head = "127.0.0.1"
+    deadline = time.monotonic() + 5
+    while "127.0.0.1" not in ear.heard and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)  # what came before the head's address was known is over
+    beat.news.clear()
+    assert not beat.news.wait(0.1), "there was no news"
+    first = ear.heard["127.0.0.1"]
+    ear.generation = 4
+    assert beat.news.wait(5)
+    assert ear.heard["127.0.0.1"] > first
 
 
-def test_silence_adds_up_and_any_sign_ends_it(clock):
-    contact = Contact(clock)
-    assert look_for(contact, clock, 12) == 12 > SILENT_S
-    contact.heard()
-    assert look_for(contact, clock, 2) == 2
-
-
-def test_who_did_not_run_could_not_hear(clock):
-    contact = Contact(clock)
-    clock.now += 3600  # suspended
-    assert contact.look() < SILENT_S
-    assert look_for(contact, clock, 12) > SILENT_S
-
-
-def test_a_starter_outwaits_a_runner_that_gives_it_up():
-    assert SILENT_S + BEAT_EVERY_S < 15 < FENCE_S
-
-
-def test_a_beat_is_due_once_per_interval(clock):
-    pace = Pace(clock)
-    due = []
-    for _ in range(10):
-        clock.now += 1
-        due.append(pace.is_due())
-    assert due == [False, True] * 5
+def test_a_silent_head_is_news(quick, monkeypatch):
+    monkeypatch.setattr(beats, "PORT", 17313)
+    beat = beats.Beat()
+    beat.head = "127.0.0.1"
+    assert beat.news.wait(5)

@@ -37,7 +37,7 @@ class Ear:
 
 
 class Beat:
-    """A worker's end: beats to the address `head`, and sets `news` while the head's generation is not ours."""
+    """A worker's end: beats to the address `head`; sets `news` while that is silent or tells another generation."""
 
     def __init__(self) -> None:
         self.head = ""
@@ -49,12 +49,14 @@ class Beat:
         with socket.socket(type=socket.SOCK_DGRAM) as ours:
             ours.settimeout(_ANSWER_S)
             while True:
+                answer = b""
                 try:
-                    ours.sendto(b"", (self.head, PORT))
-                    if int(ours.recv(9)) != self.generation:
-                        self.news.set()
-                except (OSError, ValueError):
-                    pass
+                    ours.sendto(answer, (self.head, PORT))
+                    answer = ours.recv(9)
+                except OSError:
+                    pass  # it is not there, or another is head by now
+                if answer != b"%d" % self.generation:
+                    self.news.set()
                 time.sleep(EVERY_S)
 
 

@@ -1,0 +1,116 @@
+"""Members that die, come back, and change in number: the roster stays true, on every node, and who left is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.request
+
+import pytest
+
+from conftest import assert_nothing_is_left, make_terminal
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\n"
+REPLACED_S = 40.0
+KEPT = "/efs/.kept"
+
+
+@pytest.fixture(scope="module")
+def terminal():
+    """Three nodes that these tests may kill."""
+    made = make_terminal(SPEC)
+    try:
+        made.phalanx("up")
+        yield made
+        pids = made.local_cloud_pids()
+        made.phalanx("down", "--yes")
+        assert_nothing_is_left(made, pids)
+    finally:
+        made.phalanx("local", "stop", "--force", check=False)
+        shutil.rmtree(made.state.parent, ignore_errors=True)
+
+
+def break_on_purpose(terminal, **faults):
+    there = json.loads((terminal.state / "local/endpoint.json").read_text())
+    request = urllib.request.Request(f"{there['url']}/_localcloud/faults", json.dumps(faults).encode())
+    request.add_header("X-Localcloud-Key", there["secret_access_key"])
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def members(terminal) -> dict[str, dict]:
+    return {node["name"]: node for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
+
+
+def kill(terminal, name: str, silent: bool) -> str:
+    """The instance id of the node that died."""
+    victim = members(terminal)[name]["instance_id"]
+    break_on_purpose(terminal, kill={"instance_id": victim, "silent": silent})
+    return victim
+
+
+def wait_for_replacement(terminal, name: str, victim: str) -> dict:
+    deadline = time.monotonic() + REPLACED_S
+    while time.monotonic() < deadline:
+        found = members(terminal).get(name, {})
+        if found.get("state") == "ready" and found["instance_id"] != victim:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{name} ({victim}) was not replaced: {members(terminal)}")
+
+
+def test_a_silent_worker_is_replaced_and_its_certificate_refused(terminal):
+    copy = f"umask 077; mkdir -p {KEPT}; cp /etc/ssh/phalanx/id_ed25519* {KEPT}/"
+    terminal.on("worker3", copy)
+    dead_login = (
+        f"ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        f" -i {KEPT}/id_ed25519 -o CertificateFile={KEPT}/id_ed25519-cert.pub phalanx@deeplearning-worker2 echo in"
+    )
+    assert terminal.on("head", dead_login).strip() == "in"
+    victim = kill(terminal, "deeplearning-worker3", silent=True)
+    node = wait_for_replacement(terminal, "deeplearning-worker3", victim)
+    hostname = f"ip-{node['address'].replace('.', '-')}"
+    known = f"grep -q '^{node['address']} deeplearning-worker3 ' /etc/hosts"
+    look = f"""for _ in $(seq 50); do {known} && break; sleep 0.2; done
+ssh -o BatchMode=yes deeplearning-worker3 hostname; grep -c . /opt/phalanx/hostfile"""
+    for name in members(terminal):
+        assert terminal.on(name, look).split() == [hostname, "3"], name
+    assert "in" not in terminal.on("head", dead_login, check=False).split()
+    terminal.on("head", f"rm -r {KEPT}")
+
+
+def test_scale_up_and_down_and_a_job_is_protected(terminal):
+    assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
+    assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3, 4)]
+    assert "scaled    4 nodes" in terminal.phalanx("status").stdout
+    terminal.phalanx("run", "--detach", "--launcher", "exec", "--name", "long", "--", "sleep", "300")
+    refused = terminal.phalanx("scale", "3", "--yes", check=False)
+    assert refused.returncode == 6 and "would lose deeplearning-worker4" in refused.stderr
+    terminal.phalanx("stop", "long")
+    assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
+    assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3)]
+
+
+def test_a_shortage_is_told_in_the_cloud_s_words(terminal):
+    break_on_purpose(terminal, capacity={"c5.large": 3})
+    done = terminal.phalanx("scale", "4", "--yes")
+    assert "has 3 of 4 nodes" in done.stdout
+    assert "We currently do not have sufficient c5.large capacity" in done.stdout
+    break_on_purpose(terminal, capacity={"c5.large": None})
+    assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
+
+
+def test_the_head_comes_back_as_head_at_the_same_address(terminal):
+    before = json.loads(terminal.phalanx("status", "--json").stdout)
+    victim = kill(terminal, "deeplearning-worker1", silent=False)
+    wait_for_replacement(terminal, "deeplearning-worker1", victim)
+    after = json.loads(terminal.phalanx("status", "--json").stdout)
+    assert after["head_address"] == before["head_address"]
+    assert after["nodes"][1:] == before["nodes"][1:]
+    # The workers hear of the new authority with their next beat.
+    tries = "for _ in $(seq 50); do ssh -o BatchMode=yes deeplearning-worker{0} true && break; sleep 0.2; done"
+    terminal.on("head", "; ".join(tries.format(number) for number in (2, 3)))
+    ran = terminal.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
+    assert len({line.split()[-1] for line in ran.splitlines() if "ip-10-" in line}) == 3
