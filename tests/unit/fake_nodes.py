@@ -5,12 +5,16 @@ What it can't show (real networks, real process ids per node) is for tests/clust
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from phalanx.job import Job
 from phalanx.node.roster import Node, Roster
 
 # It ends as ssh does when the host does not answer; otherwise the command gets a new session, a clean environment and
@@ -89,6 +93,10 @@ class FakeCluster:
     def down(self, node: str) -> None:
         (self.root / f"down.{node}").touch()
 
+    def up(self, node: str) -> None:
+        """It accepts connections again."""
+        (self.root / f"down.{node}").unlink()
+
     def change_roster(self, nodes: int) -> None:
         """The head writes a new generation with the first nodes alone."""
         newer = replace(self.roster, generation=self.roster.generation + 1, nodes=self.roster.nodes[:nodes])
@@ -120,3 +128,25 @@ def marked(job_id: str) -> list[int]:
         if f"PHALANX_JOB={job_id}".encode() in environ.split(b"\0"):
             found.append(int(process.name))
     return found
+
+
+def kill_starter(job: Job, node: str) -> None:
+    """SIGKILL, as when the node's kernel does it for want of memory; a starter and its guard at once."""
+    kill_chosen(lambda words, env: "starter" in words and job.id in words and f"FAKE_NODE={node}" in env)
+
+
+def kill_marked(job_id: str) -> None:
+    for pid in marked(job_id):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | None = None) -> None:
+    """SIGKILL every process of this machine whose command line and environment are chosen."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            env = (process / "environ").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if chosen(words, env) and int(process.name) != besides:
+            os.kill(int(process.name), signal.SIGKILL)

@@ -147,6 +147,11 @@ class Conductor:
             listed = self._members[number].is_rank or not self._engines_told
             self._stage.output.write(number, stream, payload, listed)
             return
+        if kind == frames.LEAVING:
+            self.lost.add(channel.node)
+            self._fail(f"{channel.node} was lost: its starter was ended", 1, self._witness(channel.node), NODE)
+            self._on_loss(channel)
+            return
         body = json.loads(payload)
         if kind == frames.RANK:
             self._on_rank(channel, number, body["label"])

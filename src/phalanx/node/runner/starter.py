@@ -254,6 +254,7 @@ class Starter:
     def _head_is_gone(self) -> None:
         if self._sweep is None:
             self.abandoned = True
+            self._out.send(frames.pack(frames.LEAVING))
             self._sweep = Sweep(self._job_id, os.getpid())
 
     def _step_sweep(self) -> None:

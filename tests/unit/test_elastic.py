@@ -1,0 +1,90 @@
+"""An elastic job on nodes that come and go: its engine here is a shell script that starts its rank again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster, kill_marked, kill_starter
+
+from phalanx.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
+
+TORCHRUN = """#!/bin/sh
+while [ "$1" != --no-python ]; do shift; done
+shift
+until RANK=${FAKE_NODE##*r} "$@"; do :; done
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FakeCluster:
+    cluster = FakeCluster(tmp_path, nodes=3)
+    (tmp_path / "bin" / "torchrun").write_text(TORCHRUN)
+    (tmp_path / "bin" / "torchrun").chmod(0o755)
+    return cluster
+
+
+class Run:
+    """A job whose ranks say `here` and wait for a file."""
+
+    def __init__(self, cluster: FakeCluster, fewest: int, most: int) -> None:
+        code = cluster.root / "code"
+        code.mkdir()
+        self.go_file = cluster.root / "go"
+        script = f"echo here; until [ -e {self.go_file} ]; do sleep 0.02; done"
+        spec = JobSpec(("sh", "-c", script), "torchrun", directory=code, nodes_min=fewest, nodes_max=most, per_node=1)
+        self.job: Job = submit(cluster, spec)  # type: ignore[arg-type]
+        self.seen: list[str] = []
+        self._events = self.job.follow()
+
+    def wait_for(self, *ranks: str) -> None:
+        """Until each of these has said so once more."""
+        missing = set(ranks)
+        while missing:
+            event = next(self._events)
+            if isinstance(event, OutputLine) and event.data == b"here":
+                missing.discard(event.process)
+
+    def end(self) -> JobStatus:
+        return [event for event in self._rest() if isinstance(event, JobStatus)][-1]
+
+    def go(self) -> JobStatus:
+        self.go_file.touch()
+        return self.end()
+
+    def _rest(self) -> Iterator[OutputLine | JobStatus]:
+        yield from self._events
+
+
+def test_it_goes_on_with_those_left_and_grows_again(cluster):
+    run = Run(cluster, 2, 3)
+    run.wait_for("head", "2", "3")
+    cluster.down("deeplearning-worker3")
+    kill_starter(run.job, "deeplearning-worker3")
+    run.wait_for("head", "2")  # their ranks were started again, because their peer is gone
+    cluster.up("deeplearning-worker3")
+    cluster.change_roster(nodes=3)
+    run.wait_for("3")
+    status = run.go()
+    assert (status.state, status.exit_code, status.message) == (JobState.SUCCEEDED, 0, "")
+    assert [verdict.clean for verdict in status.nodes] == [True, True, True]
+
+
+def test_too_few_are_its_end(cluster):
+    run = Run(cluster, 3, 3)
+    run.wait_for("head", "2", "3")
+    cluster.down("deeplearning-worker2")
+    kill_starter(run.job, "deeplearning-worker2")
+    status = run.end()
+    assert status.state is JobState.FAILED
+    assert status.message.startswith("deeplearning-worker2 was lost")
+    kill_marked(run.job.id)  # that node can't be asked; here its processes are this machine's
+
+
+def test_more_nodes_than_asked_for_stay_out(cluster):
+    run = Run(cluster, 1, 2)
+    run.wait_for("head", "2")
+    cluster.change_roster(nodes=3)
+    status = run.go()
+    assert [verdict.node[-1] for verdict in status.nodes] == ["1", "2"]
