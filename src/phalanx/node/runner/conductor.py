@@ -147,11 +147,6 @@ class Conductor:
             listed = self._members[number].is_rank or not self._engines_told
             self._stage.output.write(number, stream, payload, listed)
             return
-        if kind == frames.LEAVING:
-            self.lost.add(channel.node)
-            self._fail(f"{channel.node} was lost: its starter was ended", 1, self._witness(channel.node), NODE)
-            self._on_loss(channel)
-            return
         body = json.loads(payload)
         if kind == frames.RANK:
             self._on_rank(channel, number, body["label"])
@@ -161,6 +156,10 @@ class Conductor:
             self._on_checked(channel, body)
         elif kind == frames.REPORT:
             channel.report = body
+        elif kind == frames.LEAVING:
+            self.lost.add(channel.node)
+            self._fail(f"{channel.node} was lost: {body['reason']}", 1, self._witness(channel.node), NODE)
+            self._on_loss(channel)
 
     def _on_rank(self, channel: Channel, number: int, label: str) -> None:
         self._numbers[channel.node, number] = self._add(Member(label, channel.node, True))

@@ -26,7 +26,7 @@ RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
 EXIT = 13  # JSON {"code"}: exit code, or minus the signal's number
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
-LEAVING = 15  # the starter was told to end by somebody else, and ends all that it has
+LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all that it has
 # Both ways: here I am. Whatever else comes says that, too.
 BEAT = 20
 

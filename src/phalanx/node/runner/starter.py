@@ -37,7 +37,7 @@ class Starter:
         self._job_id = job_id
         self._work = work
         self._loop = Loop()
-        self._out = Sender(self._loop, 1, self._head_is_gone)
+        self._out = Sender(self._loop, 1, lambda: self._give_up("the head is gone"))
         self._reader = frames.FrameReader()
         self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
         self._spawned: List[int] = []
@@ -74,7 +74,7 @@ class Starter:
         if self._pace.is_due() and not self._out.pending:
             self._out.send(_BEAT)
         if self._contact.look() > FENCE_S:
-            self._head_is_gone()
+            self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -83,7 +83,7 @@ class Starter:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, lambda *_: self._head_is_gone())
+            signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
         self._loop.watch(wake_read, self._on_signal)
 
     def _on_signal(self, fd: int) -> None:
@@ -102,7 +102,7 @@ class Starter:
         data = os.read(fd, READ_BYTES)
         if not data:
             self._loop.forget(fd)
-            self._head_is_gone()
+            self._give_up("the head is gone")
             return
         self._contact.heard()
         for kind, _, number, payload in self._reader.feed(data):
@@ -251,10 +251,11 @@ class Starter:
 
     # The end.
 
-    def _head_is_gone(self) -> None:
+    def _give_up(self, reason: str) -> None:
+        """End all; the head is told why, if it still listens."""
         if self._sweep is None:
             self.abandoned = True
-            self._out.send(frames.pack(frames.LEAVING))
+            self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
             self._sweep = Sweep(self._job_id, os.getpid())
 
     def _step_sweep(self) -> None:
