@@ -28,12 +28,16 @@ class Ear:
 
     def _work(self) -> None:
         while True:
-            try:
-                sender = self._socket.recvfrom(9)[1]
-                self.heard[sender[0]] = time.monotonic()
-                self._socket.sendto(b"%d" % self.generation, sender)
-            except OSError:
-                pass  # whoever it was is out of reach already
+            self.answer()
+
+    def answer(self) -> None:
+        """Wait for one beat, and answer it."""
+        try:
+            sender = self._socket.recvfrom(9)[1]
+            self.heard[sender[0]] = time.monotonic()
+            self._socket.sendto(b"%d" % self.generation, sender)
+        except OSError:
+            pass  # whoever it was is out of reach already
 
 
 class Beat:
@@ -49,15 +53,19 @@ class Beat:
         with socket.socket(type=socket.SOCK_DGRAM) as ours:
             ours.settimeout(_ANSWER_S)
             while True:
-                answer = b""
-                try:
-                    ours.sendto(answer, (self.head, PORT))
-                    answer = ours.recv(9)
-                except OSError:
-                    pass  # it is not there, or another is head by now
-                if answer != b"%d" % self.generation:
-                    self.news.set()
+                self.once(ours)
                 time.sleep(EVERY_S)
+
+    def once(self, ours: socket.socket) -> None:
+        """One beat, and its answer."""
+        answer = b""
+        try:
+            ours.sendto(answer, (self.head, PORT))
+            answer = ours.recv(9)
+        except OSError:
+            pass  # it is not there, or another is head by now
+        if answer != b"%d" % self.generation:
+            self.news.set()
 
 
 # One each for a process, however often its agent begins again.
