@@ -21,9 +21,11 @@ import phalanx
 from phalanx.cluster import state_directory
 from phalanx.errors import LocalCloudError
 
-START_TIMEOUT_S = 15.0
+ANSWER_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
 _PROGRAM = b"phalanx.localcloud"
+_MODES = ("range", "single", "root")
 
 
 class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
@@ -67,7 +69,7 @@ def find() -> Endpoint | None:
     if endpoint is None:
         return None
     try:
-        _request(endpoint, "GET", "/status", timeout_s=5.0)
+        _request(endpoint, "GET", "/status")
     except OSError as error:
         if not _alive(endpoint.pid):
             return None
@@ -114,11 +116,12 @@ def begin() -> None:
     """Start the local cloud unless it runs; returns at once. `wait` gives the endpoint."""
     if _starting or find() is not None:
         return
+    argv = _serve_argv()
     state().mkdir(parents=True, exist_ok=True, mode=0o700)
     said = state() / "start.stderr"
     with said.open("wb") as stderr:
         process = subprocess.Popen(
-            _serve_argv(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
         )
     _starting.append((process, said))
 
@@ -247,7 +250,7 @@ def _is_locked() -> bool:
 
 
 def _request(
-    endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = 30.0
+    endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = ANSWER_TIMEOUT_S
 ) -> tuple[int, dict[str, Any]]:
     where = urllib.parse.urlsplit(endpoint.url)
     headers = {"X-Localcloud-Key": endpoint.secret_access_key, "Content-Type": "application/json"}
@@ -271,6 +274,8 @@ def _serve_argv() -> list[str]:
 def _mode() -> list[str]:
     """PHALANX_LOCAL_MODE=range|single|root overrides what the local cloud would choose (tests, odd machines)."""
     chosen = os.environ.get("PHALANX_LOCAL_MODE")
+    if chosen and chosen not in _MODES:
+        raise LocalCloudError(f"PHALANX_LOCAL_MODE is '{chosen}'", f"It may be {', '.join(_MODES)}, or not set.")
     return ["--mode", chosen] if chosen else []
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phalanx.localcloud.nodes import NodeRunner
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 20.0
 ENDPOINT_FILE = "endpoint.json"
 READY = b"ready"
