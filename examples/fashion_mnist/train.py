@@ -102,7 +102,9 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     training_batches = batches(training, sampler, arguments.batch_size)
     validation_batches = batches(validation, Shard(validation), 500)
 
-    model = DistributedDataParallel(Network().to(device, memory_format=torch.channels_last))
+    # Convolutions on a CPU are a third faster in this order.
+    network = Network().to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
     checkpoint = arguments.out / "checkpoint.pt"
     history = resume(checkpoint, model.module, optimizer, device)

@@ -38,7 +38,7 @@ class CloudError(PhalanxError):
     exit_code = 3
 
 
-class StackFailed(CloudError):
+class StackFailed(CloudError):  # noqa: N818 (what happened, as its callers say it)
     """The stack did not become ready; what it had made has been rolled back."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""Clusters that come and go on this machine: interrupted, killed, refused, too small, failing at boot. Nothing stays."""
+"""Clusters that come and go on this machine: interrupted, killed, refused, too small, failing at boot."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class JobDescription:
     `processes` and `per_node` are None where the user named no number. `directory` is the job's own, at the same path
     on every node. `engine` is what the launcher's ENGINE command printed on the head ("" when it is not there), and
     `master_port` a TCP port that was free there. `secrets` are variables that the runner alone gives to every process;
-    a launcher puts them into neither argv nor env nor files. `nodes_min` and `nodes_max` are set for a job that is to go on
-    with fewer nodes and to grow again; an engine that does so may restart its ranks `restarts` times.
+    a launcher puts them into neither argv nor env nor files. `nodes_min` and `nodes_max` are set for a job that is to
+    go on with fewer nodes and to grow again; an engine that does so may restart its ranks `restarts` times.
     """
 
     id: str

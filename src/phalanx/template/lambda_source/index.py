@@ -38,6 +38,7 @@ def act(activity: dict) -> None:
 def give_address(instance_id: str) -> None:
     """Waits for the instance to run. An instance that has gone since (a late notification) is left alone."""
     ec2 = boto3.client("ec2")
+    state = "unknown"
     # EC2 answers "no such instance" for a moment after a launch, too (it is eventually consistent).
     for _ in range(ATTEMPTS):
         state = state_of(ec2, instance_id)
