@@ -1,0 +1,29 @@
+"""Plans that reach from the smallest document to the largest that options can make."""
+
+from dataclasses import replace
+
+from clusters import FACTS, GPU_FACTS, aws_spec, plan
+
+from phalanx.plan import make_plan
+
+NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
+WORST = make_plan(
+    aws_spec(
+        name="n" * 63,
+        region="ap-southeast-1",
+        nodes=1000,
+        type="p6-b200.48xlarge",
+        image="/" + "i" * 200,
+        shared="/" + "s" * 127,
+        key_pair="k" * 255,
+        boot=NOISE,
+    ),
+    replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999),
+)
+PLANS = {
+    "local": plan(),
+    "alone": plan(nodes=1, min=1),
+    "gpu": make_plan(aws_spec(type="p5.48xlarge"), GPU_FACTS),
+    "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k"),
+    "worst": WORST,
+}
