@@ -142,6 +142,14 @@ def test_processes_that_left_everything_behind_are_ended_after_success(cluster, 
     assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
 
 
+def test_what_logged_in_to_a_node_that_the_job_does_not_use_is_ended_too(cluster, code):
+    (code / "away.sh").write_text("ssh deeplearning-worker3 'setsid sleep 4712 >/dev/null 2>&1 </dev/null &'\n")
+    done = run(cluster, code, "sh", "away.sh", options=("-n", "1"))
+    assert done.returncode == 0
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert "sleep 4712" not in cluster.on("deeplearning-worker3", "ps -eo args=")
+
+
 def test_another_job_and_the_users_own_process_live_on(cluster, code):
     cluster.on("head", "nohup sleep 200 >/dev/null 2>&1 & echo $! > /tmp/users.pid")
     other = start(cluster, code, "sh", "-c", "echo ready; sleep 4711")

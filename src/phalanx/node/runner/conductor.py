@@ -326,6 +326,13 @@ class Conductor:
         self._phase = self._sweeping
         self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
         self._tell_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
+        self._inquire_elsewhere()
+
+    def _inquire_elsewhere(self) -> None:
+        """A process of the job may have logged in to any node, so those that it was not started on are asked too."""
+        for node in self._roster.nodes:
+            if node.name not in self._channels:
+                self._inquire(node.name)
 
     def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
         # What processes do after they were told to end is our own doing.
@@ -352,9 +359,10 @@ class Conductor:
             if channel.report is None and name not in self._inquiries:
                 self._inquire(name)
             channel.shut()
-        return [self._verdict(name, channel) for name, channel in self._channels.items()]
+        names = [*self._channels, *(name for name in self._inquiries if name not in self._channels)]
+        return [self._verdict(name, self._channels.get(name)) for name in names]
 
-    def _verdict(self, node: str, channel: Channel) -> Dict[str, Any]:
-        if channel.report is not None:
+    def _verdict(self, node: str, channel: Optional[Channel]) -> Dict[str, Any]:
+        if channel is not None and channel.report is not None:
             return states.verdict(node, channel.report)
         return self._inquiries[node].verdict()

@@ -126,8 +126,10 @@ def _what_died(state: states.State) -> str:
 
 
 def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
-    hosts = enumerate(state["hosts"])
-    inquiries = [Inquiry(directory, state["id"], node, number == 0) for number, node in hosts]
+    """All nodes of the job's roster, because a process of the job may have logged in to any of them."""
+    with open(os.path.join(directory, "roster.json")) as file:
+        roster = Roster.from_json(file.read())
+    inquiries = [Inquiry(directory, state["id"], node.name, node.head) for node in roster.nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 
 
