@@ -11,16 +11,17 @@ from fake_nodes import FakeCluster, kill_marked, kill_starter
 from phalanx.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
 
 TORCHRUN = """#!/bin/sh
+for word; do case $word in --rdzv-endpoint*) echo "$word" >> {root}/endpoints;; esac; done
 while [ "$1" != --no-python ]; do shift; done
 shift
-until RANK=${FAKE_NODE##*r} "$@"; do :; done
+until RANK=${{FAKE_NODE##*r}} "$@"; do :; done
 """
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> FakeCluster:
     cluster = FakeCluster(tmp_path, nodes=3)
-    (tmp_path / "bin" / "torchrun").write_text(TORCHRUN)
+    (tmp_path / "bin" / "torchrun").write_text(TORCHRUN.format(root=tmp_path))
     (tmp_path / "bin" / "torchrun").chmod(0o755)
     return cluster
 
@@ -69,6 +70,9 @@ def test_it_goes_on_with_those_left_and_grows_again(cluster):
     status = run.go()
     assert (status.state, status.exit_code, status.message) == (JobState.SUCCEEDED, 0, "")
     assert [verdict.clean for verdict in status.nodes] == [True, True, True]
+    endpoints = (cluster.root / "endpoints").read_text().split()
+    assert len(endpoints) == 4
+    assert len(set(endpoints)) == 1
 
 
 def test_too_few_are_its_end(cluster):

@@ -42,6 +42,7 @@ class Campaign:
         self._stage = stage
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
+        self._port = 0
         self._generation = 0  # of the last attempt's roster
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
 
@@ -136,6 +137,8 @@ class Campaign:
         """What to start, on the roster of this moment. Raises RefusedError when the roster can't take it."""
         engine = output_of(self._launcher.ENGINE, {**os.environ, **self._job["env"]}) if self._launcher.ENGINE else ""
         deadline = time.monotonic() + (_ROSTER_WITHIN_S if self._lost else 0.0)
+        # One for the whole attempt: who joins later must find the others.
+        self._port = _free_port()
         while True:
             is_last = time.monotonic() >= deadline or self._stage.stop_asked
             try:
@@ -162,7 +165,7 @@ class Campaign:
             env={**job["env"], "PHALANX_RESTART": str(len(self._attempts))},
             secrets=job["secrets"],
             directory=self._directory,
-            master_port=_free_port(),
+            master_port=self._port,
             engine=engine,
             nodes_min=job["nodes_min"],
             nodes_max=job["nodes_max"],

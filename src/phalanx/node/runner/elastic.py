@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     Look = Callable[[], Optional[Tuple[Roster, Sequence[Process]]]]
 
+_ASK_AGAIN_AFTER_S = 5.0
+
 
 class ElasticConductor(Conductor):
     """One engine process per node; failures count only when too few of these are left.
@@ -33,7 +36,9 @@ class ElasticConductor(Conductor):
         self._fewest = self._job.nodes_min
         self._look = look
         self._look_at = 0.0
+        self._planned: Sequence[Process] = ()  # on the newest roster
         self._joining: Dict[str, Process] = {}
+        self._invited_at = dict.fromkeys(self._ranks, self._roster.generation)
         self._succeeded = False
 
     def _on_rank(self, channel: Channel, number: int, label: str) -> None:
@@ -52,9 +57,18 @@ class ElasticConductor(Conductor):
         self._go_on_or_end()
 
     def _lose(self, channel: Channel) -> None:
-        # That one who was to join can't be reached takes nothing away from the job.
         if self._joining.pop(channel.node, None) is None:
             super()._lose(channel)
+            return
+        # The roster may name a node a moment before all of the node's contract holds there.
+        if channel.report is None:
+            self._complain(channel.node, channel.error)
+        self._invited_at.pop(channel.node)
+        self._look_at = time.monotonic() + _ASK_AGAIN_AFTER_S
+
+    @staticmethod
+    def _complain(node: str, problem: str) -> None:
+        print(f"{node} can't join yet: {problem}", file=sys.stderr, flush=True)
 
     def _on_loss(self, _channel: Channel) -> None:
         self._go_on_or_end()
@@ -78,29 +92,31 @@ class ElasticConductor(Conductor):
         super()._run()
 
     def _grow(self) -> None:
-        found = self._look() if not self._succeeded else None
-        if not found:
-            return
-        self._roster, processes = found
-        for process in processes:
+        found = self._look()
+        if found:
+            self._roster, self._planned = found
+        # Every time, because a node's replacement may be in the roster before its own loss is noticed here.
+        for process in self._planned:
             channel = self._channels.get(process.node)
-            if channel is None or channel.closed:
+            is_new = self._invited_at.get(process.node, 0) < self._roster.generation
+            if is_new and not self._succeeded and (channel is None or channel.closed):
                 self._invite(process)
 
     def _invite(self, process: Process) -> None:
+        self._invited_at[process.node] = self._roster.generation
         self._inquiries.pop(process.node, None)
         self._ranks[process.node] = process.ranks[process.node]
         self._joining[process.node] = process
         self._open(process.node)
 
     def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
-        process = self._joining.pop(channel.node, None)
-        if process is None:
+        if channel.node not in self._joining:
             super()._on_checked(channel, body)
             return
-        channel.checked = True
         if body["problem"] or self._phase != self._run:
+            self._complain(channel.node, body["problem"])
             channel.send(frames.pack_json(frames.END, {"grace_s": GRACE_S}))
             return
-        self._start(process)
+        channel.checked = True
+        self._start(self._joining.pop(channel.node))
         self._tell_begin()
