@@ -40,6 +40,8 @@ __all__ = [
 JOBS = ".phalanx/jobs"
 _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
+# Exit status of the head's shell when the job's directory is not there (sysexits' EX_NOINPUT; ssh itself has 255).
+_DIRECTORY_GONE = 66
 _READ_BYTES = 1 << 18
 
 
@@ -192,7 +194,8 @@ class Job:
         return JobStatus.from_record(json.loads(records[-1]))
 
     def _verb(self, verb: str, *words: str) -> str:
-        return "exec " + shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
+        command = shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
+        return f"[ -d {shlex.quote(self.directory)} ] || exit {_DIRECTORY_GONE}; exec {command}"
 
     def _accept(self, connection: _Connection, detach: bool) -> None:
         """The head has taken the job: the follower's first bytes are there, or (detached) the command ended well."""
@@ -226,12 +229,20 @@ class Job:
                     silent_since = time.monotonic()
                     for event in decoder.feed(data):
                         yield JobStatus.from_record(event) if isinstance(event, dict) else event
-                if (deadline and time.monotonic() > deadline) or connection.end() == 0:
+                if (deadline and time.monotonic() > deadline) or (status := connection.end()) == 0:
                     return
+                self._check_there(status)
                 failure = connection.last_words()
             finally:
                 connection.close()
             connection = self._again(decoder, wait, process, failure, silent_since)
+
+    def _check_there(self, status: int) -> None:
+        if status == _DIRECTORY_GONE:
+            raise JobError(
+                f"job {self.id} is lost: its directory {self.directory} was removed, and with it its state and output",
+                "Without it the job's runner and all its processes end. `phalanx jobs` lists the others.",
+            )
 
     def _first_connection(self, start: str, wait: bool, process: str | None) -> _Connection:
         connection, self._connection = self._connection, None

@@ -94,6 +94,11 @@ def test_the_first_failure_ends_the_job_and_is_shown(cluster, code):
     assert status.verified
 
 
+def test_a_job_that_removes_its_own_directory_is_lost_and_says_so(cluster, code):
+    with pytest.raises(JobError, match=r"its directory .* was removed"):
+        run(cluster, code, "sh", "-c", 'rm -rf "$(dirname "$PWD")"; echo gone')
+
+
 def test_a_signal_is_named_and_counts_as_in_a_shell(cluster, code):
     _, status = run(cluster, code, "sh", "-c", "[ $RANK = 0 ] && sleep 60; kill -SEGV $$")
     assert status.message == "rank 1 on deeplearning-worker2 was ended by SIGSEGV"
