@@ -38,15 +38,16 @@ class Cluster:
         """
         from phalanx import clouds
         from phalanx.bring_up import BringUp
-        from phalanx.spec import load
+        from phalanx.spec import load, told_where
 
         wanted = load(Path(spec))
         clouds.begin(wanted.cloud)
         bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted)
         try:
-            for step in bring_up.steps():
-                if tell:
-                    tell(step)
+            with told_where(spec):
+                for step in bring_up.steps():
+                    if tell:
+                        tell(step)
         finally:
             if bring_up.result is None:
                 bring_up.cloud.stop_if_idle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +116,16 @@ def image_parameter(spec: ClusterSpec, gpus: int, architecture: str) -> str:
 def known_sizes(instance_type: str) -> dict[str, Any] | None:
     """Offline: vcpus, gpus, memory_gib, architecture, network_cards, usd_per_hour; None for an unknown type."""
     return table("instance_types")["types"].get(instance_type)
+
+
+def unknown_type_hint(instance_type: str, cloud: str) -> str:
+    """The way out of a type that the cloud does not know: the nearest types that we know, or where to find them."""
+    near = difflib.get_close_matches(instance_type, table("instance_types")["types"], n=2, cutoff=0.75)
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    if cloud == "local":
+        return "The local cloud has EC2's types, such as c5.large."
+    return "`aws ec2 describe-instance-types` lists them."
 
 
 def offline_facts(spec: ClusterSpec, ssh_public_key: str = "") -> Facts | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +85,20 @@ def load(path: Path | str) -> ClusterSpec:
     if mistakes or spec is None:
         raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: (m.line, m.field))))
     return spec
+
+
+@contextmanager
+def told_where(path: Path | str) -> Iterator[None]:
+    """Gives a SpecError from within that begins with a key, such as "type: …", the place of that key in the file."""
+    try:
+        yield
+    except SpecError as error:
+        key = error.message.partition(":")[0]
+        if key not in KEYS:
+            raise
+        entries, _ = spec_yaml.read(Path(path))
+        line = f":{entries[key].line}" if key in entries else ""
+        raise SpecError(f"{path}{line}: {error.message}", error.hint) from error
 
 
 def _unknown(key: str, value: Value) -> Mistake:

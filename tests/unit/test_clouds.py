@@ -159,6 +159,23 @@ def test_an_unknown_type_is_the_user_s_mistake():
         lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="c5.huge"), "")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "cloud", "hint"),
+    [
+        ("c5.lrge", "local", "Did you mean c5.large"),
+        ("c5.lrge", "aws", "Did you mean c5.large"),
+        ("zz9.plural-z", "local", "The local cloud has EC2's types"),
+        ("zz9.plural-z", "aws", "aws ec2 describe-instance-types"),
+    ],
+)
+def test_an_unknown_type_brings_the_nearest_or_what_fits_the_cloud(wanted, cloud, hint):
+    scripted = Scripted({("ec2", "describe_instance_types"): refused("InvalidInstanceType", wanted)})
+    scripted.name = cloud
+    with pytest.raises(SpecError) as told:
+        lookups.facts(scripted, ClusterSpec(name="demo", nodes=2, type=wanted), "")
+    assert hint in told.value.hint
+
+
 def test_an_unknown_cloud_is_told():
     with pytest.raises(SpecError, match="there is no cloud 'gcp'"):
         clouds.get("gcp", "r")

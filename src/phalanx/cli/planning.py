@@ -21,10 +21,11 @@ offline_option = click.option(
 def planned(file: Path, offline: bool = False) -> Plan:
     """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
     from phalanx.plan import make_plan
-    from phalanx.spec import load
+    from phalanx.spec import load, told_where
 
     spec = load(file)
-    return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
+    with told_where(file):
+        return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
 
 
 def _facts(spec: ClusterSpec) -> Facts:
@@ -37,9 +38,10 @@ def _facts(spec: ClusterSpec) -> Facts:
 
 def _offline_facts(spec: ClusterSpec) -> Facts:
     from phalanx.errors import SpecError
-    from phalanx.plan import offline_facts
+    from phalanx.plan import offline_facts, unknown_type_hint
 
     facts = offline_facts(spec)
     if facts is None:
-        raise SpecError(f"type: the sizes of {spec.type} are not known here", "Leave out --offline, to ask the cloud.")
+        hint = f"{unknown_type_hint(spec.type, spec.cloud)} Without --offline the cloud is asked."
+        raise SpecError(f"type: the sizes of {spec.type} are not known here", hint)
     return facts

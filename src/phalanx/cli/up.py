@@ -31,7 +31,7 @@ def command(file: Path, as_json: bool) -> int:
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
-    from phalanx.spec import load
+    from phalanx.spec import load, told_where
 
     spec = load(file)
     # The local cloud starts while this process imports what it talks to it with.
@@ -40,7 +40,7 @@ def command(file: Path, as_json: bool) -> int:
     from phalanx.cli.progress import Watch
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
-    with Watch(f"creating cluster {spec.name}", started_s) as watch:
+    with Watch(f"creating cluster {spec.name}", started_s) as watch, told_where(file):
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from phalanx.errors import CloudError, SpecError
-from phalanx.plan import Facts, image_parameter
+from phalanx.plan import Facts, image_parameter, unknown_type_hint
 from phalanx.spec import ClusterSpec
 
 
@@ -43,7 +43,7 @@ def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
         if "InvalidInstanceType" in str(error):
             raise SpecError(
                 f"type: {api.region} has no instance type '{instance_type}'",
-                "`aws ec2 describe-instance-types` lists them.",
+                unknown_type_hint(instance_type, api.name),
             ) from error
         raise
 
