@@ -162,6 +162,7 @@ class Cluster:
 def make_key(name: str) -> str:
     """The public half of this machine's own key for a cluster; made at first use (ed25519, no passphrase)."""
     private = cluster_directory(name) / "id_ed25519"
+    _refuse_what_ssh_misreads(state_directory())
     private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     private.parent.chmod(0o700)
     if not private.exists():
@@ -226,6 +227,15 @@ def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
 def _quoted(path: Path) -> str:
     """A path as ssh_config takes it: in quotes, with its percent signs doubled (they introduce tokens)."""
     return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _refuse_what_ssh_misreads(path: Path) -> None:
+    """ssh_config has no way to write these in a path that all versions of OpenSSH read alike."""
+    wrong = re.search(r'["$\\\x00-\x1f]', str(path))
+    if wrong:
+        raise ClusterError(
+            f"ssh can't use keys below {path}: its name holds {wrong[0]!r}", "PHALANX_STATE_DIR names another place."
+        )
 
 
 def _generate(private: Path, comment: str) -> None:
