@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -10,7 +11,7 @@ import socket
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,8 @@ from phalanx.errors import ClusterError
 
 CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
+# A socket's path ends at 104 bytes on some systems; our names have 25, `/phalanx/` 9, what ssh adds while it binds 17.
+_LONGEST_RUNTIME_DIRECTORY = 48
 
 
 class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
@@ -101,8 +104,7 @@ class Remote:
         if self.connected():
             return
         # One at a time: of two masters the loser would go on without a socket, and nobody could end it.
-        with open(f"{self.control_path}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone(Path(f"{self.control_path}.lock")):
             if not self.connected():
                 self._connect_or_mend(timeout_s)
 
@@ -162,22 +164,70 @@ class Remote:
 
 
 def close_all(config: Path) -> None:
-    """End every shared connection that was made with this ssh_config."""
-    for path in control_directory().glob(f"{_digest(str(config.parent))}-*"):
-        if path.is_socket():
-            argv = ["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "node"]
+    """End every shared connection that was made with this ssh_config; one that can't be told to ends by itself."""
+    for directory in _control_directories():
+        if _is_ours_alone(directory):
+            for path in directory.glob(f"{_digest(str(config.parent))}-*"):
+                _close(path)
+
+
+def _close(path: Path) -> None:
+    if path.is_socket():
+        argv = ["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "node"]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
-        path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def control_directory() -> Path:
     """Where control sockets live: short, and this user's alone (anyone may write to the temporary directory)."""
-    path = Path("/tmp") / f"phalanx-{os.getuid()}"
+    path = _control_directories()[0]
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ClusterError(f"{path} is not a directory of this user alone", f"Remove it: rm -r {path}")
+    if not _is_ours_alone(path):
+        raise ClusterError(
+            f"{path} is not a directory of this user alone",
+            f"Remove it (rm -r {path}), or let XDG_RUNTIME_DIR name a directory of your own.",
+        )
     return path
+
+
+def _control_directories() -> list[Path]:
+    """The one to use, then another where an earlier command may have left something (cron has no XDG_RUNTIME_DIR)."""
+    temporary = Path("/tmp") / f"phalanx-{os.getuid()}"
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
+    usable = len(str(runtime)) <= _LONGEST_RUNTIME_DIRECTORY and _is_ours_alone(runtime)
+    return [runtime / "phalanx", temporary] if usable else [temporary]
+
+
+def _is_ours_alone(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Be the only one in here, by a lock file that is gone afterwards."""
+    while True:
+        with path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Who held it before has removed it: a third one may hold its successor by now.
+            if not _is_still(path, lock):
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_still(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 _LATER = "`phalanx status` tells what the cloud says of the cluster."

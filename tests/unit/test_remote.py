@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +132,58 @@ def test_closing_ends_every_connection(head, bin_directory):
     assert not head.control_path.exists()
     listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
     assert listed.strip()[:1] in ("", "Z")
+
+
+def test_a_connection_leaves_no_lock_file(head):
+    head.connect()
+    assert not list(head.control_path.parent.glob(f"{head.control_path.name}.*"))
+
+
+def test_a_lock_whose_file_its_holder_removed_is_taken_anew(tmp_path):
+    """Two wait for one lock file; the first to get it removes it, and the second must not run beside a third."""
+    inside, most = [], []
+
+    def enter():
+        with module._alone(tmp_path / "lock"):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.002)
+            inside.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == [1] * 12
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_user_s_runtime_directory_is_preferred_where_it_is_one(tmp_path, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert module.control_directory() == Path(runtime) / "phalanx"
+        Path(runtime).chmod(0o755)
+        assert module.control_directory() == Path(f"/tmp/phalanx-{os.getuid()}")
+
+
+def test_a_control_directory_of_somebody_else_is_refused_and_does_not_stop_closing(tmp_path, monkeypatch):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir(mode=0o777)
+    foreign.chmod(0o777)
+    monkeypatch.setattr(module, "_control_directories", lambda: [foreign])
+    with pytest.raises(ClusterError, match="not a directory of this user alone"):
+        module.control_directory()
+    module.close_all(tmp_path / "ssh_config")
+
+
+def test_closing_goes_on_without_ssh(tmp_path, monkeypatch):
+    node = Remote(tmp_path / "ssh_config", "deeplearning-master")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(node.control_path))
+        module.close_all(node.config)
+    assert not node.control_path.exists()
 
 
 def test_a_refused_host_is_mended_once(head, bin_directory):
