@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -122,6 +123,25 @@ def test_one_that_does_not_answer_is_killed_by_force_alone(daemon):
     threading.Timer(0.05, daemon.wait).start()
     endpoint.stop(force=True)
     assert endpoint.find_process() is None
+
+
+def test_one_that_hangs_is_not_waited_for_long(daemon, monkeypatch):
+    monkeypatch.setattr(endpoint, "ANSWER_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        write(f"http://127.0.0.1:{silent.getsockname()[1]}", daemon.pid)
+        with pytest.raises(LocalCloudError, match="does not answer"):
+            endpoint.stop()
+        threading.Timer(0.05, daemon.wait).start()
+        endpoint.stop(force=True)
+    assert endpoint.find_process() is None
+
+
+def test_a_mode_that_there_is_not_is_told_before_anything_is_started(monkeypatch):
+    monkeypatch.setenv("PHALANX_LOCAL_MODE", "foo")
+    with pytest.raises(LocalCloudError, match="PHALANX_LOCAL_MODE is 'foo'") as told:
+        endpoint.begin()
+    assert "range, single, root" in told.value.hint
+    assert not list(endpoint.state().iterdir())
 
 
 def test_it_is_started_and_waited_for(monkeypatch):

@@ -250,11 +250,11 @@ def _is_locked() -> bool:
 
 
 def _request(
-    endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    endpoint: Endpoint, method: str, path: str, body: dict[str, Any] | None = None
 ) -> tuple[int, dict[str, Any]]:
     where = urllib.parse.urlsplit(endpoint.url)
     headers = {"X-Localcloud-Key": endpoint.secret_access_key, "Content-Type": "application/json"}
-    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=ANSWER_TIMEOUT_S)
     with contextlib.closing(connection):
         try:
             connection.request(method, f"/_localcloud{path}", json.dumps(body or {}), headers)
