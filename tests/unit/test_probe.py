@@ -78,6 +78,15 @@ def test_where_nothing_works_it_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     assert probe.find_mode("root") == probe.Verdict(False, "", (problem,))
 
 
+def test_the_mode_root_asked_for_by_an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe.os, "geteuid", lambda: 1001)
+    monkeypatch.setattr(probe, "_run_trial", lambda *_: pytest.fail("it was tried"))
+    problem = probe.try_mode("root")
+    assert problem is not None
+    assert "needs root" in problem.what
+    assert "unset PHALANX_LOCAL_MODE" in problem.mend
+
+
 def test_another_system_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
@@ -93,7 +102,8 @@ def test_an_old_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_absent_programs_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.os, "access", lambda path, _mode: False)
-    assert [missing.mend.split()[-1] for missing in probe.find_mode().missing] == ["openssh-server", "openssh-client"]
+    packages = ["openssh-server", "openssh-client", "openssh-client"]
+    assert [missing.mend.split()[-1] for missing in probe.find_mode().missing] == packages
 
 
 def test_the_real_machine_is_probed_quickly_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

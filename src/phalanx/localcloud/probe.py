@@ -26,7 +26,11 @@ from phalanx.localcloud.nodes.vpc import Vpc
 _TRIAL_TIMEOUT_S = 10
 # mount_setattr(2), with which the host's files are made read-only in nodes
 _MIN_LINUX = (5, 12)
-_PROGRAMS = (("/usr/sbin/sshd", "openssh-server"), ("/usr/bin/ssh", "openssh-client"))
+_PROGRAMS = (
+    ("/usr/sbin/sshd", "openssh-server"),
+    ("/usr/bin/ssh", "openssh-client"),
+    ("/usr/bin/ssh-keygen", "openssh-client"),
+)
 _SYSCTL = Path("/proc/sys")
 
 
@@ -98,6 +102,9 @@ def _version(release: str) -> tuple[int, int]:
 
 def try_mode(mode: str) -> Missing | None:
     """Build a node's namespaces, network and root file system in a child; None when all of it worked."""
+    if mode == "root" and os.geteuid() != 0:
+        what = f"The mode root makes no user namespace and so needs root, and this is {userns.user_name()}."
+        return Missing(what, "unset PHALANX_LOCAL_MODE   (what an ordinary user can have is found out then)")
     with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as scratch:
         try:
             failure = _run_trial(mode, Path(scratch).resolve())
