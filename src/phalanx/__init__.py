@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+TYPE_CHECKING = False  # typing's own costs its import, the most expensive one of a short command
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,8 @@ __all__ = ["__version__", *_PUBLIC]
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
+    import importlib
+
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value

@@ -10,6 +10,7 @@ from fake_cloud import FakeCloud
 from fake_nodes import FakeCluster
 
 from phalanx import cli, clouds
+from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
 from phalanx.cloud import StackState
 from phalanx.cluster import Cluster
@@ -54,6 +55,25 @@ def test_results_come_home_by_job_or_from_the_newest(phalanx, job, tmp_path):
     assert (home / "new/loss").read_text() == "1\n"
     assert phalanx("get", f"{job.directory}/work/loss", "again")[0] == 0
     assert (home / "again").read_text() == "1\n"
+
+
+def test_logs_of_a_process_that_there_is_not_names_those_that_there_are(phalanx, job):
+    status, out, err = phalanx("logs", "--rank", "99")
+    assert (status, out) == (7, "")
+    assert f"job {job.id} has no process '99'\nIt has 0." in err
+    assert phalanx("logs", "--rank", "0")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (set(), "None of its processes has begun."),
+        ({"0", "1"}, "It has 0 and 1."),
+        ({*map(str, range(12)), "mpiexec"}, "It has 0 to 11, mpiexec."),
+    ],
+)
+def test_processes_are_listed_in_short(labels, text):
+    assert logs._listed(labels) == text
 
 
 def test_what_get_can_t_bring_is_told(phalanx, job):

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import signal
+
+# While the rest is imported, Ctrl-C ends the program as it ends any other; `execute` tells it in a word.
+if _python_handles_it := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except ValueError:  # imported by a thread
+        _python_handles_it = False
+
 import os
 import sys
 import traceback
@@ -87,19 +97,36 @@ def execute(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) has left; Python would complain at its own last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output (head, less) has left.
+        _drop_output()
         return 141
     except PhalanxError as error:
         return _tell(error, _debugging(context))
     except OSError as error:
-        # A state directory that can't be written, a full disk, a program that is missing: no fault of phalanx.
-        if not error.filename:
-            return _tell_unexpected(error, _debugging(context))
-        hint = "PHALANX_STATE_DIR names another place for what phalanx keeps." if _is_state(error.filename) else ""
-        return _tell(PhalanxError(f"{error.filename}: {error.strerror}", hint), _debugging(context))
+        return _tell_of_system(error, _debugging(context))
     except Exception as error:
         return _tell_unexpected(error, _debugging(context))
+
+
+def _tell_of_system(error: OSError, debug: bool) -> int:
+    """A state directory that can't be written, a full disk, a program that is missing: no fault of phalanx."""
+    if error.filename:
+        hint = "PHALANX_STATE_DIR names another place for what phalanx keeps." if _is_state(error.filename) else ""
+        return _tell(PhalanxError(f"{error.filename}: {error.strerror}", hint), debug)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return _tell_unexpected(error, debug)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    hint = "Where the output goes is full, or the disk of the state directory."
+    return _tell(PhalanxError(f"can't write: {error.strerror}", hint), debug)
+
+
+def _drop_output() -> None:
+    from phalanx.cli.console import drop_output
+
+    drop_output()
 
 
 def _is_state(path: str | bytes) -> bool:
@@ -139,3 +166,7 @@ def _tell_unexpected(error: Exception, debug: bool) -> int:
         click.echo(f"{click.style('error: ', fg='red', bold=True)}{type(error).__name__}: {error}", err=True)
         click.echo("That was not expected. `phalanx --debug …` shows where it happened.", err=True)
     return 1
+
+
+if _python_handles_it:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,11 @@ def note(text: str) -> None:
     click.echo(text, err=True, color=_color())
 
 
+def drop_output() -> None:
+    """Let what Python still holds for standard output go nowhere: it would complain at its own last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from phalanx.cli.console import duration, note
+from phalanx.cli.console import drop_output, duration, note
+from phalanx.errors import JobError
 
 if TYPE_CHECKING:
     from phalanx.job import Job, JobStatus, OutputLine
@@ -55,12 +56,25 @@ def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for event in job.follow(wait=wait, process=process, attempt=attempt):
         if isinstance(event, OutputLine):
-            _print_line(event, colored)
+            _print_or_refuse(job, event, colored)
             continue
         if event.state.value == "pending" and event.message and (status is None or event.message != status.message):
             note(f"job {event.id} starts again ({event.message})")
         status = event
     return status
+
+
+def _print_or_refuse(job: Job, line: OutputLine, colored: bool) -> None:
+    try:
+        _print_line(line, colored)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise JobError(
+            f"can't write the output of job {job.id}: {error.strerror}",
+            f"That does not touch the job: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.",
+        ) from error
 
 
 def _print_line(line: OutputLine, colored: bool) -> None:

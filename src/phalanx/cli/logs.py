@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
+from phalanx.errors import JobError
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+    from phalanx.job import Job
 
 
 @click.command("logs")
@@ -34,6 +42,24 @@ def command(
     from phalanx.cli.following import follow
     from phalanx.job import open_job
 
-    found = open_job(load_cluster(name, file), job)
+    cluster = load_cluster(name, file)
+    found = open_job(cluster, job)
     status = follow(found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt)
+    if rank is not None:
+        _require(rank, cluster, found)
     return status if wait else 0
+
+
+def _require(rank: str, cluster: Cluster, job: Job) -> None:
+    """Raise JobError when the job has no such process. Asked afterwards: ranks become known as they begin."""
+    index = cluster.remote().run(f"cat {shlex.quote(f'{job.directory}/output/processes')}", timeout_s=20, check=False)
+    labels = {json.loads(line)["label"] for line in index.stdout.splitlines()}
+    if rank not in labels:
+        raise JobError(f"job {job.id} has no process '{rank}'", _listed(labels))
+
+
+def _listed(labels: set[str]) -> str:
+    ranks = sorted(int(label) for label in labels if label.isdigit())
+    words = [f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else " and ".join(map(str, ranks))] if ranks else []
+    words += sorted(label for label in labels if not label.isdigit())
+    return f"It has {', '.join(words)}." if words else "None of its processes has begun."
