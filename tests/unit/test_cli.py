@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 
@@ -9,10 +10,12 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster
 
 from phalanx import cli, clouds
+from phalanx.cli import following
 from phalanx.cli.console import duration
 from phalanx.clouds import endpoint, mend
 from phalanx.cluster import Cluster
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError, JobError, SpecError
+from phalanx.logs import OutputLine
 from phalanx.remote import Remote
 
 
@@ -93,6 +96,20 @@ def test_a_type_that_the_cloud_refuses_is_told_with_its_line(phalanx, cloud, tmp
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\ntype: c5.lrge\n")
     assert phalanx(command) == 2
     assert "phalanx.yaml:3: type: us-east-1 has no instance type 'c5.lrge'\nDid you mean c5.large?" in phalanx.err
+
+
+def test_output_that_can_t_be_written_does_not_hide_that_the_job_goes_on(phalanx, monkeypatch):
+    class Busy:
+        id = "261121-095500-abcd"
+
+        def follow(self, **_):
+            yield OutputLine("0", "deeplearning-worker1", "stdout", 0.0, b"epoch 1")
+
+    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0)) as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(JobError, match=r"can't write the output of job 261121-095500-abcd: No space left") as told:
+            following.follow(Busy())
+    assert "`phalanx logs -f 261121-095500-abcd` follows it" in told.value.hint
 
 
 def test_a_state_directory_that_can_t_be_used_is_told_with_the_way_out(phalanx, cloud, tmp_path):

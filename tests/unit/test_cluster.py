@@ -78,6 +78,13 @@ def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_
     assert not list(tmp_path.iterdir())
 
 
+def test_without_ssh_keygen_its_package_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as told:
+        store.make_key("demo")
+    assert "openssh-client" in told.value.hint
+
+
 def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
     cluster = saved()
     store.write_ssh_config(cluster, AUTHORITY, SshRoute(("ProxyUseFdpass yes",)))
