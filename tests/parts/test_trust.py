@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_roster import a_node
+from rosters import a_node
 
 from phalanx.node import trust
 from phalanx.node.roster import Node

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from test_roster import ROSTER, a_node
+from rosters import ROSTER, a_node
 
 from phalanx.node import account, contract, files
 from phalanx.node.contract import Machine, Papers

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from test_roster import a_node
+from rosters import a_node
 
 from phalanx.node import contract, head, trust, worker
 from phalanx.node.head import Head

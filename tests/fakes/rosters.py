@@ -1,0 +1,35 @@
+"""A roster of two nodes and one that is missing, and nodes made to measure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phalanx.node.roster import Missing, Node, Roster, worker_name
+
+
+def a_node(number: int, **changes) -> Node:
+    node = Node(
+        name=worker_name(number),
+        instance_id=f"i-{number:08x}",
+        address=f"10.0.1.{10 + number}",
+        hostname=f"ip-10-0-1-{10 + number}",
+        zone="us-east-1a",
+        type="c5.large",
+        gpus=0,
+        slots=2,
+        head=number == 1,
+        host_key=f"ssh-ed25519 HOST{number}",
+        user_key=f"ssh-ed25519 USER{number}",
+    )
+    return replace(node, **changes)
+
+
+ROSTER = Roster(
+    cluster="demo",
+    generation=3,
+    requested=3,
+    minimum=1,
+    nodes=(a_node(1), a_node(2)),
+    missing=(Missing("deeplearning-worker3", "no capacity"),),
+    revoked=("ssh-ed25519 OLD",),
+)
