@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from rosters import ROSTER
 
 from phalanx.node import aws, outcome, wire
 from phalanx.node.aws import Aws, AwsError
@@ -218,8 +220,6 @@ def test_the_signal_has_no_content_type_and_keeps_the_limit(server):
 
 
 def test_the_outcome_fits_however_much_is_missing():
-    from test_roster import ROSTER, replace
-
     missing = tuple(Missing(f"deeplearning-worker{n}", "no capacity " * 30) for n in range(2, 1000))
     for count, kept in ((1, 1), (30, 30), (998, 0)):
         text = outcome.summary(replace(ROSTER, missing=missing[:count]))
