@@ -176,7 +176,7 @@ def test_runner_or_starter_killed_leaves_nothing(cluster, code, victim):
     done = follow(cluster, job_id)
     assert done.returncode == 1
     assert (
-        "ended without a word" in done.stderr if victim == "submit" else "deeplearning-worker2 was lost" in done.stderr
+        "the job's runner died" in done.stderr if victim == "submit" else "deeplearning-worker2 was lost" in done.stderr
     )
     assert "no process of it is left on 4 nodes" in done.stderr
     assert processes_of(cluster, job_id) == ""
