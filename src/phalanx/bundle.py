@@ -114,11 +114,11 @@ def write_tar(
         for name, content in documents.items():
             _add_document(tar, name, content)
         _add_directory(tar, work)
-        sent = 0
+        sent, total = 0, tree.bytes
         for number, entry in enumerate(tree.entries, 1):
             _add_entry(tar, entry, f"{work}/{entry.name}")
             sent += entry.bytes
-            progress(SendProgress(number, sent, tree.bytes))
+            progress(SendProgress(number, sent, total))
 
 
 def runner_files() -> dict[str, bytes]:
