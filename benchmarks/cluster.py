@@ -19,9 +19,10 @@ class BenchCluster:
     """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
 
     def __init__(self, root: Path, nodes: int = 4) -> None:
-        self.directory = root
-        self.state = root / "state"
-        (root / "phalanx.yaml").write_text(SPEC.format(nodes=nodes))
+        # Apart, because the project is the code that every `run` sends.
+        self.directory, self.state = root / "project", root / "state"
+        self.directory.mkdir()
+        (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes))
 
     def phalanx(self, *arguments: str) -> float:
         return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
