@@ -431,7 +431,7 @@ class TestScale:
 Told = tuple[str, int]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     order=st.permutations([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]),
     again=st.lists(st.sampled_from([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]), max_size=6),
@@ -454,7 +454,7 @@ def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
     assert made.roster.missing == () and made.roster.revoked == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     answered=st.sets(st.integers(2, 9)),
     launched=st.sets(st.integers(2, 9)),

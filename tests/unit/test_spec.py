@@ -210,7 +210,7 @@ def test_boot_limit_is_of_the_compressed_script(mistakes, write):
         (b"name: a\x00b\n", "holds the character U+0000, which YAML does not allow"),
         (b"name: \xff\n", "is not UTF-8 text (byte 0xff)"),
         ("name: a\n".encode("utf-16"), "is UTF-16 text"),
-        (b"[" * 1200, "is nested too deeply"),
+        (b"[" * 900, "is nested too deeply"),
         (b"a" * 300_000, "is larger than 256 KiB"),
     ],
 )
