@@ -1,0 +1,78 @@
+"""Whatever happens in whatever order, the head ends where it should."""
+
+from __future__ import annotations
+
+from decisions import (
+    TIMEOUT_S,
+    group,
+    hear,
+    machine,
+    policy,
+    publish,
+    state,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.node.decision import (
+    Fail,
+    Publish,
+    State,
+    decide,
+)
+
+Told = tuple[str, int]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    order=st.permutations([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]),
+    again=st.lists(st.sampled_from([(kind, n) for kind in ("hello", "look") for n in (2, 3, 4)]), max_size=6),
+    lost=st.sets(st.sampled_from([("hello", n) for n in (2, 3, 4)])),
+)
+def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
+    """Whatever comes in whatever order, some of it twice, some only at the next try: the same roster in the end."""
+    made, wish = State(machine(1), 0.0), policy()
+    tries: list[Told] = [*(told for told in order if told not in lost), *again, *sorted(lost), *again]
+    for at, (kind, number) in enumerate(tries, 1):
+        if kind == "hello":
+            hear(made, number, at=float(at))
+        else:
+            made.group = group(2, 3, 4, at=float(at))
+        if isinstance(decide(made, wish, float(at)), Publish):
+            publish(made, wish, float(at))
+    assert made.roster is not None and made.roster.generation == 1
+    found = {n.instance_id: n.name for n in made.roster.nodes}
+    assert found == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
+    assert made.roster.missing == () and made.roster.revoked == ()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    answered=st.sets(st.integers(2, 9)),
+    launched=st.sets(st.integers(2, 9)),
+    failed=st.sets(st.integers(2, 9)),
+    refusals=st.integers(0, 5),
+    wanted=st.integers(1, 8),
+    minimum=st.integers(1, 8),
+    now=st.sampled_from([1.0, 40.0, 700.0]),
+)
+def test_every_beginning_ends(answered, launched, failed, refusals, wanted, minimum, now):
+    """Never below the minimum nor above what was asked; each missing node has a reason; no waiting for ever."""
+    wish = policy(wanted, min(minimum, wanted))
+    made = state(*answered, at=3.0)
+    made.group = group(*launched, refusals=refusals)
+    made.failed = {f"i-{n}": f"boot failed on i-{n}" for n in failed}
+    action = decide(made, wish, now)
+    if isinstance(action, Publish):
+        nodes = action.roster.nodes
+        assert wish.minimum <= len(nodes) <= wish.nodes
+        assert len(nodes) + len(action.roster.missing) == wish.nodes
+        assert all(m.reason for m in action.roster.missing)
+        assert not {n.instance_id for n in nodes} & (set(made.failed) | set(action.drop))
+        assert [n.name for n in nodes] == [f"deeplearning-worker{i}" for i in range(1, len(nodes) + 1)]
+    elif isinstance(action, Fail):
+        assert f"at least {wish.minimum} are needed" in action.reason
+        assert "no reason known" not in action.reason
+    else:
+        assert action is None and now <= TIMEOUT_S

@@ -1,0 +1,179 @@
+"""What the head decides about a cluster that is ready, case by case, without a clock or a cloud."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from decisions import (
+    NO_CAPACITY,
+    TIMEOUT_S,
+    all_acknowledge,
+    group,
+    hear,
+    machine,
+    names,
+    policy,
+    publish,
+    ready,
+)
+
+from phalanx.node.decision import (
+    ACK_TIMEOUT_S,
+    FIRST_BEAT_S,
+    LAUNCH_ATTEMPTS,
+    LOST_S,
+    RENEW_S,
+    Prove,
+    Publish,
+    State,
+    decide,
+)
+
+
+class TestLaterLife:
+    def test_quiet_days(self):
+        assert decide(ready(), policy(3, 1), 100) is None
+
+    def test_certificates_are_renewed_at_half_time(self):
+        action = decide(ready(), policy(3, 1), 11 + RENEW_S)
+        assert isinstance(action, Publish)
+        assert action.roster.generation == 2 and action.roster.revoked == ()
+
+    def test_who_left_is_revoked_and_its_name_is_free(self):
+        made = ready()
+        made.group = group(3, at=20)
+        action = publish(made, policy(3, 1), 21)
+        assert [m.name for m in action.roster.missing] == ["deeplearning-worker2"]
+        assert "i-2 left the group" in action.roster.missing[0].reason
+        assert action.roster.revoked == ("host2", "user2")
+        assert names(action) == {"i-1": "deeplearning-worker1", "i-3": "deeplearning-worker3"}
+
+    def test_a_newcomer_takes_over_its_predecessors_name(self):
+        made = ready()
+        made.group = group(3, 9, at=20)
+        hear(made, 9, at=21)
+        action = publish(made, policy(3, 1), 22)
+        assert names(action)["i-9"] == "deeplearning-worker2"
+        assert action.roster.missing == ()
+        made.acks["i-9"] = 2
+        assert decide(made, policy(3, 1), 23) == Prove((made.roster.find("i-9"),))
+
+    def test_a_newcomer_without_a_free_name_waits(self):
+        made = ready()
+        made.group = group(2, 3, 9, at=20)
+        hear(made, 9, at=21)
+        assert decide(made, policy(3, 1), 22) is None
+
+    def test_a_member_that_beats_is_not_thrown_out_for_an_ack(self):
+        made = ready()
+        made.published_at, made.acks = 100.0, {}
+        assert decide(made, policy(3, 1), 101 + ACK_TIMEOUT_S) is None
+
+    def test_a_new_head_takes_over(self):
+        """It is worker 1, makes certificates anew for everybody, and does not signal again."""
+        made = State(replace(machine(7), head=True), 0.0, roster=ready().roster, signalled=True)
+        assert decide(made, policy(3, 1), 1) is None
+        made.group = group(2, 3)
+        action = publish(made, policy(3, 1), 3)
+        assert names(action) == {
+            "i-7": "deeplearning-worker1",
+            "i-2": "deeplearning-worker2",
+            "i-3": "deeplearning-worker3",
+        }
+        assert action.roster.generation == 2 and action.roster.missing == ()
+        assert "host1" in action.roster.revoked
+        all_acknowledge(made)
+        assert isinstance(decide(made, policy(3, 1), 4), Prove)
+
+    def test_a_head_that_comes_back_before_the_signal_asks_for_acks_again(self):
+        made = State(machine(1), 0.0, roster=ready().roster)
+        made.group = group(2, 3)
+        assert publish(made, policy(3, 1), 3).roster.generation == 2
+
+
+class TestSilence:
+    def test_who_beats_no_more_is_lost_and_replaced(self):
+        made = ready()
+        made.beats["10.0.1.12"] = 100.0
+        assert decide(made, policy(3, 1), 100 + LOST_S) is None
+        action = publish(made, policy(3, 1), 101 + LOST_S)
+        assert action.lost == ("i-2",) and action.drop == () and action.desired is None
+        assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 15 s"]
+        assert action.roster.revoked == ("host2", "user2")
+        made.dropped |= set(action.lost)
+        assert decide(made, policy(3, 1), 102 + LOST_S) is None
+
+    def test_who_never_beat_gets_time_to_hear_of_the_head(self):
+        made = ready()
+        del made.beats["10.0.1.12"]
+        assert decide(made, policy(3, 1), 1 + FIRST_BEAT_S) is None
+        assert isinstance(decide(made, policy(3, 1), 2 + FIRST_BEAT_S), Publish)
+
+    def test_a_newcomer_at_a_dead_node_s_address_is_not_judged_by_its_beats(self):
+        made = ready()
+        made.beats["10.0.1.12"] = 100.0
+        made.dropped |= set(publish(made, policy(3, 1), 120).lost)
+        made.group = group(3, 9, at=125)
+        hear(made, 9, at=130)
+        made.hellos["i-9"] = replace(made.hellos["i-9"], address="10.0.1.12")
+        assert names(publish(made, policy(3, 1), 131))["i-9"] == "deeplearning-worker2"
+        all_acknowledge(made)
+        made.proven |= {"i-9"}
+        assert decide(made, policy(3, 1), 135) is None
+
+
+class TestStrays:
+    def test_a_replacement_that_fails_to_boot_is_ended_and_told_once(self):
+        made = ready()
+        made.group = group(3, 9, at=20)
+        publish(made, policy(3, 1), 21)
+        made.failed["i-9"] = "boot step 'mount' failed on i-9"
+        action = publish(made, policy(3, 1), 22)
+        assert action.drop == ("i-9",) and action.lost == ()
+        assert [m.reason for m in action.roster.missing] == ["boot step 'mount' failed on i-9"]
+        made.dropped |= set(action.drop)
+        assert decide(made, policy(3, 1), 23) is None
+
+    def test_a_replacement_that_never_says_hello_is_ended(self):
+        made = ready()
+        made.group = group(3, 9, at=20, seen=20)
+        publish(made, policy(3, 1), 21)
+        action = publish(made, policy(3, 1), 21 + TIMEOUT_S)
+        assert action.drop == ("i-9",)
+        assert "i-9 never said hello in 600 s" in action.roster.missing[0].reason
+
+    def test_a_replacement_that_can_not_be_launched_is_told_in_auto_scaling_s_words(self):
+        made = ready()
+        made.group = group(3, at=20)
+        publish(made, policy(3, 1), 21)
+        made.group = group(3, at=30, refusals=LAUNCH_ATTEMPTS)
+        action = publish(made, policy(3, 1), 31)
+        assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
+        assert action.desired is None
+        assert decide(made, policy(3, 1), 32) is None
+
+
+class TestScale:
+    def test_up_asks_for_more_and_takes_them_as_they_come(self):
+        made = ready()
+        action = publish(made, policy(5, 1), 20)
+        assert action.desired == 4 and action.roster.requested == 5
+        assert [m.reason for m in action.roster.missing] == ["it is being launched"] * 2
+        made.group = group(2, 3, 4, 5, at=21)
+        hear(made, 4, at=22)
+        assert names(publish(made, policy(5, 1), 23))["i-4"] == "deeplearning-worker4"
+        hear(made, 5, at=24)
+        assert publish(made, policy(5, 1), 25).roster.missing == ()
+
+    def test_down_ends_the_highest_numbers(self):
+        made = ready(4)
+        action = publish(made, policy(2, 1), 20)
+        assert action.drop == ("i-3", "i-4") and action.desired == 1
+        assert names(action) == {"i-1": "deeplearning-worker1", "i-2": "deeplearning-worker2"}
+        assert action.roster.missing == () and action.roster.requested == 2
+        assert set(action.roster.revoked) == {"host3", "user3", "host4", "user4"}
+
+    def test_to_the_head_alone(self):
+        action = decide(ready(), policy(1, 1), 20)
+        assert isinstance(action, Publish)
+        assert len(action.roster.nodes) == 1 and action.desired == 0
