@@ -10,7 +10,7 @@ from botocore import exceptions as boto
 from phalanx import clouds
 from phalanx.cloud import Resource
 from phalanx.clouds import lookups, remains
-from phalanx.clouds.api import ApiCloud
+from phalanx.clouds.aws import AwsCloud
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError, SpecError
 from phalanx.spec import ClusterSpec
@@ -59,7 +59,7 @@ def test_gone_is_told_from_refused(code, words, gone):
     assert is_gone(refused(code, words)) is gone
 
 
-class Scripted(ApiCloud):
+class Scripted(AwsCloud):
     """Answers calls from a table of (service, operation) → answer, error, or list of them."""
 
     def __init__(self, answers):

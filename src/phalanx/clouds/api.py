@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 CREATION_TIMEOUT_MIN = 75
 
 
-class ApiCloud:
+class ApiCloud(ABC):
     """What AWS and the local cloud have in common: the very same calls. See `phalanx.cloud.Cloud`."""
 
     name = "api"
@@ -38,22 +39,22 @@ class ApiCloud:
         self._lock = threading.Lock()
         self._session: Session | None = None
 
+    @abstractmethod
     def session(self) -> Session:
         """A boto3 session with the credentials to use."""
-        raise NotImplementedError
 
+    @abstractmethod
     def endpoint_url(self) -> str | None:
         """Where to send the calls; None: AWS's own endpoints."""
-        raise NotImplementedError
 
-    def ssh_route(self) -> SshRoute:
-        raise NotImplementedError
+    @abstractmethod
+    def ssh_route(self) -> SshRoute: ...
 
-    def accounts_separated(self) -> bool:
-        return True
+    @abstractmethod
+    def accounts_separated(self) -> bool: ...
 
-    def stop_if_idle(self) -> None:
-        """Nothing runs beside the clusters."""
+    @abstractmethod
+    def stop_if_idle(self) -> None: ...
 
     # -- the one door -----------------------------------------------------------------------------------------
 

@@ -27,6 +27,12 @@ class AwsCloud(ApiCloud):
         """Workers have no public address: through the head."""
         return SshRoute(worker_options=("ProxyJump=deeplearning-master",))
 
+    def accounts_separated(self) -> bool:
+        return True
+
+    def stop_if_idle(self) -> None:
+        """Nothing runs beside the clusters."""
+
 
 def connect(region: str) -> AwsCloud:
     return AwsCloud(region)
