@@ -29,6 +29,11 @@ from phalanx.localcloud import api, autoscaling, ec2, functions, iam, notificati
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 
 REGION = "us-east-1"
+ALL_KINDS = [
+    "autoscaling:EC2_INSTANCE_LAUNCH",
+    "autoscaling:EC2_INSTANCE_LAUNCH_ERROR",
+    "autoscaling:EC2_INSTANCE_TERMINATE",
+]
 ZONE = "us-east-1a"
 IMAGE = moto_setup.IMAGES["x86_64"]
 ADMINISTRATOR = Issued("AKIAADMINISTRATOR000", "secret", "", ADMIN)
@@ -226,3 +231,59 @@ def cloud(state: Path) -> Iterator[Cloud]:
     finally:
         context.stop()
         forget_resources(context.account)
+
+
+class Group:
+    """A group under test and short names for what is asked of it."""
+
+    def __init__(self, local: Cloud, zones=("us-east-1a",), template=None, **settings) -> None:
+        self.local, self.name, self.api = local, name("group"), local.client("autoscaling")
+        _, self.subnets = local.network(zones)
+        sizes = {"MinSize": 0, "MaxSize": 10, **settings}
+        self.api.create_auto_scaling_group(
+            AutoScalingGroupName=self.name,
+            LaunchTemplate={"LaunchTemplateId": template or local.template()},
+            VPCZoneIdentifier=",".join(self.subnets),
+            **sizes,
+        )
+
+    def shown(self) -> dict:
+        found = self.api.describe_auto_scaling_groups(AutoScalingGroupNames=[self.name])["AutoScalingGroups"]
+        return found[0] if found else {}
+
+    def in_service(self) -> list[str]:
+        return [one["InstanceId"] for one in self.shown()["Instances"] if one["LifecycleState"] == "InService"]
+
+    def want(self, desired: int) -> None:
+        self.api.set_desired_capacity(AutoScalingGroupName=self.name, DesiredCapacity=desired)
+
+    def reaches(self, count: int) -> list[str]:
+        def there() -> bool:
+            shown = self.shown()["Instances"]
+            return len(shown) == count and all(one["LifecycleState"] == "InService" for one in shown)
+
+        until(there, f"{count} instances in service")
+        return self.in_service()
+
+    def activities(self) -> list[dict]:
+        return self.api.describe_scaling_activities(AutoScalingGroupName=self.name)["Activities"]
+
+    def failed(self) -> list[dict]:
+        return [one for one in self.activities() if one["StatusCode"] == "Failed"]
+
+
+def subscribed(local: Cloud) -> tuple[str, str]:
+    """A topic that feeds a queue: the topic's ARN and the queue's URL."""
+    url, queue_arn = local.queue()
+    topic = local.client("sns").create_topic(Name=name("topic"))["TopicArn"]
+    local.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue_arn)
+    return topic, url
+
+
+def received(local: Cloud, url: str) -> list[tuple[str, dict]]:
+    api = local.client("sqs")
+    messages = api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
+    for message in messages:
+        api.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    envelopes = [json.loads(message["Body"]) for message in messages]
+    return [(one["Subject"], json.loads(one["Message"])) for one in envelopes]
