@@ -3,162 +3,19 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import pwd
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from node_lab import DIAL, USER, Lab, a_lab, wait
 
 pytestmark = pytest.mark.cluster
-
-SOURCE = Path(__file__).parents[2] / "src"
-DRIVER = Path(__file__).with_name("node_driver.py")
-DIAL = SOURCE / "phalanx/localcloud/dial.py"
-USER = f"phxtest{os.getpid()}"
-
-
-class Lab:
-    """A local cloud in a process of its own."""
-
-    def __init__(self, mode: str, user: str | None) -> None:
-        self.mode = mode
-        self.state = Path(tempfile.mkdtemp(prefix="phx-nodes-"))
-        self.key = self.state / "key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
-        (self.state / "efs/fs-1").mkdir(parents=True)
-        command = [sys.executable, str(DRIVER), str(self.state), mode]
-        if user:
-            # the interpreter of this environment may lie in a directory that only root can enter
-            command[0] = "/usr/bin/python3"
-            subprocess.run(["chown", "-R", user, self.state], check=True)
-        self.process = subprocess.Popen(
-            command,
-            cwd="/",
-            user=user,
-            group=user,
-            extra_groups=[] if user else None,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.answer() == "ready"
-
-    def answer(self) -> Any:
-        assert self.process.stdout
-        answer = json.loads(self.process.stdout.readline())
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["ok"]
-
-    def do(self, call: str, **arguments: Any) -> Any:
-        assert self.process.stdin
-        print(json.dumps({"call": call, **arguments}), file=self.process.stdin, flush=True)
-        return self.answer()
-
-    def boot(self, number: int, script: str = "", vpc: str = "vpc-1", address: str = "", vcpus: int = 2) -> str:
-        """Boot node `number`, which takes our key and then runs `script`; returns its id."""
-        address = address or f"10.0.1.{10 + number}"
-        instance_id = f"i-{number:017x}"
-        machine = {
-            "instance_id": instance_id,
-            "vpc_id": vpc,
-            "vpc_cidr": "10.0.0.0/16",
-            "address": address,
-            "hostname": "ip-" + address.replace(".", "-"),
-            "instance_type": "c5.large",
-            "vcpus": vcpus,
-            "user_data": base64.b64encode(self.user_data(script).encode()).decode(),
-            "region": "us-east-1",
-            "zone": "us-east-1a",
-            "file_systems": ["fs-1"],
-        }
-        self.do("boot", machine=machine)
-        return instance_id
-
-    def user_data(self, script: str) -> str:
-        lines = [
-            "#!/bin/sh",
-            "mkdir -p /root/.ssh && chmod 700 /root/.ssh",
-            f"echo '{self.key.with_suffix('.pub').read_text().strip()}' > /root/.ssh/authorized_keys",
-            f"cat > /root/.ssh/id_ed25519 <<'END'\n{self.key.read_text()}END",
-            "chmod 600 /root/.ssh/id_ed25519",
-            "printf 'StrictHostKeyChecking no\\nUserKnownHostsFile /dev/null\\n' > /etc/ssh/ssh_config.d/test.conf",
-            script,
-        ]
-        return "\n".join(lines) + "\n"
-
-    def ssh(self, instance_id: str, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """As root on the node, through the dialer."""
-        proxy = f"{sys.executable} -IS {DIAL} {self.state}/dial.sock %h %p"
-        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes")
-        argv = ["ssh", "-F", "none", "-i", str(self.key), "-o", "ProxyUseFdpass=yes", "-o", f"ProxyCommand={proxy}"]
-        argv += [word for option in options for word in ("-o", option)]
-        done = subprocess.run(
-            [*argv, f"root@{instance_id}", command],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            stdin=subprocess.DEVNULL,
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
-
-    def wait_booted(self, instance_id: str) -> str:
-        """The console log, once the user data has run and sshd answers."""
-        console = self.state / "nodes" / instance_id / "console.log"
-        wait(lambda: "user data ended" in console.read_text(), f"user data of {instance_id}")
-        wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, f"ssh to {instance_id}")
-        return console.read_text()
-
-    def pids(self) -> set[int]:
-        """Its process and everything below that; empty once it has ended."""
-        found = {self.process.pid} if self.process.poll() is None else set()
-        processes = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
-        while children := {int(process.name) for process in processes if _parent(process) in found} - found:
-            found |= children
-        return found
-
-    def stop(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        assert self.process.wait(15) == 0
-
-    def discard(self) -> None:
-        pids = self.pids()
-        self.process.kill()
-        self.process.wait(15)
-        wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
-        if self.process.stdout and self.process.stdin:
-            self.process.stdout.close()
-            self.process.stdin.close()
-        shutil.rmtree(self.state, ignore_errors=True)
-
-
-def wait(met: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not met():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(0.01)
-
-
-@contextmanager
-def a_lab(mode: str, user: str | None = None) -> Iterator[Lab]:
-    lab = Lab(mode, user)
-    try:
-        yield lab
-    finally:
-        lab.discard()
 
 
 @pytest.fixture(scope="module")
@@ -425,13 +282,6 @@ def test_at_the_end_nothing_is_left(end: str) -> None:
             lab.process.wait(10)
         wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
         assert str(lab.state) not in Path("/proc/self/mounts").read_text()
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
 
 
 def test_the_users_own_account_is_root_in_single_mode(ordinary_user: str) -> None:
