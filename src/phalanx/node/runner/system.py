@@ -19,6 +19,7 @@ COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def roster_path() -> str:
@@ -37,10 +38,17 @@ def spawn(
 
     A command that can't be started says so on its stderr and ends with 127 or 126, as in a shell.
     """
+    # Told to end before it is argv, the child must neither act in its parent's name nor miss it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     pid = os.fork()
-    if pid == 0:
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
         try:
             os.setsid()
+            for number in _ENDING:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if die_with_parent:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if directory:
