@@ -18,7 +18,7 @@ from phalanx.bundle import SendProgress
 from phalanx.errors import ClusterError, JobError
 from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.process import RUNNER, WORK, JobDescription, Launcher, Process, RefusedError
+from phalanx.node.process import RUNNER, WORK, JobDescription, Launcher, Process, RefusedError, planned
 from phalanx.node.roster import Roster
 from phalanx.remote import Remote
 
@@ -103,9 +103,11 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         nodes_min=spec.nodes_min,
         nodes_max=spec.nodes_max,
         restarts=spec.restarts,
+        options=spec.options,
+        role_env=spec.role_env,
     )
     try:
-        return launcher.processes(description, roster)
+        return planned(launcher, description, roster)
     except RefusedError as error:
         raise JobError(*str(error).split("\n", 1)) from error
 
@@ -370,6 +372,8 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
         "nodes_min": spec.nodes_min,
         "nodes_max": spec.nodes_max,
         "env": dict(spec.env),
+        "options": dict(spec.options),
+        "role_env": {role: dict(env) for role, env in spec.role_env.items()},
         "submitted_at": time.time(),
     }
 

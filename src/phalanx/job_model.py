@@ -38,7 +38,8 @@ class JobSpec:
     `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
     there into the environments of the job's processes. `restarts`: how often it is started again when it fails, on the
     nodes of that moment. `nodes_min`, `nodes_max` (both or none; torchrun): it goes on with what is left, and grows
-    again.
+    again. `options` are the launcher's own, by name; `role_env` are variables for the processes of one role alone
+    ("server", "worker").
     """
 
     command: tuple[str, ...]
@@ -52,6 +53,8 @@ class JobSpec:
     restarts: int = 0
     nodes_min: int | None = None
     nodes_max: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -62,7 +65,7 @@ class JobSpec:
         if self.restarts < 0:
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
         self._check_nodes()
-        for name in (*self.env, *self.secrets):
+        for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
         if self.name is not None and not _NAME.fullmatch(self.name):

@@ -8,7 +8,8 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import LAUNCHERS, load
-from phalanx.node.process import JobDescription, RefusedError
+from phalanx.launchers.options import OPTIONS
+from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, RefusedError, planned
 
 JOB = JobDescription("1", "exec", ("python", "t.py"), "/efs/.phalanx/jobs/1", master_port=29500)
 ROSTER = roster(nodes=3, slots=4)
@@ -20,7 +21,7 @@ def ranks(launcher: str, **changes) -> dict[str, int]:
     for process in load(launcher).processes(replace(JOB, launcher=launcher, **changes), ROSTER):
         for node, count in process.ranks.items():
             total[node[-1]] = total.get(node[-1], 0) + count
-    return total
+    return {node: count for node, count in total.items() if count}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,9 @@ def ranks(launcher: str, **changes) -> dict[str, int]:
         ("mpi", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
         ("exec", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
         ("torchrun", {"processes": 4, "per_node": 2}, {"1": 2, "2": 2}),
+        ("dmlc", {}, {"1": 1, "2": 1, "3": 1}),
+        ("dmlc", {"processes": 5}, {"1": 2, "2": 2, "3": 1}),
+        ("dmlc", {"processes": 2}, {"1": 1, "2": 1}),
         ("exec", {"processes": 3, "per_node": 1}, {"1": 1, "2": 1, "3": 1}),
     ],
 )
@@ -55,7 +59,7 @@ def test_more_than_there_is_room_for_is_refused_with_the_numbers(launcher, asked
 
 
 def test_an_unknown_launcher_is_refused_with_those_there_are():
-    with pytest.raises(RefusedError, match="mpi, torchrun, exec"):
+    with pytest.raises(RefusedError, match="mpi, dmlc, torchrun, exec"):
         load("mpx")
 
 
@@ -132,3 +136,54 @@ def test_an_elastic_torchrun_meets_where_the_head_is_and_takes_no_more_than_aske
 def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
     with pytest.raises(RefusedError, match=words):
         ranks(launcher, nodes_min=fewest, nodes_max=8)
+
+
+def test_dmlc_tells_every_process_its_part_in_addresses():
+    job = replace(JOB, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500)
+    scheduler, *others = planned(load("dmlc"), job, ROSTER)
+    assert [process.name for process in others] == ["server 0", "server 1", "worker 0", "worker 1", "worker 2"]
+    assert [process.service for process in (scheduler, *others)] == [True] * 3 + [False] * 3
+    assert scheduler.env == {
+        "DMLC_ROLE": "scheduler",
+        "DMLC_PS_ROOT_URI": "10.0.1.1",
+        "DMLC_PS_ROOT_PORT": "20500",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_NUM_SERVER": "2",
+        "DMLC_TASK_ID": "0",
+        "DMLC_NODE_HOST": "10.0.1.1",
+    }
+    assert (scheduler.name, scheduler.node, scheduler.ports) == ("scheduler", "deeplearning-worker1", (20500,))
+    server, worker = others[1], others[-1]
+    assert (server.env["DMLC_ROLE"], server.env["DMLC_NODE_HOST"]) == ("server", "10.0.1.2")
+    assert (server.env.get("OMP_NUM_THREADS"), worker.env.get("OMP_NUM_THREADS")) == ("1", None)
+    assert worker.argv == JOB.command
+
+
+def test_dmlc_leaves_the_address_to_the_interface_that_the_user_names():
+    for process in load("dmlc").processes(replace(JOB, env={"DMLC_INTERFACE": "eth1"}), ROSTER):
+        assert "DMLC_NODE_HOST" not in process.env
+
+
+@pytest.mark.parametrize(("per_node", "seen"), [(1, [None]), (2, ["0,1", "2,3"]), (4, ["0", "1", "2", "3"])])
+def test_dmlc_workers_of_one_node_share_its_gpus(per_node, seen):
+    node = replace(ROSTER.nodes[0], gpus=4)
+    processes = load("dmlc").processes(replace(JOB, per_node=per_node), replace(ROSTER, nodes=(node,)))
+    assert [p.env.get("CUDA_VISIBLE_DEVICES") for p in processes if p.role == "worker"] == seen
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_option_is_for_the_launchers_that_take_it(launcher):
+    assert set(load(launcher).OPTIONS) <= set(OPTIONS)
+    for name in set(OPTIONS) - set(load(launcher).OPTIONS):
+        with pytest.raises(RefusedError, match=f"--{name} is no option of the launcher {launcher}"):
+            planned(load(launcher), replace(JOB, launcher=launcher, options={name: "1"}), ROSTER)
+
+
+def test_an_option_that_counts_takes_a_number():
+    with pytest.raises(RefusedError, match="--servers is 'two'"):
+        planned(load("dmlc"), replace(JOB, options={"servers": "two"}), ROSTER)
+
+
+def test_a_jobs_ports_stay_among_its_own():
+    job = replace(JOB, first_port=FIRST_PORT + PORTS - 1)
+    assert [job.port(0), job.port(1)] == [FIRST_PORT + PORTS - 1, FIRST_PORT]

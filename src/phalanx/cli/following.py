@@ -87,7 +87,8 @@ def _print_line(line: OutputLine, colored: bool) -> None:
 def _prefix(process: str, colored: bool) -> bytes:
     text = f"[{process}] "
     if colored:
-        number = int(process) if process.isdigit() else len(process)
+        last = process.rpartition(" ")[2]
+        number = int(last) if last.isdigit() else len(process)
         text = click.style(text, fg=_COLORS[number % len(_COLORS)])
     return text.encode()
 

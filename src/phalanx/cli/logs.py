@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("logs")
 @cluster_option_long
 @click.option("-f", "--follow", "wait", is_flag=True, help="Go on until the job ends.")
-@click.option("--rank", metavar="N", help="Only this process: a rank, or a label such as mpiexec.")
+@click.option("--rank", metavar="N", help="Only this process: a rank, or a name such as mpiexec or 'server 0'.")
 @click.option("--attempt", metavar="K", type=click.IntRange(0), help="Of a job that was restarted: the K-th restart's.")
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
@@ -58,8 +58,13 @@ def _require(rank: str, cluster: Cluster, job: Job) -> None:
         raise JobError(f"job {job.id} has no process '{rank}'", _listed(labels))
 
 
+def _by_number(label: str) -> tuple[str, int, str]:
+    role, _, number = label.rpartition(" ")
+    return (role, int(number), "") if number.isdigit() else (label, 0, "")
+
+
 def _listed(labels: set[str]) -> str:
     ranks = sorted(int(label) for label in labels if label.isdigit())
     words = [f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else " and ".join(map(str, ranks))] if ranks else []
-    words += sorted(label for label in labels if not label.isdigit())
+    words += sorted((label for label in labels if not label.isdigit()), key=_by_number)
     return f"It has {', '.join(words)}." if words else "None of its processes has begun."

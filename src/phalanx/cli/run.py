@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.cli.console import note, say
+from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.launchers import LAUNCHERS
+from phalanx.launchers.options import OPTIONS
 
 if TYPE_CHECKING:
     from phalanx.cluster import Cluster
     from phalanx.job import Job, JobSpec
+    from phalanx.node.process import Process
 
 
 def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -58,6 +60,13 @@ def _secret(name: str, source: str) -> str:
     return text.rstrip("\r\n")
 
 
+def _launcher_options(command: Any) -> Any:
+    """One flag for each option that some launcher takes."""
+    for name, option in OPTIONS.items():
+        command = click.option(f"--{name}", metavar=option.metavar, help=option.summary)(command)
+    return command
+
+
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option(
@@ -65,6 +74,7 @@ def _secret(name: str, source: str) -> str:
 )
 @click.option("-n", "processes", type=click.IntRange(1), help="Processes in all.")
 @click.option("-N", "per_node", type=click.IntRange(1), help="Processes on each node.")
+@_launcher_options
 @click.option(
     "--nodes",
     metavar="MIN:MAX",
@@ -89,10 +99,17 @@ def _secret(name: str, source: str) -> str:
 )
 @click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @debug_option
 @click.argument("words", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    name: str | None, file: Path | None, dry_run: bool, detach: bool, words: tuple[str, ...], **chosen: Any
+    name: str | None,
+    file: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    detach: bool,
+    words: tuple[str, ...],
+    **chosen: Any,
 ) -> int:
     """Run COMMAND on the cluster: this directory goes over once, every rank's output comes back with its [rank].
 
@@ -101,6 +118,7 @@ def command(
       mpi       one per slot, started by mpiexec
       torchrun  one per slot, RANK and MASTER_ADDR set by torchrun
       exec      one per node, RANK and MASTER_ADDR set by phalanx
+      dmlc      one worker per node, and MXNet's parameter servers
 
     Ctrl-C stops the job. The exit code is the job's own.
 
@@ -109,12 +127,15 @@ def command(
       phalanx run -- python train.py
       phalanx run --launcher torchrun -N 2 -- train.py --epochs 5
       phalanx run --launcher exec -- nvidia-smi
+      phalanx run --launcher dmlc -n 4 --servers 2 -- python train_mnist.py --kv-store dist_sync
       phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
       phalanx run --detach --name long --env LR=0.1 -- python train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     from phalanx.job import JobSpec
 
+    if as_json and not dry_run:
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = JobSpec(
@@ -129,8 +150,9 @@ def command(
         restarts=chosen["restarts"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],
+        options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
-    return _print_processes(cluster, spec) if dry_run else _submit(cluster, spec, detach)
+    return _print_processes(cluster, spec, as_json) if dry_run else _submit(cluster, spec, detach)
 
 
 def _submit(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
@@ -154,13 +176,25 @@ def _sent(progress: Any) -> None:
         note(f"warning: {progress.warning}")
 
 
-def _print_processes(cluster: Cluster, spec: JobSpec) -> int:
+def _print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:
     from phalanx.job import processes
     from phalanx.launchers import load
 
     hidden = dict.fromkeys(spec.secrets, "****")
-    for process in processes(load(spec.launcher), spec, cluster.roster()):
-        env = {**spec.env, **process.env, **hidden}
-        variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(env.items()))
-        say(f"{process.node}: {variables}{' ' if variables else ''}{shlex.join(process.argv)}")
+    planned = [
+        (process, {**spec.env, **process.env, **hidden})
+        for process in processes(load(spec.launcher), spec, cluster.roster())
+    ]
+    if as_json:
+        print_json([_record(process, env) for process, env in planned])
+        return 0
+    for process, env in planned:
+        variables = "".join(f"{key}={shlex.quote(value)} " for key, value in sorted(env.items()))
+        role = f" [{process.name}]" if process.role else ""
+        say(f"{process.node}{role}: {variables}{shlex.join(process.argv)}")
     return 0
+
+
+def _record(process: Process, env: dict[str, str]) -> dict[str, Any]:
+    plain = ("name", "node", "role", "service", "ports", "argv")
+    return {**{field: getattr(process, field) for field in plain}, "processes": dict(process.ranks), "env": env}

@@ -11,6 +11,7 @@ from phalanx.node.roster import Roster
 NAME = "mpi"
 SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
 ENGINE = ("mpiexec", "--version")
+OPTIONS: Tuple[str, ...] = ()
 
 # Where the engines say a process's rank: Open MPI, then MPICH, Intel MPI and MVAPICH.
 _RANK = "OMPI_COMM_WORLD_RANK,PMI_RANK"

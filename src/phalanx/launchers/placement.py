@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Sequence
+from typing import Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Node, Roster
 
 
-def place(job: JobDescription, roster: Roster, default_per_node: Optional[int] = None) -> Dict[str, int]:
+def place(
+    job: JobDescription, roster: Roster, default_per_node: Optional[int] = None, evenly: bool = False
+) -> Dict[str, int]:
     """Node name → number of processes, in the roster's order; nodes that get none are left out.
 
-    -n fills the nodes one by one, each up to -N (or its slots); without -n every node gets its share.
+    -n fills the nodes one by one, each up to -N (or its slots), or `evenly`; without -n every node gets its share.
     `default_per_node` stands in for a missing -N when -n is missing too. Raises RefusedError.
     """
     if job.nodes_min is not None:
@@ -23,7 +25,14 @@ def place(job: JobDescription, roster: Roster, default_per_node: Optional[int] =
     room = {node.name: _room(node, per_node) for node in roster.nodes}
     if job.processes is None:
         return room
-    return _fill(job, room)
+    _require_room(job, room)
+    return _deal(job.processes, room) if evenly else _fill(job.processes, room)
+
+
+def spread(placed: Mapping[str, int]) -> Iterator[Tuple[str, int]]:
+    """Each process's node and its number there: first one on every node, then the second ones, and so on."""
+    for local in range(max(placed.values(), default=0)):
+        yield from ((node, local) for node, count in placed.items() if local < count)
 
 
 def _room(node: Node, per_node: Optional[int]) -> int:
@@ -37,10 +46,17 @@ def _room(node: Node, per_node: Optional[int]) -> int:
     return per_node
 
 
-def _fill(job: JobDescription, room: Dict[str, int]) -> Dict[str, int]:
-    left = job.processes or 0
-    if left > sum(room.values()):
+def _require_room(job: JobDescription, room: Dict[str, int]) -> None:
+    if (job.processes or 0) > sum(room.values()):
         raise RefusedError(_too_many(job, list(room.values())))
+
+
+def _deal(left: int, room: Dict[str, int]) -> Dict[str, int]:
+    dealt = [node for node, _ in spread(room)][:left]
+    return {node: dealt.count(node) for node in room if node in dealt}
+
+
+def _fill(left: int, room: Dict[str, int]) -> Dict[str, int]:
     placed = {}
     for name, most in room.items():
         placed[name] = min(most, left)

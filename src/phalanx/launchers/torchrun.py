@@ -12,6 +12,7 @@ from phalanx.node.roster import Roster
 NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
 ENGINE: Tuple[str, ...] = ()
+OPTIONS: Tuple[str, ...] = ()
 
 # Every loss of a node costs a restart of the ranks that are left.
 _ELASTIC_RESTARTS = 3

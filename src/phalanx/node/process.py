@@ -10,6 +10,10 @@ from phalanx.node.roster import Roster
 RUNNER = "runner.pyz"
 WORK = "work"
 
+# Ports that phalanx chooses: above what services of a node use, below those that Linux hands out by itself (32768 on).
+FIRST_PORT = 20000
+PORTS = 12000
+
 
 class RefusedError(ValueError):
     """The launcher can't take this job: its first line says what was asked for and what there is."""
@@ -20,10 +24,12 @@ class JobDescription:
     """What the user asked for, and what the head's runner found out before it asks the launcher.
 
     `processes` and `per_node` are None where the user named no number. `directory` is the job's own, at the same path
-    on every node. `engine` is what the launcher's ENGINE command printed on the head ("" when it is not there), and
-    `master_port` a TCP port that was free there. `secrets` are variables that the runner alone gives to every process;
-    a launcher puts them into neither argv nor env nor files. `nodes_min` and `nodes_max` are set for a job that is to
-    go on with fewer nodes and to grow again; an engine that does so may restart its ranks `restarts` times.
+    on every node. `engine` is what the launcher's ENGINE command printed on the head ("" when it is not there),
+    `master_port` a TCP port that was free there, and `first_port` begins the job's own ports: see `port`. `secrets` are
+    variables that the runner alone gives to every process; a launcher puts them into neither argv nor env nor files.
+    `nodes_min` and `nodes_max` are set for a job that is to go on with fewer nodes and to grow again; an engine that
+    does so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; it says in OPTIONS
+    which it takes), `role_env` variables for the processes of one role alone.
     """
 
     id: str
@@ -36,15 +42,22 @@ class JobDescription:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     master_port: int = 0
+    first_port: int = FIRST_PORT
     engine: str = ""
     nodes_min: Optional[int] = None
     nodes_max: Optional[int] = None
     restarts: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def work(self) -> str:
         """The copy of the user's code; every process starts in it."""
         return f"{self.directory}/{WORK}"
+
+    def port(self, number: int) -> int:
+        """The number-th of the job's own ports. A process that names it in `ports` has it: else others are chosen."""
+        return FIRST_PORT + (self.first_port - FIRST_PORT + number) % PORTS
 
     def keeper(self, rank_variable: str) -> Tuple[str, ...]:
         """What an engine starts in the user's command's place: it hands that one's output and exit to the starter.
@@ -63,6 +76,10 @@ class Process:
     for on each of these nodes before anything starts. `files` (name → text) are written to the job's directory first;
     those that begin with "#!" are made executable. An engine that is `early` may be started before every node was
     looked at, because it starts no rank until it has reached all of them.
+
+    `role` is what the process is among the others ("worker", "server"); it comes before the label wherever that is
+    shown. A `service` works for the others: once these have all ended well it is ended, and the job is done; its own
+    failure before that fails the job. Nothing starts while one of `ports` (TCP) is taken on the process's node.
     """
 
     label: str
@@ -74,6 +91,14 @@ class Process:
     files: Mapping[str, str] = field(default_factory=dict)
     is_rank: bool = False
     early: bool = False
+    role: str = ""
+    service: bool = False
+    ports: Tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called: "worker 3", "scheduler", or the label alone."""
+        return f"{self.role} {self.label}".strip()
 
 
 class Launcher(Protocol):
@@ -82,7 +107,17 @@ class Launcher(Protocol):
     NAME: str
     SUMMARY: str
     ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
+    OPTIONS: Tuple[str, ...]  # names of `phalanx.launchers.options` that it takes
 
     def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
         """Every process to start. Raises RefusedError when the roster can't take the job."""
         ...
+
+
+def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence[Process]:
+    """What the launcher starts for this job. Raises RefusedError, for an option too that it doesn't take."""
+    for name in job.options:
+        if name not in launcher.OPTIONS:
+            has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "none of its own"
+            raise RefusedError(f"--{name} is no option of the launcher {job.launcher}\nIt takes {has}.")
+    return launcher.processes(job, roster)

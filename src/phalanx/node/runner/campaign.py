@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import JobDescription, Launcher, Process, RefusedError
+from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, Launcher, Process, RefusedError, planned
 from phalanx.node.roster import Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _ROSTER_WITHIN_S = 30.0
 _LOOK_EVERY_S = 0.2
 _REFUSED = 2
+# A job whose own ports are taken is given others: so many beyond them, and so often.
+_NEXT_PORTS = 97
+_PORT_CHOICES = 5
 
 
 class Campaign:
@@ -43,6 +46,8 @@ class Campaign:
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
         self._port = 0
+        self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
+        self._port_choices = 0
         self._generation = 0  # of the last attempt's roster
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
 
@@ -68,6 +73,9 @@ class Campaign:
         else:
             conductor = ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
         nodes = conductor.run()
+        if conductor.taken and self._has_other_ports(conductor.taken):
+            self._attempts.pop()
+            return
         self._remember(conductor, roster, nodes)
         outcome = {**conductor.outcome.record, "nodes": self._verdicts(nodes)}
         if outcome["state"] != states.FAILED or self._stage.stop_asked:
@@ -79,6 +87,14 @@ class Campaign:
         else:
             reason = f" ({decision.reason})" if decision.reason else ""
             self._end({**outcome, "message": outcome["message"] + reason})
+
+    def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
+        """Would another choice do without those that are taken? Not where the user has named them."""
+        self._port_choices += 1
+        self._first_port += _NEXT_PORTS
+        _, _, processes = self._plan_now("")
+        wanted = {(process.node, port) for process in processes for port in process.ports}
+        return self._port_choices < _PORT_CHOICES and not self._stage.stop_asked and not wanted & taken
 
     def _begin(self, processes: Sequence[Process], roster: Roster) -> None:
         self._generation = roster.generation
@@ -166,12 +182,15 @@ class Campaign:
             secrets=job["secrets"],
             directory=self._directory,
             master_port=self._port,
+            first_port=self._first_port,
             engine=engine,
             nodes_min=job["nodes_min"],
             nodes_max=job["nodes_max"],
             restarts=job["restarts"],
+            options=job["options"],
+            role_env=job["role_env"],
         )
-        return description, roster, self._launcher.processes(description, roster)
+        return description, roster, planned(self._launcher, description, roster)
 
     # The end.
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner.system import COMMAND_NOT_FOUND
 
 if TYPE_CHECKING:
-    from typing import Mapping, Optional, Sequence, Tuple
+    from typing import List, Mapping, Optional, Sequence, Tuple
 
 _SCRIPT_NOT_FOUND = 2
+PORT_TAKEN = 2
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 
@@ -30,6 +33,22 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
             _SCRIPT_NOT_FOUND,
         )
     return "", 0
+
+
+def taken(ports: Sequence[int]) -> List[int]:
+    """Those of these TCP ports on which something listens here."""
+    return [port for port in ports if _is_taken(port)]
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: what an earlier one's connections have left behind takes no port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def which(name: str, directory: str, path: str) -> Optional[str]:

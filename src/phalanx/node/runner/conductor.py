@@ -52,6 +52,7 @@ class Conductor:
         self.outcome = Outcome()
         self.began_at: Optional[float] = None
         self.gave_up = False
+        self.taken: Set[Tuple[str, int]] = set()  # ports that processes were to have: node, port
         self.lost: Set[str] = set()  # nodes
         self._stage = stage
         self._job = job
@@ -65,6 +66,7 @@ class Conductor:
         self._numbers: Dict[Tuple[str, int], int] = {}  # node and the starter's own number → member
         self._live: Set[int] = set()
         self._running: Set[int] = set()  # main processes
+        self._services: Set[int] = set()  # those of them that work for the others
         self._waiting: List[Tuple[int, str, str]] = []
         self._agents: Dict[int, int] = {}
         self._channels: Dict[str, Channel] = {}
@@ -112,17 +114,24 @@ class Conductor:
         is_head = node == self._roster.head.name
         words = ["starter", self._job.id, self._job.work, *(["--head"] if is_head else [])]
         channel = Channel(self._stage.loop, node, command_on(node, is_head, runner, *words), self._on_frame, self._lose)
-        own = [list(process.argv) for process in self._processes if process.node == node]
-        command = list(self._processes[0].command)
-        channel.send(frames.pack_json(frames.CHECK, {"commands": [command, *own], "env": dict(self._job.env)}))
+        channel.send(frames.pack_json(frames.CHECK, self._needs(node)))
         self._channels[node] = channel
 
-    def _start(self, process: Process) -> None:
-        number = self._spawn(process.node, process.label, process.argv, process.env, process.is_rank, main=True)
-        self._running.add(number)
+    def _needs(self, node: str) -> Dict[str, Any]:
+        here = [process for process in self._processes if process.node == node]
+        commands = [list(self._processes[0].command), *(list(process.argv) for process in here)]
+        ports = [port for process in here for port in process.ports]
+        return {"commands": commands, "env": dict(self._job.env), "ports": ports}
 
-    def _spawn(self, node: str, label: str, argv: Sequence[str], env: Any, is_rank: bool, main: bool) -> int:
-        number = self._add(Member(label, node, is_rank, main))
+    def _start(self, process: Process) -> None:
+        member = Member(process.label, process.node, process.is_rank, is_main=True, role=process.role)
+        number = self._spawn(member, process.argv, process.env)
+        self._running.add(number)
+        if process.service:
+            self._services.add(number)
+
+    def _spawn(self, member: Member, argv: Sequence[str], env: Any) -> int:
+        node, number = member.node, self._add(member)
         own = {**self._job.env, **self._job.secrets, **env}
         if node == self._roster.head.name:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
@@ -132,7 +141,7 @@ class Conductor:
         return number
 
     def _add(self, member: Member) -> int:
-        number = self._stage.output.add(member.label, member.node, member.is_rank)
+        number = self._stage.output.add(member.name, member.node, member.is_rank and not member.role)
         self._members[number] = member
         self._live.add(number)
         return number
@@ -183,6 +192,7 @@ class Conductor:
 
     def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
         channel.checked = True
+        self.taken.update((channel.node, port) for port in body["taken"])
         if body["problem"]:
             self._problems.setdefault(body["problem"], []).append(channel.node)
             self._refusal = body["code"]
@@ -242,7 +252,7 @@ class Conductor:
 
     def _serve(self, agent: int, node: str, command: str) -> None:
         label = f"{self._processes[0].label}@{node}"
-        number = self._spawn(node, label, ("/bin/sh", "-c", command), {}, is_rank=False, main=False)
+        number = self._spawn(Member(label, node, is_rank=False), ("/bin/sh", "-c", command), {})
         self._agents[number] = agent
 
     # Phases: each is called after every event and when its deadline has passed.
@@ -283,6 +293,8 @@ class Conductor:
             self._stop()
         elif not self._running:
             self._sweep(GRACE_S)
+        elif self._running <= self._services:
+            self._wind_down(0.0)
 
     def _stop(self) -> None:
         self.outcome.stop()

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     Frame = Tuple[int, int, int, bytes]
 
 # Runner → starter.
-CHECK = 1  # JSON {"commands": [[…], …]}: are they on this node?
+CHECK = 1  # JSON {"commands": [[…], …], "env", "ports": […]}: are those on this node, and these free?
 SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
 TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
 # Starter → runner.
-CHECKED = 10  # JSON {"problem", "code"}: "" when everything is there
+CHECKED = 10  # JSON {"problem", "code", "taken": […]}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
 EXIT = 13  # JSON {"code"}: exit code, or minus the signal's number

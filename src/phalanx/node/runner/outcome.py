@@ -24,10 +24,16 @@ class Member:
     node: str
     is_rank: bool
     is_main: bool = False
+    role: str = ""
+
+    @property
+    def name(self) -> str:
+        """As it is shown before its lines."""
+        return f"{self.role} {self.label}".strip()
 
     def ended_as(self, code: int) -> str:
-        name = f"rank {self.label} on {self.node}" if self.is_rank else self.label
-        if not self.is_rank and "@" not in name:
+        name = self.name if self.role or not self.is_rank else f"rank {self.label}"
+        if "@" not in name:
             name += f" on {self.node}"
         if code >= 0:
             return f"{name} ended with exit code {code}"

@@ -2,6 +2,7 @@
 
 output/processes     one JSON line per process: {"number", "label", "node", "file"}
 output/rank-3.log    what rank 3 wrote, both streams, byte for byte; after the job's first restart, rank-3.restart-1.log
+output/server_0.log  of a process that has a role, or is an engine
 output/index         24-byte records in the order of arrival on the head: time, offset, length, process, stream
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
-from phalanx.node.runner.check import problem
+from phalanx.node.runner.check import PORT_TAKEN, problem, taken
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.system import MARK, STARTER_SOCKET, adopt_orphans, peer_is_us, process_stat, reap, spawn
@@ -124,7 +124,10 @@ class Starter:
         env = self._environment(body["env"])
         found = (problem(command, self._work, env) for command in body["commands"])
         text, code = next((one for one in found if one[0]), ("", 0))
-        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code}))
+        ports = taken(body["ports"])
+        if ports and not text:
+            text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
+        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": ports}))
 
     def _spawn(self, number: int, body: Dict[str, Any]) -> None:
         out_read, out_write = os.pipe()

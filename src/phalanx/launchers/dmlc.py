@@ -1,0 +1,89 @@
+"""MXNet's parameter server (ps-lite): a scheduler, servers and workers, each of which is the user's own command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from phalanx.launchers.options import count
+from phalanx.launchers.placement import place, spread
+from phalanx.node.process import JobDescription, Process
+from phalanx.node.roster import Node, Roster
+
+NAME = "dmlc"
+SUMMARY = "scheduler, servers and workers of a parameter server: MXNet's dist_sync and dist_async"
+ENGINE: Tuple[str, ...] = ()
+OPTIONS: Tuple[str, ...] = ("servers",)
+
+# Which of the job's ports is the scheduler's; all others choose theirs by themselves and tell it.
+_SCHEDULER = 0
+
+
+def processes(job: JobDescription, roster: Roster) -> List[Process]:
+    """One worker per node (-n, -N say otherwise), as many servers, and the scheduler on the first node.
+
+    Servers and scheduler run the same command, as with DMLC's own tracker: `import mxnet` serves there, and exits.
+    """
+    workers = place(job, roster, default_per_node=1, evenly=True)
+    nodes = [node for node in roster.nodes if node.name in workers]
+    servers = [nodes[number % len(nodes)] for number in range(count(job, "servers", len(nodes)))]
+    group = _Group(job, nodes[0], sum(workers.values()), len(servers))
+    return [
+        group.process("scheduler", "", nodes[0], {}),
+        *(group.process("server", str(number), node, {}) for number, node in enumerate(servers)),
+        *_workers(group, workers, {node.name: node for node in nodes}),
+    ]
+
+
+def _workers(group: _Group, workers: Dict[str, int], nodes: Dict[str, Node]) -> List[Process]:
+    return [
+        group.process("worker", str(number), nodes[name], _gpus(nodes[name], local, workers[name]))
+        for number, (name, local) in enumerate(spread(workers))
+    ]
+
+
+def _gpus(node: Node, local: int, workers: int) -> Dict[str, str]:
+    """A worker that is alone on its node has all GPUs (`--gpus 0,1,2`); several share them out."""
+    if not node.gpus or workers == 1:
+        return {}
+    each = max(1, node.gpus // workers)
+    first = local * each % node.gpus
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(first + number) for number in range(each))}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What all processes of the job know of it."""
+
+    job: JobDescription
+    first: Node
+    workers: int
+    servers: int
+
+    def process(self, role: str, label: str, node: Node, own: Dict[str, str]) -> Process:
+        is_worker, is_scheduler = role == "worker", role == "scheduler"
+        return Process(
+            label=label,
+            node=node.name,
+            argv=self.job.command,
+            command=self.job.command,
+            ranks={node.name: int(is_worker)},
+            env={**self.job.role_env.get(role, {}), **own, **self._environment(role, label, node)},
+            is_rank=is_worker,
+            role=role,
+            service=not is_worker,
+            ports=(self.job.port(_SCHEDULER),) if is_scheduler else (),
+        )
+
+    def _environment(self, role: str, label: str, node: Node) -> Dict[str, str]:
+        # Addresses, not names: ps-lite binds its sockets to these texts, and ZeroMQ looks up no name to bind.
+        env = {
+            "DMLC_ROLE": role,
+            "DMLC_PS_ROOT_URI": self.first.address,
+            "DMLC_PS_ROOT_PORT": str(self.job.port(_SCHEDULER)),
+            "DMLC_NUM_WORKER": str(self.workers),
+            "DMLC_NUM_SERVER": str(self.servers),
+            "DMLC_TASK_ID": label or "0",
+        }
+        # ps-lite looks at DMLC_INTERFACE only where nobody tells it the address.
+        return env if "DMLC_INTERFACE" in self.job.env else {**env, "DMLC_NODE_HOST": node.address}

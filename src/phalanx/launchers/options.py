@@ -1,0 +1,30 @@
+"""What launchers take beside -n and -N: one flag of `phalanx run` each, a text until the launcher reads it."""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple
+
+from phalanx.node.process import JobDescription, RefusedError
+
+
+class Option(NamedTuple):
+    """`--NAME METAVAR`, as --help shows it."""
+
+    metavar: str
+    summary: str
+
+
+# A launcher says in its own OPTIONS which of these it takes.
+OPTIONS: Dict[str, Option] = {
+    "servers": Option("S", "dmlc: parameter servers (default: one per node that has workers)."),
+}
+
+
+def count(job: JobDescription, name: str, default: int) -> int:
+    """An option that counts something: 1 or more. Raises RefusedError."""
+    text = job.options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise RefusedError(f"--{name} is '{text}'\nIt counts processes: 1 or more.")
+    return int(text)

@@ -1,0 +1,131 @@
+"""Jobs whose processes have roles, services and ports, on nodes that are this machine (see fake_nodes)."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster, marked
+
+from phalanx import bundle
+from phalanx.job import JobSpec, JobState, JobStatus, OutputLine, submit
+
+# Each role's part, as a parameter server plays it: servers and scheduler serve until somebody ends them.
+SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo told; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    """Two nodes; in the end no job of the test may have left anything."""
+    cluster = FakeCluster(tmp_path)
+    yield cluster
+    for directory in (tmp_path / "shared").glob(".phalanx/jobs/*"):
+        assert marked(directory.name) == []
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code"
+
+
+def run(cluster, code: Path, *command: str, **options) -> tuple[list[str], JobStatus]:
+    """(lines as "process: text", final status) of a dmlc job."""
+    lines, status = [], None
+    for event in submit(cluster, JobSpec(command, "dmlc", directory=code, **options)).follow():
+        if isinstance(event, OutputLine):
+            lines.append(f"{event.process}: {event.data.decode()}")
+        else:
+            status = event
+    assert status is not None
+    return lines, status
+
+
+def when_all_serve(cluster, worker: str) -> str:
+    """A worker that does its part only once the services' output has reached the head."""
+    jobs = f"{cluster.shared}/.phalanx/jobs"
+    everywhere = f"[ $(cat {jobs}/$PHALANX_JOB/output/*er*.log | grep -c serving) -ge 3 ]"
+    return SERVE.replace("{worker}", f"until {everywhere}; do sleep 0.1; done; {worker}")
+
+
+def test_services_end_when_the_workers_are_done_and_the_job_is_well(cluster, code):
+    lines, status = run(cluster, code, "sh", "-c", when_all_serve(cluster, "echo done $DMLC_NUM_WORKER"))
+    assert (status.state, status.exit_code, status.message) == (JobState.SUCCEEDED, 0, "")
+    assert status.verified
+    assert status.processes == 2
+    done = {"worker 0: done 2", "worker 1: done 2"}
+    assert set(lines) == done | {"scheduler: serving", "server 0: serving", "server 1: serving"}
+
+
+def test_a_service_that_fails_first_fails_the_job(cluster, code):
+    script = 'if [ "$DMLC_ROLE$DMLC_TASK_ID" = server1 ]; then echo no memory; exit 9; fi; sleep 60 & wait'
+    _, status = run(cluster, code, "sh", "-c", script)
+    assert status.message == "server 1 on deeplearning-worker2 ended with exit code 9"
+    assert (status.state, status.exit_code) == (JobState.FAILED, 9)
+    assert status.tail == ("no memory",)
+    assert status.verified
+
+
+def test_a_worker_that_dies_ends_its_services(cluster, code):
+    dies = 'if [ "$DMLC_TASK_ID" = 1 ]; then kill -9 $$; fi; sleep 60 & wait'
+    _, status = run(cluster, code, "sh", "-c", when_all_serve(cluster, dies))
+    assert status.message == "worker 1 on deeplearning-worker2 was ended by SIGKILL"
+    assert status.verified
+
+
+def test_a_port_that_is_taken_refuses_the_job_when_no_other_will_do(cluster, code, monkeypatch):
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        # That phalanx has one port alone to choose stands for a port that the user has named.
+        give_runner_ports(monkeypatch, port, 1)
+        lines, status = run(cluster, code, "sh", "-c", "echo began")
+    assert (status.state, status.exit_code) == (JobState.FAILED, 2)
+    assert status.message == f"port {port} on deeplearning-worker1 is taken"
+    assert lines == []
+    assert status.started_at is None
+    assert status.verified
+
+
+def test_ports_that_phalanx_chose_are_chosen_again(cluster, code, monkeypatch):
+    with pair_of_ports() as (first, listener):
+        listener.listen()
+        give_runner_ports(monkeypatch, first, 2)
+        lines, status = run(cluster, code, "sh", "-c", "echo $DMLC_PS_ROOT_PORT", processes=1)
+    assert (status.state, status.attempt) == (JobState.SUCCEEDED, 0)
+    assert f"worker 0: {first + 1}" in lines
+
+
+def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
+    """Runners of this test's jobs choose from these ports alone, the first one first."""
+    sources = {name: (bundle._PACKAGE / name).read_text() for name in bundle._modules()}
+    for module, pattern, text in (
+        ("node/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
+        ("node/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
+        ("node/runner/campaign.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
+    ):
+        sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
+        assert found == 1
+    content = bundle._build({name: source.encode() for name, source in sources.items()})
+    monkeypatch.setattr(bundle, "runner_zip", lambda: content)
+
+
+@contextmanager
+def pair_of_ports() -> Iterator[tuple[int, socket.socket]]:
+    """The first of two neighbouring ports that are both free, and a socket bound to it."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("", port + 1))
+            except (OSError, OverflowError):
+                continue
+            other.close()
+            yield port, one
+            return
