@@ -105,6 +105,8 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         restarts=spec.restarts,
         options=spec.options,
         role_env=spec.role_env,
+        hosts=spec.hosts,
+        sync_dir=spec.sync_dir,
     )
     try:
         return planned(launcher, description, roster)
@@ -374,6 +376,8 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
         "env": dict(spec.env),
         "options": dict(spec.options),
         "role_env": {role: dict(env) for role, env in spec.role_env.items()},
+        "hosts": list(spec.hosts),
+        "sync_dir": spec.sync_dir,
         "submitted_at": time.time(),
     }
 

@@ -39,7 +39,8 @@ class JobSpec:
     there into the environments of the job's processes. `restarts`: how often it is started again when it fails, on the
     nodes of that moment. `nodes_min`, `nodes_max` (both or none; torchrun): it goes on with what is left, and grows
     again. `options` are the launcher's own, by name; `role_env` are variables for the processes of one role alone
-    ("server", "worker").
+    ("server", "worker"). `hosts`: the names of the only nodes that it may use. `sync_dir`: a directory of the nodes' own
+    into which each copies the code first, and in which the job then runs there.
     """
 
     command: tuple[str, ...]
@@ -55,6 +56,8 @@ class JobSpec:
     nodes_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    sync_dir: str = ""
 
     def __post_init__(self) -> None:
         if not self.command:

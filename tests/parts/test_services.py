@@ -36,7 +36,7 @@ def code(tmp_path: Path) -> Path:
 def run(cluster, code: Path, *command: str, **options) -> tuple[list[str], JobStatus]:
     """(lines as "process: text", final status) of a dmlc job."""
     lines, status = [], None
-    for event in submit(cluster, JobSpec(command, "dmlc", directory=code, **options)).follow():
+    for event in submit(cluster, JobSpec(command, "dmlc", per_node=1, directory=code, **options)).follow():
         if isinstance(event, OutputLine):
             lines.append(f"{event.process}: {event.data.decode()}")
         else:
@@ -129,3 +129,32 @@ def pair_of_ports() -> Iterator[tuple[int, socket.socket]]:
             other.close()
             yield port, one
             return
+
+
+def test_the_code_is_put_where_the_user_says_and_runs_there(cluster, code, tmp_path):
+    there = tmp_path / "nodes own" / "train"
+    (code / "lib").mkdir()
+    (code / "lib" / "text").write_text("first")
+    words = ("sh", "-c", 'pwd; cat lib/text; echo; echo left > "made-$DMLC_ROLE"')
+    lines, status = run(cluster, code, *words, sync_dir=str(there), processes=1)
+    assert status.state is JobState.SUCCEEDED
+    assert {line for line in lines if line.startswith("worker")} == {f"worker 0: {there}", "worker 0: first"}
+    (code / "lib" / "text").write_text("second")
+    lines, _ = run(cluster, code, *words, sync_dir=str(there), processes=1)
+    assert "worker 0: second" in lines
+    assert (there / "made-worker").exists()
+
+
+def test_a_place_that_the_code_cant_be_put_into_is_told(cluster, code):
+    (code / "t.py").write_text("")
+    _, status = run(cluster, code, "true", sync_dir="/dev/null/train")
+    nodes = "deeplearning-worker1, deeplearning-worker2"
+    text = f"the code can't be put into /dev/null/train on {nodes}: /dev/null/train: Not a directory"
+    assert status.message == text
+    assert status.started_at is None
+
+
+def test_a_job_stays_on_the_nodes_that_were_chosen(cluster, code):
+    lines, status = run(cluster, code, "sh", "-c", "echo $DMLC_NODE_HOST", hosts=("deeplearning-worker2",))
+    assert {line for line in lines if line.startswith("worker")} == {"worker 0: 10.0.1.2"}
+    assert status.processes == 1

@@ -34,7 +34,7 @@ def ranks(launcher: str, **changes) -> dict[str, int]:
         ("mpi", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
         ("exec", {"per_node": 2}, {"1": 2, "2": 2, "3": 2}),
         ("torchrun", {"processes": 4, "per_node": 2}, {"1": 2, "2": 2}),
-        ("dmlc", {}, {"1": 1, "2": 1, "3": 1}),
+        ("dmlc", {}, {"1": 4, "2": 4, "3": 4}),
         ("dmlc", {"processes": 5}, {"1": 2, "2": 2, "3": 1}),
         ("dmlc", {"processes": 2}, {"1": 1, "2": 1}),
         ("exec", {"processes": 3, "per_node": 1}, {"1": 1, "2": 1, "3": 1}),
@@ -139,7 +139,7 @@ def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
 
 
 def test_dmlc_tells_every_process_its_part_in_addresses():
-    job = replace(JOB, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500)
+    job = replace(JOB, per_node=1, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500)
     scheduler, *others = planned(load("dmlc"), job, ROSTER)
     assert [process.name for process in others] == ["server 0", "server 1", "worker 0", "worker 1", "worker 2"]
     assert [process.service for process in (scheduler, *others)] == [True] * 3 + [False] * 3
@@ -177,6 +177,13 @@ def test_an_option_is_for_the_launchers_that_take_it(launcher):
     for name in set(OPTIONS) - set(load(launcher).OPTIONS):
         with pytest.raises(RefusedError, match=f"--{name} is no option of the launcher {launcher}"):
             planned(load(launcher), replace(JOB, launcher=launcher, options={name: "1"}), ROSTER)
+
+
+def test_a_job_with_hosts_has_those_nodes_in_their_order():
+    job = replace(JOB, per_node=1, hosts=("deeplearning-worker3", "10.0.1.1"))
+    assert [process.node[-1] for process in planned(load("exec"), job, ROSTER)] == ["3", "1"]
+    with pytest.raises(RefusedError, match="worker7: no longer in the cluster"):
+        planned(load("exec"), replace(job, hosts=("deeplearning-worker7", "deeplearning-worker1")), ROSTER)
 
 
 def test_an_option_that_counts_takes_a_number():

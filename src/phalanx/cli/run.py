@@ -118,7 +118,7 @@ def command(
       mpi       one per slot, started by mpiexec
       torchrun  one per slot, RANK and MASTER_ADDR set by torchrun
       exec      one per node, RANK and MASTER_ADDR set by phalanx
-      dmlc      one worker per node, and MXNet's parameter servers
+      dmlc      one worker per slot, one of MXNet's parameter servers per node
 
     Ctrl-C stops the job. The exit code is the job's own.
 

@@ -20,11 +20,11 @@ _SCHEDULER = 0
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One worker per node (-n, -N say otherwise), as many servers, and the scheduler on the first node.
+    """One worker per slot (-n, -N say otherwise), one server per node, and the scheduler on the first node.
 
     Servers and scheduler run the same command, as with DMLC's own tracker: `import mxnet` serves there, and exits.
     """
-    workers = place(job, roster, default_per_node=1, evenly=True)
+    workers = place(job, roster, evenly=True)
     nodes = [node for node in roster.nodes if node.name in workers]
     servers = [nodes[number % len(nodes)] for number in range(count(job, "servers", len(nodes)))]
     group = _Group(job, nodes[0], sum(workers.values()), len(servers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping, Optional, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
@@ -29,7 +29,8 @@ class JobDescription:
     variables that the runner alone gives to every process; a launcher puts them into neither argv nor env nor files.
     `nodes_min` and `nodes_max` are set for a job that is to go on with fewer nodes and to grow again; an engine that
     does so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; it says in OPTIONS
-    which it takes), `role_env` variables for the processes of one role alone.
+    which it takes), `role_env` variables for the processes of one role alone. `hosts` are the only nodes that may be
+    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in.
     """
 
     id: str
@@ -49,6 +50,8 @@ class JobDescription:
     restarts: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hosts: Tuple[str, ...] = ()
+    sync_dir: str = ""
 
     @property
     def work(self) -> str:
@@ -114,10 +117,20 @@ class Launcher(Protocol):
         ...
 
 
+def _chosen(job: JobDescription, roster: Roster) -> Roster:
+    """The roster with the job's own nodes alone."""
+    if not job.hosts:
+        return roster
+    gone = [name for name in job.hosts if roster.find(name) is None]
+    if gone:
+        raise RefusedError(f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists those that are.")
+    return replace(roster, nodes=tuple(node for node in map(roster.find, job.hosts) if node))
+
+
 def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence[Process]:
     """What the launcher starts for this job. Raises RefusedError, for an option too that it doesn't take."""
     for name in job.options:
         if name not in launcher.OPTIONS:
             has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "none of its own"
             raise RefusedError(f"--{name} is no option of the launcher {job.launcher}\nIt takes {has}.")
-    return launcher.processes(job, roster)
+    return launcher.processes(job, _chosen(job, roster))

@@ -189,6 +189,8 @@ class Campaign:
             restarts=job["restarts"],
             options=job["options"],
             role_env=job["role_env"],
+            hosts=tuple(job["hosts"]),
+            sync_dir=job["sync_dir"],
         )
         return description, roster, planned(self._launcher, description, roster)
 

@@ -121,7 +121,7 @@ class Conductor:
         here = [process for process in self._processes if process.node == node]
         commands = [list(self._processes[0].command), *(list(process.argv) for process in here)]
         ports = [port for process in here for port in process.ports]
-        return {"commands": commands, "env": dict(self._job.env), "ports": ports}
+        return {"commands": commands, "env": dict(self._job.env), "ports": ports, "sync_dir": self._job.sync_dir}
 
     def _start(self, process: Process) -> None:
         member = Member(process.label, process.node, process.is_rank, is_main=True, role=process.role)

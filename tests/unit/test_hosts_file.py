@@ -1,0 +1,51 @@
+"""What a hosts file's lines mean, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_nodes import roster
+
+from phalanx.errors import SpecError
+from phalanx.hosts_file import load, parse
+from phalanx.node.roster import Missing
+
+ROSTER = replace(roster(nodes=3, slots=2), missing=(Missing("deeplearning-worker4", "InsufficientInstanceCapacity"),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deeplearning-worker3\ndeeplearning-worker1\n",
+        "10.0.1.3\n10.0.1.1",
+        "ip-10-0-1-3\ndeeplearning-master\n",
+        "# ours\n\n10.0.1.3:22  # the last\n\n  deeplearning-worker1 slots=2\n",
+    ],
+)
+def test_names_and_addresses_are_nodes_in_the_files_order(text):
+    assert parse(text, ROSTER, "hosts") == ("deeplearning-worker3", "deeplearning-worker1")
+
+
+def test_every_mistake_is_told_at_once_with_its_line():
+    text = "10.0.1.2\n\ndeeplearning-worker2\n10.0.1.9\ndeeplearnin-worker3\ndeeplearning-worker4\n10.0.1.2\n"
+    with pytest.raises(SpecError) as caught:
+        parse(text, ROSTER, "hosts")
+    assert caught.value.message.splitlines() == [
+        "hosts:3: deeplearning-worker2 stands in line 1 already",
+        "hosts:4: 10.0.1.9 is no node of the cluster fake; is 10.0.1.3 meant?",
+        "hosts:5: deeplearnin-worker3 is no node of the cluster fake; is deeplearning-worker3 meant?",
+        "hosts:6: deeplearning-worker4 is missing: InsufficientInstanceCapacity",
+        "hosts:7: 10.0.1.2 (deeplearning-worker2) stands in line 1 already",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
+def test_a_file_without_hosts_is_refused(text):
+    with pytest.raises(SpecError, match="hosts: no line of it names a host"):
+        parse(text, ROSTER, "hosts")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(SpecError, match="can't read the hosts file"):
+        load(tmp_path / "hosts", ROSTER)
