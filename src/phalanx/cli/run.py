@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
-
-if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
-    from phalanx.job import Job, JobSpec
-    from phalanx.node.process import Process
 
 
 def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -132,6 +125,7 @@ def command(
       phalanx run --detach --name long --env LR=0.1 -- python train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
+    from phalanx.cli.starting import print_processes, start
     from phalanx.job import JobSpec
 
     if as_json and not dry_run:
@@ -152,49 +146,4 @@ def command(
         nodes_max=chosen["nodes"][1],
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
-    return _print_processes(cluster, spec, as_json) if dry_run else _submit(cluster, spec, detach)
-
-
-def _submit(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
-    from phalanx.cli.following import follow
-    from phalanx.job import submit
-
-    job = submit(cluster, spec, detach=detach, progress=_sent)
-    if detach:
-        return _left(job)
-    return follow(job, stop_on_interrupt=True)
-
-
-def _left(job: Job) -> int:
-    say(job.id)
-    note(f"`phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.")
-    return 0
-
-
-def _sent(progress: Any) -> None:
-    if progress.warning:
-        note(f"warning: {progress.warning}")
-
-
-def _print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:
-    from phalanx.job import processes
-    from phalanx.launchers import load
-
-    hidden = dict.fromkeys(spec.secrets, "****")
-    planned = [
-        (process, {**spec.env, **process.env, **hidden})
-        for process in processes(load(spec.launcher), spec, cluster.roster())
-    ]
-    if as_json:
-        print_json([_record(process, env) for process, env in planned])
-        return 0
-    for process, env in planned:
-        variables = "".join(f"{key}={shlex.quote(value)} " for key, value in sorted(env.items()))
-        role = f" [{process.name}]" if process.role else ""
-        say(f"{process.node}{role}: {variables}{shlex.join(process.argv)}")
-    return 0
-
-
-def _record(process: Process, env: dict[str, str]) -> dict[str, Any]:
-    plain = ("name", "node", "role", "service", "ports", "argv")
-    return {**{field: getattr(process, field) for field in plain}, "processes": dict(process.ranks), "env": env}
+    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)
