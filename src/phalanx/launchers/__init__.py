@@ -13,6 +13,9 @@ LAUNCHERS = {
     "dmlc": "phalanx.launchers.dmlc",
     "torchrun": "phalanx.launchers.torchrun",
     "exec": "phalanx.launchers.plain",
+    "tensorflow": "phalanx.launchers.tensorflow",
+    "jax": "phalanx.launchers.jax",
+    "deepspeed": "phalanx.launchers.deepspeed",
 }
 
 

@@ -17,6 +17,9 @@ class Option(NamedTuple):
 # A launcher says in its own OPTIONS which of these it takes.
 OPTIONS: Dict[str, Option] = {
     "servers": Option("S", "dmlc: parameter servers (default: one per node that has workers)."),
+    "ps": Option("P", "tensorflow: parameter servers (default: none; with --tf-style flags one per node)."),
+    "tf-style": Option("STYLE", "tensorflow: tell tasks what they are by TF_CONFIG ('config') or TF1's 'flags'."),
+    "deepspeed-flags": Option("FLAGS", "deepspeed: more flags for deepspeed itself, such as '--no_local_rank'."),
 }
 
 

@@ -1,0 +1,57 @@
+"""DeepSpeed: its own launcher once per node, told where the others are, so that it needs neither ssh nor pdsh."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Dict, List, Tuple
+
+from phalanx.launchers import gpus
+from phalanx.launchers.placement import place
+from phalanx.node.process import JobDescription, Process
+from phalanx.node.roster import Roster
+
+NAME = "deepspeed"
+SUMMARY = "deepspeed on every node, one rank per GPU or slot"
+ENGINE: Tuple[str, ...] = ()
+OPTIONS: Tuple[str, ...] = ("deepspeed-flags",)
+
+# Which of the job's ports is rank 0's, where all ranks meet.
+_MASTER = 0
+
+
+def processes(job: JobDescription, roster: Roster) -> List[Process]:
+    """One `deepspeed --no_ssh` per node; the hostfile gives each exactly the ranks that it is to have."""
+    ranks = place(job, roster)
+    on_cpu = not gpus.per_process(job, roster, ranks)
+    return [_process(job, ranks, number, node, on_cpu) for number, node in enumerate(ranks)]
+
+
+def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str, on_cpu: bool) -> Process:
+    flags: Dict[str, object] = {
+        "hostfile": f"{job.directory}/hostfile",
+        "node_rank": number,
+        "master_addr": next(iter(ranks)),
+        "master_port": job.port(_MASTER),
+    }
+    own = shlex.split(job.options.get("deepspeed-flags", ""))
+    argv = ["deepspeed", "--no_ssh", *(f"--{name}={value}" for name, value in flags.items()), *own, "--no_python"]
+    return Process(
+        label=f"deepspeed@{node}",
+        node=node,
+        argv=(*argv, f"{job.directory}/rank"),
+        command=job.command,
+        ranks={node: ranks[node]},
+        env={"DS_ACCELERATOR": "cpu"} if on_cpu else {},
+        files={"hostfile": _hostfile(ranks), "rank": _rank(job)},
+        ports=() if number else (job.port(_MASTER),),
+    )
+
+
+def _hostfile(ranks: Dict[str, int]) -> str:
+    return "".join(f"{node} slots={count}\n" for node, count in ranks.items())
+
+
+def _rank(job: JobDescription) -> str:
+    # DeepSpeed puts --local_rank=N behind the first word of what it starts; the user's program gets it as its last
+    # word, which the keeper wants after "=" like all others.
+    return f'#!/bin/sh\nexec {shlex.join(job.keeper("RANK"))} ${{1:+"=$1"}}\n'

@@ -1,0 +1,35 @@
+"""Which GPUs of its node each process is given: one each, unless there are fewer processes than GPUs."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from phalanx.node.process import JobDescription, RefusedError
+from phalanx.node.roster import Roster
+
+
+def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> int:
+    """GPUs for each process, the same number everywhere; 0 on nodes without GPUs.
+
+    `placed` is what `place` said. Raises RefusedError when nodes differ and -N doesn't say what is meant, and when
+    there are more processes than GPUs.
+    """
+    gpus = {node.name: node.gpus for node in roster.nodes if node.name in placed}
+    fewest, most = min(gpus, key=lambda name: gpus[name]), max(gpus, key=lambda name: gpus[name])
+    if gpus[fewest] != gpus[most] and job.per_node is None:
+        raise RefusedError(
+            f"the nodes differ in their GPUs: {most} has {gpus[most]}, {fewest} has {gpus[fewest]}\n"
+            f"Say how many processes every node is to have with -N ({gpus[fewest] or 1} at most)."
+        )
+    crowded = next((name for name in placed if placed[name] > gpus[name] and gpus[most]), None)
+    if crowded:
+        raise RefusedError(
+            f"{placed[crowded]} processes were to run on {crowded}, which has {gpus[crowded]} GPUs\n"
+            "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
+        )
+    return gpus[fewest] // max(placed.values())
+
+
+def numbers(local: int, each: int) -> str:
+    """The GPUs of the local-th process of a node, as CUDA_VISIBLE_DEVICES has them: "2,3"."""
+    return ",".join(str(local * each + number) for number in range(each))
