@@ -70,8 +70,10 @@ class FakeCluster:
         self.root = root
         self.shared = str(root / "shared")
         self.roster = roster(nodes, slots, head)
+        self._generation = self.roster.generation
         (root / "shared").mkdir()
         (root / "roster.json").write_text(self.roster.to_json())
+        os.utime(root / "roster.json", (0, 0))  # all nodes have long settled in it
         path = f"{root}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
         self.env = {
             "PATH": path,
@@ -99,8 +101,11 @@ class FakeCluster:
 
     def change_roster(self, nodes: int) -> None:
         """The head writes a new generation with the first nodes alone."""
-        newer = replace(self.roster, generation=self.roster.generation + 1, nodes=self.roster.nodes[:nodes])
-        (self.root / "roster.json").write_text(newer.to_json())
+        self._generation += 1
+        newer = replace(self.roster, generation=self._generation, nodes=self.roster.nodes[:nodes])
+        beside = self.root / "roster.json.new"
+        beside.write_text(newer.to_json())
+        beside.replace(self.root / "roster.json")
 
     def greet(self, text: str) -> None:
         """Every node's login scripts print this."""

@@ -69,6 +69,14 @@ def wait_for_line(events, text: str) -> None:
     raise AssertionError(f"{text!r} never came")
 
 
+def wait_for_message(events, text: str) -> None:
+    """Follow until the job's message begins so."""
+    for event in events:
+        if isinstance(event, JobStatus) and event.message.startswith(text):
+            return
+    raise AssertionError(f"{text!r} never came")
+
+
 def test_every_rank_runs_in_the_copy_with_its_variables(cluster, code):
     (code / "data.txt").write_text("from here\n")
     script = "cat data.txt; echo $RANK of $WORLD_SIZE at $MASTER_ADDR, $GREETING, $PHALANX_JOB"
@@ -136,6 +144,29 @@ def test_a_node_that_refuses_is_named_with_what_ssh_said(cluster, code):
     assert status.message.startswith("deeplearning-worker2 can't be reached: ssh: connect to host")
     assert [verdict.clean for verdict in status.nodes] == [True, False]
     assert "Connection refused" in status.nodes[1].message
+
+
+def test_a_node_that_has_just_joined_is_waited_for(cluster, code):
+    cluster.change_roster(nodes=2)
+    cluster.down("deeplearning-worker2")
+    job = submit(cluster, JobSpec(("true",), "exec", directory=code))
+    events = job.follow()
+    wait_for_message(events, "waiting for deeplearning-worker2: ssh: connect to host deeplearning-worker2 port 22")
+    cluster.up("deeplearning-worker2")
+    _, status = outcome(events)
+    assert (status.state, status.attempt, status.processes) == (JobState.SUCCEEDED, 0, 2)
+
+
+def test_a_node_that_leaves_before_the_job_begins_costs_no_restart(cluster, code):
+    cluster.change_roster(nodes=2)
+    cluster.down("deeplearning-worker2")
+    job = submit(cluster, JobSpec(("true",), "exec", directory=code))
+    events = job.follow()
+    wait_for_message(events, "waiting for deeplearning-worker2")
+    cluster.change_roster(nodes=1)
+    _, status = outcome(events)
+    assert (status.state, status.attempt, status.processes) == (JobState.SUCCEEDED, 0, 1)
+    assert status.verified
 
 
 def test_a_login_script_that_prints_spoils_nothing(cluster, code):

@@ -59,7 +59,7 @@ def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -
             _print_or_refuse(job, event, colored)
             continue
         if event.state.value == "pending" and event.message and (status is None or event.message != status.message):
-            note(f"job {event.id} starts again ({event.message})")
+            note(f"job {event.id}: {event.message}")
         status = event
     return status
 

@@ -14,9 +14,9 @@ from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
 from phalanx.node.runner.elastic import ElasticConductor
 from phalanx.node.runner.engine import output_of
+from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
-from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -30,6 +30,8 @@ _REFUSED = 2
 # A job whose own ports are taken is given others: so many beyond them, and so often.
 _NEXT_PORTS = 97
 _PORT_CHOICES = 5
+# Attempts that began nothing, because a node of their roster could not be reached, count no restart: so many in a row.
+_FREE_TRIES = 3
 
 
 class Campaign:
@@ -50,6 +52,9 @@ class Campaign:
         self._port_choices = 0
         self._generation = 0  # of the last attempt's roster
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
+        self._unreached = ""  # what the last attempt, which began nothing, said
+        self._free_tries = _FREE_TRIES
+        stage.on_wait = self._on_wait
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""
@@ -77,6 +82,9 @@ class Campaign:
             self._attempts.pop()
             return
         self._remember(conductor, roster, nodes)
+        if self._is_free(conductor):
+            self._attempts.pop()
+            return
         outcome = {**conductor.outcome.record, "nodes": self._verdicts(nodes)}
         if outcome["state"] != states.FAILED or self._stage.stop_asked:
             self._end(outcome)
@@ -96,6 +104,15 @@ class Campaign:
         wanted = {(process.node, port) for process in processes for port in process.ports}
         return self._port_choices < _PORT_CHOICES and not self._stage.stop_asked and not wanted & taken
 
+    def _is_free(self, conductor: Conductor) -> bool:
+        """Was nothing begun for want of a node, and does the roster or a restart offer a way without it?"""
+        has_begun = conductor.began_at is not None or not conductor.outcome.died
+        self._free_tries = _FREE_TRIES if has_begun else self._free_tries - 1
+        self._unreached = self._attempts[-1].message
+        if has_begun or self._stage.stop_asked or self._free_tries < 0:
+            return False
+        return bool(self._state["restarts"]) or read_roster().generation != self._generation
+
     def _begin(self, processes: Sequence[Process], roster: Roster) -> None:
         self._generation = roster.generation
         ranks: Dict[str, int] = {}
@@ -106,6 +123,11 @@ class Campaign:
         self._stage.output.attempt = len(self._attempts)
         self._attempts.append(Attempt(self._stage.output.position))
         self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), hosts=list(ranks))
+
+    def _on_wait(self, text: str) -> None:
+        message = f"waiting for {text}"
+        if message != self._state["message"]:
+            self._write(state=states.PENDING, message=message)
 
     def _on_begin(self, nodes: List[str], processes: int) -> None:
         started_at = self._state["started_at"] or time.time()
@@ -197,7 +219,8 @@ class Campaign:
     # The end.
 
     def _refuse(self, text: str) -> None:
-        before = f"{self._attempts[-1].message}; it can't start again: " if self._attempts else ""
+        earlier = self._attempts[-1].message if self._attempts else self._unreached
+        before = f"{earlier}; it can't start again: " if earlier else ""
         self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED})
 
     def _end(self, outcome: Dict[str, Any]) -> None:
@@ -211,12 +234,6 @@ class Campaign:
         self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
         states.write(self._directory, self._state)
         self._stage.door.tell()
-
-
-def read_roster() -> Roster:
-    """The membership of this moment. Raises OSError."""
-    with open(roster_path()) as file:
-        return Roster.from_json(file.read())
 
 
 def _write_files(directory: str, process: Process) -> None:

@@ -87,6 +87,7 @@ class Channel:
         self._in.close()
         for fd in (self._out_fd, self._err_fd):
             self._loop.forget(fd)
+            os.close(fd)
         self.closed = True
 
     def cut(self) -> None:

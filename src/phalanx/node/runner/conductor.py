@@ -17,6 +17,7 @@ from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
 from phalanx.node.runner.channel import Channel, command_on
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
+from phalanx.node.runner.membership import Patience
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.stage import Stage
@@ -71,6 +72,7 @@ class Conductor:
         self._agents: Dict[int, int] = {}
         self._channels: Dict[str, Channel] = {}
         self._inquiries: Dict[str, Inquiry] = {}  # about nodes that were lost
+        self._patience = Patience(roster)
         self._problems: Dict[str, List[str]] = {}  # what is missing → on which nodes
         self._refusal = 0
         self._engines_told = False
@@ -203,6 +205,9 @@ class Conductor:
 
     def _lose(self, channel: Channel) -> None:
         """A starter's channel has closed, or is silent."""
+        if self._phase == self._check and not channel.checked and self._patience.has_for(channel.node):
+            self._stage.on_wait(f"{channel.node}: {channel.error}")
+            return
         if channel.report is None:
             self._inquire(channel.node)
         elif self._phase in (self._sweeping, self._over):
@@ -261,6 +266,7 @@ class Conductor:
         if self._stage.stop_asked:
             self._stop()
         elif not all(channel.checked for channel in self._channels.values()):
+            self._try_again()
             self._check_deadline()
         elif self._problems:
             texts = [text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items()]
@@ -268,6 +274,11 @@ class Conductor:
             self._wind_down(0.0)
         else:
             self._begin()
+
+    def _try_again(self) -> None:
+        for node in self._patience.due():
+            self._channels[node].shut()
+            self._open(node)
 
     def _begin(self) -> None:
         self.began_at = time.time()

@@ -12,7 +12,7 @@ from phalanx.node.runner.output import OutputWriter
 
 if TYPE_CHECKING:
     import socket
-    from typing import Any
+    from typing import Any, Callable
 
 
 class Stage:
@@ -23,6 +23,7 @@ class Stage:
         self.door = Doorway(self.loop, door)
         self.output = OutputWriter(os.path.join(directory, "output"))
         self.stop_asked = False
+        self.on_wait: Callable[[str], None] = lambda _text: None  # told what the job waits for before it begins
         self._watch_signals()
 
     def publish(self) -> None:

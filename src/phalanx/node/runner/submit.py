@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.process import Launcher, RefusedError
 from phalanx.node.runner import state as states
-from phalanx.node.runner.campaign import Campaign, read_roster
+from phalanx.node.runner.campaign import Campaign
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
+from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 

@@ -1,0 +1,48 @@
+"""The membership of this moment, and how long a job waits for a node in it that lets nobody in yet."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node.roster import Roster
+from phalanx.node.runner.system import roster_path
+
+if TYPE_CHECKING:
+    from typing import Dict, List
+
+# The head names a node some seconds before that node's own sshd trusts the cluster, and every sshd is away for a
+# moment when it reads its new certificate. So long after a change who refuses is waited for.
+_SETTLES_WITHIN_S = 30.0
+_AGAIN_AFTER_S = 0.5
+
+
+def read_roster() -> Roster:
+    """The membership of this moment. Raises OSError."""
+    with open(roster_path()) as file:
+        return Roster.from_json(file.read())
+
+
+class Patience:
+    """Which nodes of an attempt are worth another try before any process of it was started."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._ids = {node.name: node.instance_id for node in roster.nodes}
+        self._due_at: Dict[str, float] = {}
+
+    def has_for(self, node: str) -> bool:
+        """The node can't be reached: shall it be tried again? Not when the roster has given it up, or is long known."""
+        found = read_roster().find(node)
+        is_fresh = time.time() - os.stat(roster_path()).st_mtime < _SETTLES_WITHIN_S
+        if not is_fresh or found is None or found.instance_id != self._ids[node]:
+            return False
+        self._due_at[node] = time.monotonic() + _AGAIN_AFTER_S
+        return True
+
+    def due(self) -> List[str]:
+        """Nodes to try now; each is named once."""
+        nodes = [node for node, at in self._due_at.items() if at <= time.monotonic()]
+        for node in nodes:
+            del self._due_at[node]
+        return nodes
