@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import lzma
@@ -10,13 +11,14 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from troposphere import GetAtt, Ref, Sub
 
 from phalanx.template import userdata
-from phalanx.template.shorten import shorten, strip
+from phalanx.template.shorten import shorten, strip, tight
 
 CONFIG = {
     "stack_id": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
@@ -223,6 +225,13 @@ def main(value: str) -> Optional[int]:
     os._exit  # a private name of others
     return _Thing()._grow(count, twice=value == "twice")
 '''
+
+
+@pytest.mark.parametrize("name", [*userdata.STAGE_1, *userdata.STAGE_2])
+def test_a_module_without_its_spaces_is_the_same_program(name):
+    spaced = strip((files("phalanx.node") / f"{name}.py").read_text())
+    assert ast.dump(ast.parse(tight(spaced))) == ast.dump(ast.parse(spaced))
+    assert " = " not in tight(spaced).replace("' = '", "")
 
 
 def test_shortening_changes_nothing_but_the_size():

@@ -30,13 +30,13 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:
         raise OSError(f"the agent's stage 2 has SHA-256 {found}, and the user data wants {settings.digest}")
-    unpack(packed, _DIRECTORY)
+    unpack(settings.agent, packed, _DIRECTORY)
 
 
-def unpack(packed: str, directory: str) -> None:
-    """Write the modules of a payload: base85 of xz of `name NUL text NUL name NUL text`."""
-    parts = lzma.decompress(base64.b85decode(packed)).decode().split("\0")
-    for name, text in zip(parts[::2], parts[1::2]):  # noqa: B905 (Python 3.9)
+def unpack(begin: str, rest: str, directory: str) -> None:
+    """Write all modules: base85 of an LZMA stream in two pieces, of `script NUL name NUL text NUL name NUL text`."""
+    parts = lzma.decompress(base64.b85decode(begin) + base64.b85decode(rest)).decode().split("\0")
+    for name, text in zip(parts[1::2], parts[2::2]):  # noqa: B905 (Python 3.9)
         with open(f"{directory}/{name}.py", "w", encoding="utf-8") as file:
             file.write(text)
 

@@ -26,6 +26,8 @@ class Settings:
     wait_handle: str
     boot: str
     digest: str
+    agent: str
+    """The beginning of the agent's stream (node.loader)."""
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:

@@ -7,6 +7,7 @@ import builtins
 import importlib
 import itertools
 import keyword
+import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,17 @@ def shorten(sources: Mapping[str, str]) -> dict[str, str]:
             renamer = _Renamer(_local_names(function, keywords), everywhere=False)
             function.args = renamer.visit(function.args)
             function.body = [renamer.visit(item) for item in function.body]
-    return {name: _text(tree) for name, tree in trees.items()}
+    return {name: tight(_text(tree)) for name, tree in trees.items()}
+
+
+def tight(text: str) -> str:
+    """`text` (of ast.unparse, where no text spans lines) without the spaces that only readers need."""
+    return _SPACED.sub(lambda found: found["kept"] or found["sign"], text)
+
+
+_SPACED = re.compile(
+    r"""(?P<kept>^\x20+|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|\x20?(?P<sign>[-+*/%=<>!|&^@:,(){}\[\]]+)\x20?""", re.M
+)
 
 
 def _stripped(source: str) -> ast.Module:
@@ -121,7 +132,7 @@ def _global_names(nodes: list[ast.AST], modules: set[str]) -> dict[str, str]:
     used = Counter(name for node in nodes for name in _names(node))
     chosen = [n for n in used if n in ours and len(n) > 2 and n not in taken and not n.endswith(("Error", "__"))]
     # Capitals, so that they do not take the letters that local names want.
-    return _assign(chosen, used, set(used), string.ascii_uppercase)
+    return _assign(sorted(chosen, key=lambda n: (-used[n], n)), set(used), string.ascii_uppercase)
 
 
 def _foreign(nodes: list[ast.AST]) -> set[str]:
@@ -137,13 +148,16 @@ def _foreign(nodes: list[ast.AST]) -> set[str]:
 
 
 def _local_names(function: ast.FunctionDef, keywords: set[str]) -> dict[str, str]:
-    """Old → new for what `function` and the functions inside it bind, but parameters that a call may name."""
+    """Old → new for what `function` and the functions inside it bind, but parameters that a call may name.
+
+    In the order of their appearance, so that the heads of most functions read alike, which packs better.
+    """
     nodes = [node for node in ast.walk(function) if node is not function]
-    used = Counter(name for node in nodes for name in _names(node))
+    used = {name for node in nodes for name in _names(node)}
     named = {node.arg for node in nodes if isinstance(node, ast.arg)} & keywords
     imported = {name for node in nodes if isinstance(node, ast.alias) for name in _names(node)}
-    bound = {name for node in nodes for name in _bound(node)} - named - imported
-    return _assign([name for name in bound if len(name) > 1], used, set(used), string.ascii_lowercase)
+    bound = dict.fromkeys(name for node in nodes for name in _bound(node))
+    return _assign([n for n in bound if len(n) > 1 and n not in named | imported], used, string.ascii_lowercase)
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
@@ -174,11 +188,10 @@ def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef]:
             yield from _outermost(node)
 
 
-def _assign(names: Iterable[str], used: Counter[str], taken: set[str], letters: str) -> dict[str, str]:
-    """The most frequent name gets the shortest new one."""
+def _assign(names: Iterable[str], taken: set[str], letters: str) -> dict[str, str]:
+    """New names, the shortest to the first."""
     taken = taken | set(dir(builtins)) | set(keyword.kwlist)
-    free = (name for name in _short(letters) if name not in taken)
-    return dict(zip(sorted(names, key=lambda n: (-used[n], n)), free, strict=False))
+    return dict(zip(names, (name for name in _short(letters) if name not in taken), strict=False))
 
 
 def _short(letters: str) -> Iterator[str]:

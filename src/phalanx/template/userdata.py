@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bisect
 import functools
 import hashlib
 import lzma
@@ -22,8 +23,8 @@ LIMIT_BYTES = 16_384
 
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws")
 STAGE_2 = (
-    *("daemon", "mount", "proof", "files", "account", "boot", "trust", "contract", "command", "outcome", "roster"),
-    *("decision", "worker", "head", "agent", "services", "beats", "bootlog", "failure"),
+    *("outcome", "daemon", "agent", "contract", "account", "trust", "files", "command", "mount", "boot", "proof"),
+    *("beats", "bootlog", "services", "roster", "decision", "worker", "head", "failure"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 
@@ -34,12 +35,16 @@ is one that packs well.
 # A colon is not in base85's alphabet, nor in the script.
 _BETWEEN = ":"
 
+# Bytes of the stream beyond those that stage 1 needs here, for decoders of other versions, which may read ahead.
+_AHEAD_BYTES = 24
+
 # The settings are comment lines `#key=value` of the script itself: no quoting that a value could break out of.
 _SCRIPT = """\
 #!/usr/bin/python3 -IS
 import base64,lzma
 s=open(__file__,encoding="utf-8").read()
-t=lzma.decompress(base64.b85decode(s.split("#agent=")[2].split()[0])).decode().split("\\0")
+b=base64.b85decode(s.split("#agent=")[2].split()[0])
+t=lzma.LZMADecompressor().decompress(b).decode("utf8","ignore").split("\\0")
 exec(t[0])
 #agent="""
 
@@ -52,12 +57,11 @@ def w(n, b):
  with open(os.open(n, 577, 384), "w") as f:
   f.write(b)
 os.makedirs(p + "/phalanx/node", exist_ok=True)
-for n, b in zip(t[1::2], t[2::2]):
+for n, b in zip(t[1:%d:2], t[2::2]):
  w(p + "/phalanx/node/" + n + ".py", b)
 m = "import sys\\nfrom phalanx.node.__main__ import main\\nsys.exit(main(sys.argv[1:]))"
 w(p + "/__main__.py", m)
 c = dict(l[1:].split("=", 1) for l in s.splitlines()[1:] if l[:1] == "#")
-del c["agent"]
 w(d + "config.json", json.dumps(c))
 sys.path.insert(0, p)
 sys.dont_write_bytecode = True
@@ -110,22 +114,39 @@ def render(config: Mapping[str, str]) -> bytes:
 
 def agent_payload() -> str:
     """Script with stage 1, then stage 2 of the agent, as the mapping carries them; user data takes the first."""
-    return _first_part() + _BETWEEN + _pack(STAGE_2)
+    return _first_part() + _BETWEEN + _stages()[1]
 
 
 def _first_part() -> str:
-    return _SCRIPT + _pack(STAGE_1)
+    return _SCRIPT + _stages()[0]
 
 
 @functools.cache
-def _pack(names: tuple[str, ...]) -> str:
-    """Modules as `name NUL text NUL …`, compressed with LZMA, in base85; the same for one version of Python."""
+def _stages() -> tuple[str, str]:
+    """The agent as one LZMA stream, the same for one version of Python, cut where stage 1 can be unpacked; in base85.
+
+    One stream and not two, because stage 2 says much that stage 1 has said: 1 KB less.
+    """
+    unpack = _UNPACK % (2 * len(STAGE_1))
+    stage_1 = "\0".join([unpack, *_named(STAGE_1), ""]).encode()
+    stream = _compressed(stage_1 + "\0".join(_named(STAGE_2)).encode())
+    cut = bisect.bisect_left(range(len(stream)), len(stage_1), key=lambda end: _unpacked(stream[:end])) + _AHEAD_BYTES
+    return base64.b85encode(stream[:cut]).decode(), base64.b85encode(stream[cut:]).decode()
+
+
+def _named(names: tuple[str, ...]) -> list[str]:
     sources = _shortened()
-    parts = [part for name in names for part in (name, sources[name])]
-    text = "\0".join([_UNPACK, *parts] if names == STAGE_1 else parts)
+    return [part for name in names for part in (name, sources[name])]
+
+
+def _compressed(text: bytes) -> bytes:
     filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0, "nice_len": 64}]
-    packed = lzma.compress(text.encode(), format=lzma.FORMAT_ALONE, filters=filters)
-    return base64.b85encode(packed).decode()
+    return lzma.compress(text, format=lzma.FORMAT_ALONE, filters=filters)
+
+
+def _unpacked(beginning: bytes) -> int:
+    """How many bytes of text the beginning of a stream gives."""
+    return len(lzma.LZMADecompressor().decompress(beginning))
 
 
 @functools.cache
@@ -134,7 +155,7 @@ def _shortened() -> dict[str, str]:
 
 
 def _digest() -> str:
-    return hashlib.sha256(_pack(STAGE_2).encode()).hexdigest()
+    return hashlib.sha256(_stages()[1].encode()).hexdigest()
 
 
 def _source(name: str) -> str:
