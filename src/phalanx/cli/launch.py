@@ -1,0 +1,148 @@
+"""phalanx launch: MXNet's tools/launch.py, word for word, on the cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.cli import complete
+from phalanx.cli.options import debug_option, load_cluster
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from phalanx.job import JobSpec
+    from phalanx.node.roster import Roster
+
+# Its own options are those of apache/mxnet's tools/launch.py (1.9.1); a second spelling of one is that of dmlc-core's
+# dmlc-submit (tracker/dmlc_tracker/opts.py), to which launch.py hands them on.
+_PAIR = re.compile(r",(?=[A-Za-z_]\w*:)")
+_NAME_OR_PAIR = re.compile(r",(?=[A-Za-z_]\w*(?:[:,]|$))")
+# What launch.py --p3 puts before the command.
+_P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}
+
+
+def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """NAME:VALUE, or several with commas between; a value may hold colons and commas of its own."""
+    return dict(_pair(text) for value in values for text in _PAIR.split(value))
+
+
+def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """NAME, its value taken from here, or NAME:VALUE; or several with commas between."""
+    texts = [text for value in values for text in _NAME_OR_PAIR.split(value)]
+    return dict(_pair(text) if ":" in text else (text, _here(text)) for text in texts)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not name or not colon:
+        raise click.BadParameter(f"'{text}' is not of the form NAME:VALUE")
+    return name, value
+
+
+def _here(name: str) -> str:
+    if name not in os.environ:
+        raise click.BadParameter(f"'{name}' is not set in your environment; export it, or say {name}:VALUE")
+    return os.environ[name]
+
+
+@click.command("launch", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-c",
+    "name",
+    metavar="NAME",
+    shell_complete=complete.clusters,
+    help="The cluster; default: the one of phalanx.yaml.",
+)
+@click.option("--file", type=click.Path(path_type=Path), help="Take the cluster's name from this file.")
+@click.option("-n", "--num-workers", "workers", type=click.IntRange(1), required=True, help="Workers in all.")
+@click.option("-s", "--num-servers", "servers", type=click.IntRange(1), help="Servers in all; default: as many.")
+@click.option(
+    "-H",
+    "--hostfile",
+    "--host-file",
+    "hostfile",
+    type=click.Path(path_type=Path),
+    help="Names or addresses of nodes, one a line; default: all nodes.",
+)
+@click.option(
+    "--sync-dst-dir",
+    "--sync-dir",
+    "sync_dir",
+    metavar="DIR",
+    default="",
+    help="Copy the code to DIR of each node first.",
+)
+@click.option(
+    "--launcher",
+    "--cluster",
+    "kind",
+    type=click.Choice(["ssh", "mpi", "local"]),
+    default="ssh",
+    show_default=True,
+    help="local: all on the head. ssh and mpi mean the same here.",
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[:VALUE]",
+    callback=_names,
+    help="A variable for all; its value here, or VALUE.",
+)
+@click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for servers.")
+@click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for workers.")
+@click.option("--p3", is_flag=True, help="MXNet's priority-based propagation of parameters.")
+@click.option("--name", "--jobname", "job_name", help="A name for the job, to find it by.")
+@click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
+@click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@debug_option
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
+    """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
+
+    It takes launch.py's options; nothing of MXNet needs to be on this machine. This directory goes over once. Workers
+    go to the hosts in turn, and so do servers. What is exported here stays here, but for --env.
+
+    \b
+    Examples:
+      phalanx launch -n 2 -s 2 -H hosts --sync-dir /tmp/mxnet python train_mnist.py --kv-store dist_sync
+      phalanx launch -n 4 --env-server OMP_NUM_THREADS:1 python train_mnist.py --kv-store dist_async
+    """
+    from phalanx.cli.starting import print_processes, start
+
+    if as_json and not dry_run:
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
+    cluster = load_cluster(name, file)
+    cluster.require_ready()
+    spec = _spec(cluster.roster(), **chosen)
+    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)
+
+
+def _spec(roster: Roster, **chosen: Any) -> JobSpec:
+    from phalanx.job import JobSpec
+
+    return JobSpec(
+        command=chosen["words"],
+        launcher="dmlc",
+        processes=chosen["workers"],
+        name=chosen["job_name"],
+        env={**chosen["env"], **(_P3 if chosen["p3"] else {})},
+        role_env={"server": chosen["env_server"], "worker": chosen["env_worker"]},
+        options={"servers": str(chosen["servers"] or chosen["workers"])},
+        hosts=_hosts(roster, chosen["kind"], chosen["hostfile"]),
+        sync_dir=chosen["sync_dir"],
+    )
+
+
+def _hosts(roster: Roster, kind: str, hostfile: Path | None) -> tuple[str, ...]:
+    if kind != "local":
+        from phalanx import hosts_file
+
+        return hosts_file.load(hostfile, roster) if hostfile else ()
+    if hostfile:
+        raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
+    return (roster.head.name,)
