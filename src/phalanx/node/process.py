@@ -83,6 +83,7 @@ class Process:
     `role` is what the process is among the others ("worker", "server"); it comes before the label wherever that is
     shown. A `service` works for the others: once these have all ended well it is ended, and the job is done; its own
     failure before that fails the job. Nothing starts while one of `ports` (TCP) is taken on the process's node.
+    `harmless` is a regular expression: what of its output would only alarm people, and is left out.
     """
 
     label: str
@@ -97,6 +98,7 @@ class Process:
     role: str = ""
     service: bool = False
     ports: Tuple[int, ...] = ()
+    harmless: str = ""
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import json
 import os
-import signal
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
 from phalanx.node.runner.channel import Channel, command_on
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
 from phalanx.node.runner.membership import Patience
-from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome
+from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome, daemon_failure
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import RUNNER_SOCKET, reap
@@ -127,17 +126,17 @@ class Conductor:
 
     def _start(self, process: Process) -> None:
         member = Member(process.label, process.node, process.is_rank, is_main=True, role=process.role)
-        number = self._spawn(member, process.argv, process.env)
+        number = self._spawn(member, process.argv, process.env, process.harmless)
         self._running.add(number)
         if process.service:
             self._services.add(number)
 
-    def _spawn(self, member: Member, argv: Sequence[str], env: Any) -> int:
+    def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
         node, number = member.node, self._add(member)
         own = {**self._job.env, **self._job.secrets, **env}
         if node == self._roster.head.name:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
-        body = {"argv": list(argv), "env": own, "ranks": self._ranks[node]}
+        body = {"argv": list(argv), "env": own, "ranks": self._ranks[node], "harmless": harmless}
         self._channels[node].send(frames.pack_json(frames.SPAWN, body, number))
         self._numbers[node, number] = number
         return number
@@ -182,8 +181,7 @@ class Conductor:
         self._live.discard(number)
         if number in self._agents:
             answer(self._agents.pop(number), code)
-            # How it exits is the engine's affair; that it was killed is not.
-            code = code if code < 0 and code != -signal.SIGTERM else 0
+            code = daemon_failure(code)
         if code != 0:
             self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code))
             self._on_failure(member, code)

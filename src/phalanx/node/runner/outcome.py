@@ -9,11 +9,25 @@ from typing import Any, Dict, Optional
 from phalanx.node.runner import state as states
 
 # How much a failure explains. A rank that an engine ended knows nothing; an engine's exit code says more, a rank that
-# failed by itself more than that; and a node that is gone explains all that its neighbours complain about.
+# failed by itself more than that. An engine that was killed took its ranks with it; and a node that is gone explains
+# all that its neighbours complain about.
 TOLD = 0
 ENGINE = 1
 RANK = 2
-NODE = 3
+KILLED = 3
+NODE = 4
+
+# What ends a process that did not want to end.
+_DEATHS = frozenset(getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE"))
+
+
+def daemon_failure(code: int) -> int:
+    """How an engine exits its daemons is its own affair: 0. That one was killed is not: minus the signal.
+
+    A daemon may stand behind a shell, which tells of a signal as 128 + its number.
+    """
+    number = -code if code < 0 else code - 128
+    return -number if number in _DEATHS else 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,7 @@ class Member:
     def weight(self, code: int) -> int:
         """How much its failure explains."""
         if not self.is_rank:
-            return ENGINE
+            return KILLED if code == -signal.SIGKILL else ENGINE
         # An engine that gives up (MPI_Abort) ends its ranks so; its own exit code then says more.
         return TOLD if code == -signal.SIGTERM and not self.is_main else RANK
 

@@ -1,0 +1,57 @@
+"""What is said about a failed job: the failure that explains the others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fake_nodes import roster
+
+from phalanx.launchers import load
+from phalanx.node.process import JobDescription
+from phalanx.node.runner.outcome import NODE, Member, Outcome, daemon_failure
+
+RANK = Member("3", "n2", is_rank=True)
+MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        ([(RANK, -9), (MPIEXEC, 137)], "rank 3 on n2 was ended by SIGKILL"),
+        ([(MPIEXEC, 1), (RANK, 2)], "rank 3 on n2 ended with exit code 2"),
+        ([(RANK, -15), (MPIEXEC, 5)], "mpiexec on n1 ended with exit code 5"),
+        # Its daemons killed the ranks, and were heard first.
+        ([(RANK, -9), (MPIEXEC, -9)], "mpiexec on n1 was ended by SIGKILL"),
+    ],
+)
+def test_the_failure_that_explains_the_others_is_told(failures, told):
+    outcome = Outcome()
+    for number, (member, code) in enumerate(failures):
+        outcome.fail(member.ended_as(code), code, number, member.weight(code))
+    assert outcome.record["message"] == told
+
+
+def test_a_node_that_is_gone_explains_all():
+    outcome = Outcome()
+    outcome.fail("mpiexec", 1, 0, MPIEXEC.weight(-9))
+    outcome.fail("the node", 1, 1, NODE)
+    assert (outcome.record["message"], outcome.died) == ("the node", True)
+
+
+@pytest.mark.parametrize(("code", "failure"), [(0, 0), (1, 0), (143, 0), (-15, 0), (255, 0), (137, -9), (-9, -9)])
+def test_a_daemon_may_exit_as_its_engine_likes_but_not_be_killed(code, failure):
+    assert daemon_failure(code) == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (b"[ip-1:9] plm:rsh: Warning: setpgid(5,5) failed in parent with errno=Permission denied(13)\n\n", b""),
+        (b"a\n[ip-1:9] plm:ssh: Warning: setpgid(5,5) failed in parent with errno=x(13)\nb\n", b"a\nb\n"),
+        (b"[ip-1:9] plm:rsh: Error: setpgid(0,0) failed in child with errno=x(1)\n", None),
+    ],
+)
+def test_a_line_of_mpiexec_that_would_only_alarm_is_left_out(text, left):
+    [mpiexec] = load("mpi").processes(JobDescription("1", "mpi", ("hostname",), "/efs/1"), roster(2))
+    assert re.sub(mpiexec.harmless.encode(), b"", text, flags=re.MULTILINE) == (text if left is None else left)
