@@ -111,3 +111,16 @@ def cluster() -> Iterator[Terminal]:
     finally:
         terminal.phalanx("local", "stop", "--force", check=False)
         shutil.rmtree(terminal.state.parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engines() -> Iterator[Terminal]:
+    """Four nodes for the tests of engines, which share their environments: each is made once. Two slots on each."""
+    terminal = make_terminal(SPEC.replace("name: contract", "name: engines") + "slots: 2\n")
+    try:
+        terminal.phalanx("up")
+        yield terminal
+        terminal.phalanx("down", "--yes")
+    finally:
+        terminal.phalanx("local", "stop", "--force", check=False)
+        shutil.rmtree(terminal.state.parent, ignore_errors=True)

@@ -310,6 +310,7 @@ class _Connection:
             raise
 
     def begins_within(self, timeout_s: float) -> bool:
+        "environment": spec.environment.to_record() if spec.environment else None,
         """Does it write something within timeout_s? What that was comes with `chunks`."""
         self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
         return bool(self._first)

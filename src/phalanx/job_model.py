@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from phalanx.environments import Environment
 from phalanx.errors import JobError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
@@ -39,8 +40,9 @@ class JobSpec:
     there into the environments of the job's processes. `restarts`: how often it is started again when it fails, on the
     nodes of that moment. `nodes_min`, `nodes_max` (both or none; torchrun): it goes on with what is left, and grows
     again. `options` are the launcher's own, by name; `role_env` are variables for the processes of one role alone
-    ("server", "worker"). `hosts`: the names of the only nodes that it may use. `sync_dir`: a directory of the nodes' own
-    into which each copies the code first, and in which the job then runs there.
+    ("server", "worker"). `hosts`: the names of the only nodes that it may use. `sync_dir`: a directory of the nodes'
+    own into which each copies the code first, and in which the job then runs there. `environment`: Python packages,
+    made into a virtual environment on the shared directory before anything starts.
     """
 
     command: tuple[str, ...]
@@ -58,6 +60,7 @@ class JobSpec:
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     sync_dir: str = ""
+    environment: Environment | None = None
 
     def __post_init__(self) -> None:
         if not self.command:

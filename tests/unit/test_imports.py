@@ -21,7 +21,7 @@ ORDER = (
     ("cloud", "remote"),
     ("stack",),
     ("cluster",),
-    ("bring_up", "take_down", "ssh_hosts", "hosts_file", "logs", "job_model", "bundle"),
+    ("bring_up", "take_down", "ssh_hosts", "hosts_file", "logs", "environments", "job_model", "bundle", "head_command"),
     ("job",),
     ("toolbox", "future", "gather"),
     ("transfer", "tunnel"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, BinaryIO
@@ -15,6 +16,7 @@ from phalanx.errors import JobError
 if TYPE_CHECKING:
     from phalanx.job import Job, JobStatus, OutputLine
 
+_ELAPSED = re.compile(r" \(\d+ s\)$")
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
 
@@ -58,10 +60,16 @@ def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -
         if isinstance(event, OutputLine):
             _print_or_refuse(job, event, colored)
             continue
-        if event.state.value == "pending" and event.message and (status is None or event.message != status.message):
-            note(f"job {event.id}: {event.message}")
+        _tell_pending(event, status)
         status = event
     return status
+
+
+def _tell_pending(status: JobStatus, before: JobStatus | None) -> None:
+    """What it waits for, or why it starts again; how long it has waited by now is no news."""
+    known = _ELAPSED.sub("", before.message) if before else ""
+    if status.state.value == "pending" and _ELAPSED.sub("", status.message) not in ("", known):
+        note(f"job {status.id}: {status.message}")
 
 
 def _print_or_refuse(job: Job, line: OutputLine, colored: bool) -> None:

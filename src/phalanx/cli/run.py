@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from phalanx.cli.environment import chosen_environment, environment_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
@@ -68,6 +69,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option("-n", "processes", type=click.IntRange(1), help="Processes in all.")
 @click.option("-N", "per_node", type=click.IntRange(1), help="Processes on each node.")
 @_launcher_options
+@environment_options
 @click.option(
     "--nodes",
     metavar="MIN:MAX",
@@ -123,6 +125,7 @@ def command(
       phalanx run --launcher dmlc -n 4 --servers 2 -- python train_mnist.py --kv-store dist_sync
       phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
       phalanx run --detach --name long --env LR=0.1 -- python train.py
+      phalanx run --recipe torch --launcher torchrun -- train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     from phalanx.cli.starting import print_processes, start
@@ -144,6 +147,9 @@ def command(
         restarts=chosen["restarts"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],
+        environment=chosen_environment(
+            chosen["recipe"], chosen["requirements"], chosen["no_requirements"], chosen["directory"]
+        ),
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
     return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)

@@ -17,6 +17,7 @@ from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
+from phalanx.node.runner.system import ENVIRONMENT, activated
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -58,6 +59,10 @@ class Campaign:
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""
+        over = self._prepare()
+        if over:
+            self._end(over)
+            return
         while True:
             try:
                 plan = self._plan()
@@ -67,6 +72,23 @@ class Campaign:
             self._attempt(plan)
             if self._state["state"] in states.FINAL:
                 return
+
+    def _prepare(self) -> Optional[Dict[str, Any]]:
+        """The job's environment, if it has one, before anything else; how the job ended when it can't be had."""
+        if not self._job.get("environment"):
+            return None
+        # Here, because most jobs have none.
+        from phalanx.node.runner.preparation import Preparation
+
+        head, message = read_roster().head.name, self._state["message"]
+        self._preparation = Preparation(self._stage, self._directory, self._job, head)
+        over = self._preparation.run(lambda text: self._write(message=text))
+        if over is None:
+            own = {ENVIRONMENT: self._preparation.path}
+            env = {**self._job["environment"]["job_variables"], **self._job["env"], **own}
+            self._job = {**self._job, "env": env}
+            self._write(message=message)
+        return over
 
     # One attempt.
 
@@ -173,7 +195,8 @@ class Campaign:
 
     def _plan(self) -> Plan:
         """What to start, on the roster of this moment. Raises RefusedError when the roster can't take it."""
-        engine = output_of(self._launcher.ENGINE, {**os.environ, **self._job["env"]}) if self._launcher.ENGINE else ""
+        env = activated({**os.environ, **self._job["env"]})
+        engine = output_of(self._launcher.ENGINE, env) if self._launcher.ENGINE else ""
         deadline = time.monotonic() + (_ROSTER_WITHIN_S if self._lost else 0.0)
         # One for the whole attempt: who joins later must find the others.
         self._port = _free_port()

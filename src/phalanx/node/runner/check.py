@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from phalanx.node.runner.system import COMMAND_NOT_FOUND
+from phalanx.node.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Tuple
@@ -23,6 +23,9 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
 
     "{nodes}" stands in the text where the names of the nodes go: the head knows who else says the same.
     """
+    python = os.path.join(env.get(ENVIRONMENT, ""), "bin", "python")
+    if ENVIRONMENT in env and not os.path.exists(python):
+        return _missing_interpreter(env[ENVIRONMENT], python), COMMAND_NOT_FOUND
     path = env.get("PATH", os.defpath)
     if which(command[0], directory, path) is None:
         return _missing_command(command[0], directory, path), COMMAND_NOT_FOUND
@@ -58,6 +61,13 @@ def which(name: str, directory: str, path: str) -> Optional[str]:
     else:
         places = [os.path.join(directory, entry, name) for entry in path.split(os.pathsep)]
     return next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), None)
+
+
+def _missing_interpreter(environment: str, python: str) -> str:
+    if not os.path.lexists(python):
+        return f"the environment {environment} is not on {{nodes}}: is the shared directory mounted?"
+    wanted = os.readlink(python)
+    return f"{wanted} is not on {{nodes}}; the environment {environment} was made with it on the head"
 
 
 def _missing_command(name: str, directory: str, path: str) -> str:

@@ -62,6 +62,12 @@ def _settle(words: List[str]) -> int:
     return 0
 
 
+def _environment(words: List[str]) -> int:
+    from phalanx.node.runner.environment import bring
+
+    return bring(words[0])
+
+
 def _reap(words: List[str]) -> int:
     from phalanx.node.runner.reaper import sweep
 
@@ -93,6 +99,7 @@ _VERBS = {
     "list": _list,
     "starter": _starter,
     "settle": _settle,
+    "environment": _environment,
     "reap": _reap,
     "give": _give,
     "take": _take,

@@ -21,7 +21,16 @@ from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.node.runner.check import PORT_TAKEN, problem, taken
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
-from phalanx.node.runner.system import MARK, STARTER_SOCKET, adopt_orphans, peer_is_us, process_stat, reap, spawn
+from phalanx.node.runner.system import (
+    MARK,
+    STARTER_SOCKET,
+    activated,
+    adopt_orphans,
+    peer_is_us,
+    process_stat,
+    reap,
+    spawn,
+)
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -174,7 +183,7 @@ class Starter:
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
         own = {MARK: self._job_id, STARTER_SOCKET: self._socket_name}
-        return {"PYTHONUNBUFFERED": "1", **os.environ, **extra, **own}
+        return activated({"PYTHONUNBUFFERED": "1", **os.environ, "PWD": self._work, **extra, **own})
 
     def _terminate(self) -> None:
         for pid in self._spawned:

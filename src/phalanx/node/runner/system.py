@@ -14,6 +14,8 @@ MARK = "PHALANX_JOB"
 # Where a keeper finds its node's starter, and an agent the head's runner: names of abstract unix sockets.
 STARTER_SOCKET = "PHALANX_STARTER"
 RUNNER_SOCKET = "PHALANX_RUNNER"
+# The job's environment (a virtual one on the shared directory), for every process that has one.
+ENVIRONMENT = "PHALANX_ENVIRONMENT"
 
 COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -25,6 +27,15 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 def roster_path() -> str:
     """The membership of this moment. Another place for it is of use where there is no node: in tests."""
     return os.environ.get("PHALANX_ROSTER", "/opt/phalanx/roster.json")
+
+
+def activated(env: Mapping[str, str]) -> Dict[str, str]:
+    """These variables with the job's environment, if there is one, first in PATH."""
+    place = env.get(ENVIRONMENT)
+    if not place:
+        return dict(env)
+    path = os.path.join(place, "bin") + os.pathsep + env.get("PATH", os.defpath)
+    return {**env, "PATH": path, "VIRTUAL_ENV": place}
 
 
 def spawn(

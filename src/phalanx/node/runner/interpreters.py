@@ -1,0 +1,92 @@
+"""Which Python an environment is made with: the first on PATH that a specifier such as ">=3.10,<3.13" allows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Tuple
+
+_ANSWER_WITHIN_S = 60.0
+_NEWEST_MINOR = 20
+_CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
+# -I alone: with -S a virtual environment would not know that it is one (site.py says so before Python 3.11).
+_QUESTION = """
+import json, os, sys, sysconfig
+sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+print(json.dumps({"version": list(sys.version_info[:3]), "base": os.path.realpath(sys.executable), "sites": sites,
+                  "is_venv": sys.prefix != sys.base_prefix, "platform": sysconfig.get_platform()}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python of this machine. `base`: the program behind a virtual environment; `sites`: where its packages lie."""
+
+    path: str
+    version: Tuple[int, ...]
+    base: str
+    sites: Tuple[str, ...]
+    is_venv: bool
+    platform: str
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+
+def find(specifier: str, path: str) -> Tuple[Interpreter | None, List[str]]:
+    """The one to use (None: none fits), and what was there, as texts for a message.
+
+    python3 comes first, because it is what the image wants to be used; then the newest.
+    """
+    seen: Dict[str, str] = {}
+    for place in _candidates(path):
+        if os.path.realpath(place) in seen:
+            continue
+        interpreter = _ask(place)
+        if interpreter is None:
+            continue
+        if allows(specifier, interpreter.version):
+            return interpreter, []
+        seen[os.path.realpath(place)] = f"{place} ({interpreter.version_text})"
+    return None, list(seen.values())
+
+
+def allows(specifier: str, version: Tuple[int, ...]) -> bool:
+    """Does a specifier (PEP 440's comparisons of plain versions; "" for any) take this version?"""
+    return all(_holds(clause.strip(), version) for clause in specifier.split(",") if clause.strip())
+
+
+def _holds(clause: str, version: Tuple[int, ...]) -> bool:
+    match = _CLAUSE.fullmatch(clause)
+    if match is None:
+        raise ValueError(f"'{clause}' compares no version of Python")
+    operator, wanted = match[1], tuple(map(int, match[2].split(".")))
+    if operator in ("==", "!="):
+        return (version[: len(wanted)] == wanted) == (operator == "==")
+    return {">=": version >= wanted, "<=": version <= wanted, ">": version > wanted, "<": version < wanted}[operator]
+
+
+def _candidates(path: str) -> Iterator[str]:
+    places = [place for place in path.split(os.pathsep) if place]
+    for name in ("python3", *(f"python3.{minor}" for minor in range(_NEWEST_MINOR, 7, -1))):
+        for place in places:
+            program = os.path.join(place, name)
+            if os.path.isfile(program) and os.access(program, os.X_OK):
+                yield program
+
+
+def _ask(program: str) -> Interpreter | None:
+    """What this program says of itself; None when it is no Python that runs (a version manager's shim may not)."""
+    try:
+        done = subprocess.run(
+            [program, "-I", "-c", _QUESTION], capture_output=True, timeout=_ANSWER_WITHIN_S, check=True
+        )
+        said = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    said.update(version=tuple(said["version"]), sites=tuple(said["sites"]))
+    return Interpreter(path=program, **said)
