@@ -124,6 +124,26 @@ def test_a_group_that_goes_takes_no_more_instances(local, monkeypatch):
     assert gone.answer() is None
 
 
+def test_a_group_is_not_gone_before_an_instance_that_never_started(local, monkeypatch):
+    """Its interface would hold the subnet and the security group, which CloudFormation deletes next."""
+    ending, may_end, gone = threading.Event(), threading.Event(), Told()
+
+    def kill(*_) -> None:
+        ending.set()
+        assert may_end.wait(5)
+
+    monkeypatch.setattr(local.runner, "kill", kill)
+    local.runner.broken = "no room"
+    group = stack_group(local, Told())
+    assert ending.wait(5)
+    autoscaling.delete_group(local.context, REGION, group, gone)
+    stack_group(local, (other := Told()), MinSize="0")  # groups are looked at in turn
+    assert other.answer() is None
+    assert gone.answers == []
+    may_end.set()
+    assert gone.answer() is None
+
+
 def test_protected_instances_make_the_deletion_by_cloudformation_fail(local):
     settled, gone = Told(), Told()
     group = stack_group(local, settled, NewInstancesProtectedFromScaleIn=True)

@@ -144,13 +144,16 @@ class Reconciler:
 
     def _launch_lost(self, group: Group, member: Member) -> None:
         reason = member.instance.state_reason.message
+        if member.instance.state != "terminated":
+            # Still a member until then: a group must not be gone while an instance of it holds an interface.
+            self._fleet.end(member.instance, "Client.UserInitiatedShutdown", reason)
+            return
         message = (
             "Instance became unhealthy while waiting for instance to be in InService state."
             f" Termination Reason: {reason}"
         )
         member.activity.finish("Cancelled", self._now(), message)
         self._publish(group, LAUNCH_ERROR, member.activity, member.id)
-        self._fleet.end(member.instance, "Client.UserInitiatedShutdown", reason)
         self._forget(group, member)
         self._back_off(group)
 
