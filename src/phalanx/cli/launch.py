@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.environment import chosen_environment, environment_options
 from phalanx.cli.options import debug_option, load_cluster
 from phalanx.errors import SpecError
 
@@ -80,7 +81,7 @@ def _here(name: str) -> str:
     "--launcher",
     "--cluster",
     "kind",
-    type=click.Choice(["ssh", "mpi", "local"]),
+    type=click.Choice(("ssh", "mpi", "local")),
     default="ssh",
     show_default=True,
     help="local: all on the head. ssh and mpi mean the same here.",
@@ -95,6 +96,7 @@ def _here(name: str) -> str:
 @click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for servers.")
 @click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for workers.")
 @click.option("--p3", is_flag=True, help="MXNet's priority-based propagation of parameters.")
+@environment_options
 @click.option("--name", "--jobname", "job_name", help="A name for the job, to find it by.")
 @click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
@@ -110,6 +112,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
     \b
     Examples:
       phalanx launch -n 2 -s 2 -H hosts --sync-dir /tmp/mxnet python train_mnist.py --kv-store dist_sync
+      phalanx launch --recipe mxnet -n 2 --launcher local python train_mnist.py --kv-store dist_sync
       phalanx launch -n 4 --env-server OMP_NUM_THREADS:1 python train_mnist.py --kv-store dist_async
     """
     from phalanx.cli.starting import print_processes, start
@@ -135,6 +138,7 @@ def _spec(roster: Roster, **chosen: Any) -> JobSpec:
         options={"servers": str(chosen["servers"] or chosen["workers"])},
         hosts=_hosts(roster, chosen["kind"], chosen["hostfile"]),
         sync_dir=chosen["sync_dir"],
+        environment=chosen_environment(chosen["recipe"], chosen["requirements"], chosen["no_requirements"], Path()),
     )
 
 
