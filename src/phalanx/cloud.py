@@ -76,6 +76,15 @@ class Resource:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """The head's group so far: instances `launched`, oldest first; `why` the last change; the newest is `running`."""
+
+    launched: tuple[str, ...] = ()
+    why: str = ""
+    running: bool = False
+
+
+@dataclass(frozen=True)
 class SshRoute:
     """How ssh reaches the nodes of a cloud: lines for ssh_config, and what stands for a worker's address."""
 
@@ -119,6 +128,10 @@ class Cloud(Protocol):
 
     def item(self, table: str, key: str) -> dict[str, str] | None:
         """One item of the roster table, its attributes as text; None when it, or the table, is not there."""
+        ...
+
+    def heads(self, group: str) -> Heads:
+        """What Auto Scaling's history tells of the head's group."""
         ...
 
     def boot_logs(self, log_group: str) -> dict[str, str]:

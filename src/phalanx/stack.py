@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.cloud import Cloud, Resource, StackEvent, StackState
 from phalanx.errors import CloudError, StackFailed
+from phalanx.head_watch import HeadWatch
 from phalanx.node.roster import Roster
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ _SIGNALLED = re.compile(
 
 @dataclass(frozen=True)
 class NodeAnswered:
-    """A node entered the roster; `answered` of `requested` have by now."""
+    """A node answered; `answered` of `requested` have by now. Until the roster names it, `name` is its instance id."""
 
     name: str
     address: str
@@ -128,8 +130,10 @@ class Creation:
     def __init__(self, stack: Stack, deadline_s: float = UP_DEADLINE_S) -> None:
         self.stack = stack
         self._follower = Follower(stack, Deadline.after(deadline_s, f"stack {stack.name} to be created"))
+        self._watch = HeadWatch(stack.cloud)
         self._roster: Roster | None = None
         self._known: set[str] = set()
+        self._hopeless = ""
 
     @property
     def state(self) -> StackState | None:
@@ -140,10 +144,13 @@ class Creation:
         return self.state is not None and self.state.ready
 
     def steps(self) -> Iterator[Progress]:
-        """Events and nodes as they come, until the stack is complete or rolled back."""
+        """Events and nodes as they come, until the stack is complete, rolled back, or without a hope."""
         for events in self._follower.polls():
             yield from events
             yield from self._new_nodes()
+            self._hopeless = self._judge_head()
+            if self._hopeless:
+                return
 
     def roster(self) -> Roster:
         """The members of a ready cluster; raises StackFailed, in the words of the first thing that failed."""
@@ -155,6 +162,8 @@ class Creation:
 
     def failure(self) -> str:
         """Why the stack did not come up: the first resource that failed of itself."""
+        if self._hopeless:
+            return self._hopeless
         cause = next((event for event in self._follower.seen if event.is_cause), None)
         if cause is not None:
             return describe_cause(cause)
@@ -172,15 +181,33 @@ class Creation:
         # There is no roster before there is a head.
         table = self._physical_id("RosterTable") if self._physical_id("HeadGroup") else ""
         roster = read_roster(self.stack.cloud, table) if table else None
+        if roster is None:
+            yield from self._answered(table)
         if roster is None or self._roster == roster:
             return
         self._roster = roster
         for position, node in enumerate(roster.nodes, 1):
-            if self._is_new(node.name):
+            if self._is_new(node.instance_id):
                 yield NodeAnswered(node.name, node.address, position, roster.requested)
         for missing in roster.missing:
             if self._is_new(missing.name):
                 yield NodeMissing(missing.name, missing.reason)
+
+    def _answered(self, table: str) -> Iterator[NodeAnswered]:
+        """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
+        progress = (self.stack.cloud.item(table, "progress") if table else None) or {}
+        self._watch.hear(progress)
+        requested = int(self.state.parameters.get("Nodes", 0)) if self.state else 0
+        for position, (instance_id, address) in enumerate(json.loads(progress.get("answered", "[]")), 2):
+            if self._is_new(instance_id):
+                yield NodeAnswered(instance_id, address, position, requested)
+
+    def _judge_head(self) -> str:
+        """Why a creation under way has no hope; "" as long as it may have."""
+        group = self._physical_id("HeadGroup")
+        if not group or self._roster or self.state is None or not self.state.creating:
+            return ""
+        return self._watch.verdict(group, float(self.state.parameters.get("NodeTimeout", 600)))
 
     def _is_new(self, name: str) -> bool:
         new = name not in self._known

@@ -133,3 +133,20 @@ def test_without_sshd_up_says_what_to_install(alone):
     assert done.returncode == 5
     assert "sudo apt-get install -y openssh-server" in done.stderr
     assert_nothing_is_left(alone, alone.local_cloud_pids())
+
+
+BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("sleep 1000", ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"]),
+        ("poweroff -f; sleep 1000", ["heads were launched one after another, and each ended during its step 'boot"]),
+    ],
+)
+def test_a_boot_script_that_keeps_the_head_from_coming_up_is_told(alone, script, told):
+    (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
+    done = alone.phalanx("up", check=False)
+    assert (done.returncode, [words for words in told if words not in done.stderr]) == (4, []), done.stderr
+    assert_nothing_is_left(alone, alone.local_cloud_pids())

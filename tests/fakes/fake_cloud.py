@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from phalanx.cloud import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
+from phalanx.cloud import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Node, Roster
 from phalanx.plan import Facts
@@ -65,7 +65,7 @@ class FakeCloud:
     """`script` is what a new stack goes through; each look shows one event more."""
 
     script: list[StackEvent] = field(default_factory=lambda: list(READY))
-    roster: Roster = field(default_factory=roster)
+    roster: Roster | None = field(default_factory=roster)
     left: list[list[str]] = field(default_factory=list)
     name: str = "local"
     region: str = "us-east-1"
@@ -74,6 +74,8 @@ class FakeCloud:
     refuse_create: CloudError | None = None
     logs: dict[str, str] = field(default_factory=lambda: {"i-1": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
+    heads_now: Heads = field(default_factory=Heads)
+    progress: dict[str, str] = field(default_factory=dict)
     stopped: int = 0
     made: int = 0
 
@@ -133,7 +135,11 @@ class FakeCloud:
         return self.left.pop(0) if self.left else []
 
     def item(self, table, key):
-        return {"roster": {"roster": self.roster.to_json()}, "authority": {"public_key": AUTHORITY}}.get(key)
+        known = {"roster": {"roster": self.roster.to_json()}} if self.roster else {"progress": self.progress}
+        return {**known, "authority": {"public_key": AUTHORITY}}.get(key)
+
+    def heads(self, group):
+        return self.heads_now
 
     def boot_logs(self, log_group):
         return self.logs

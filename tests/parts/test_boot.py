@@ -21,7 +21,8 @@ def run_script(root, text: str) -> list[str]:
     said: list[str] = []
     settings = SimpleNamespace(boot=script(text), region="r", shared="/efs", job_user="phalanx")
     (root / "proc/self").mkdir(parents=True)
-    boot._run_script(settings, str(root), said.append)
+    settings.node_timeout_s, settings.head = 60, False
+    boot._run_script(SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=said.append)))
     return said
 
 

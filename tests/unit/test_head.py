@@ -86,6 +86,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
         describe=lambda: me,
         machine=lambda: contract.Machine("us-east-1", "/efs", "phalanx"),
         job_uid=lambda: 0,
+        answered=[],
         report=lambda kind, **content: memory.sent.append({"kind": kind, "instance_id": me.instance_id, **content}),
     )
 

@@ -12,8 +12,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.cloud import CLUSTER_TAG, Resource, SshRoute, StackEvent, StackState
-from phalanx.clouds import remains
+from phalanx.cloud import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
+from phalanx.clouds import heads, remains
 from phalanx.clouds.refusals import is_gone, message, translate
 from phalanx.errors import CloudError
 
@@ -153,6 +153,9 @@ class ApiCloud(ABC):
         answer = self.exists("dynamodb", "get_item", TableName=table, Key={"item": {"S": key}}, ConsistentRead=True)
         item = (answer or {}).get("Item")
         return {name: next(iter(value.values())) for name, value in item.items()} if item else None
+
+    def heads(self, group: str) -> Heads:
+        return heads.of(self, group)
 
     def boot_logs(self, log_group: str) -> dict[str, str]:
         if self.exists("logs", "describe_log_streams", logGroupName=log_group, limit=1) is None:

@@ -24,6 +24,9 @@ class Agent:
     def __init__(self, settings: Settings, metadata: Metadata, root: str = "") -> None:
         self.settings, self.metadata, self.root = settings, metadata, root
         self.log = BootLog()
+        # What a head tells of itself until `settled` (node.progress): its step, and who said hello, (id, address).
+        self.step, self.settled = "", False
+        self.answered: list[tuple[str, str]] = []
         self.identity = metadata.identity()
         aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
         self.queue = services.Queue(aws, settings.queue_url)

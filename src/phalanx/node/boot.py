@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, failure, files, head, mount, trust
+from phalanx.node import account, contract, daemon, failure, files, head, mount, progress, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -17,7 +17,8 @@ from phalanx.node.settings import Settings
 
 # The trap names the command that failed; bash itself would only stop.
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
-_SCRIPT_S = 3000.0
+# Of the time that a node may take: before it is up, this one shall be told, and not that the node never said hello.
+_SCRIPT_SHARE = 0.9
 
 
 def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
@@ -28,6 +29,7 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
         agent = Agent(settings, metadata, root)
         agent.log.ship(agent.stream)
         for step, action in steps(agent):
+            agent.step = step
             agent.log.say(f"step: {step}")
             action()
         failed = False
@@ -42,14 +44,14 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
 
 def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
     """The steps in their order, each with its name."""
-    settings, root, say = agent.settings, agent.root, agent.log.say
+    settings, root = agent.settings, agent.root
 
     def make_user() -> None:
         account.make_user(settings.job_user, root)
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
     def mount_shared() -> None:
-        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), say)
+        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), agent.log.say)
 
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)
@@ -61,7 +63,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         ("job user", make_user),
         ("shared directory", mount_shared),
         ("ssh keys", make_keys),
-        ("boot script", lambda: _run_script(settings, root, say)),
+        ("boot script", lambda: _run_script(agent)),
         ("agent", lambda: daemon.start(agent)),
     ]
 
@@ -77,13 +79,18 @@ def _raise_workers(agent: Agent) -> None:
             agent.log.say(f"the workers were not raised yet: {error}")
 
     if agent.settings.head:
+        progress.begin(agent)
         threading.Thread(target=work, daemon=True).start()
 
 
-def _run_script(settings: Settings, root: str, say: Callable[[str], None]) -> None:
+def _run_script(agent: Agent) -> None:
     """The user's script, by its own interpreter or else by bash, up to the first command that fails."""
+    settings, root = agent.settings, agent.root
     if not settings.boot:
         return
+    if settings.head:
+        # A script may end this machine, or this process: who waits shall know that it was the script.
+        progress.tell(agent)
     text = gzip.decompress(base64.b64decode(settings.boot)).decode()
     path = f"{root}{HOME}/boot-script"
     files.write(path, text, 0o700)
@@ -91,6 +98,6 @@ def _run_script(settings: Settings, root: str, say: Callable[[str], None]) -> No
     environment = {**os.environ, "PATH": machine.path, "EFS_MOUNT": settings.shared, "HOME": "/root"}
     argv = [path] if text.startswith("#!") else ["/bin/bash", "-c", _BASH + path]
     try:
-        run(argv, _SCRIPT_S, say, env=environment, cwd="/")
+        run(argv, _SCRIPT_SHARE * settings.node_timeout_s, agent.log.say, env=environment, cwd="/")
     except CommandError as error:
         raise CommandError("the boot script", error.status, error.output) from None

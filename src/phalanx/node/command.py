@@ -23,16 +23,18 @@ def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lamb
     # A memory file, not a pipe: a service that the command leaves behind would keep a pipe open for ever.
     output = os.memfd_create("output")
     try:
-        status = _run(argv, output, time.monotonic() + timeout_s, say, options)
+        status = _run(argv, output, timeout_s, say, options)
         text = _read(output, 0)
     finally:
         os.close(output)
     if status:
-        raise CommandError(" ".join(argv), status, text[-TAIL_BYTES:].strip() or f"no output within {timeout_s} s")
+        raise CommandError(" ".join(argv), status, text[-TAIL_BYTES:].strip() or "no output")
     return text
 
 
-def _run(argv: Sequence[str], output: int, deadline: float, say: Callable[[str], None], options: dict[str, Any]) -> int:
+def _run(
+    argv: Sequence[str], output: int, timeout_s: float, say: Callable[[str], None], options: dict[str, Any]
+) -> int:
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **options
@@ -40,7 +42,7 @@ def _run(argv: Sequence[str], output: int, deadline: float, say: Callable[[str],
     except OSError as error:
         os.write(output, str(error).encode())
         return 127
-    said = 0
+    said, deadline = 0, time.monotonic() + timeout_s
     while True:
         try:
             status = process.wait(0.5)
@@ -52,7 +54,7 @@ def _run(argv: Sequence[str], output: int, deadline: float, say: Callable[[str],
         if time.monotonic() > deadline:
             os.killpg(process.pid, 9)
             process.wait()
-            os.write(output, b"\ntime is up")
+            os.write(output, b"\ntime is up after %.1f s" % timeout_s)
             return 124
 
 

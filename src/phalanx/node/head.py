@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any, Optional
 
-from phalanx.node import beats, contract, files, outcome, proof, trust
+from phalanx.node import beats, contract, files, outcome, progress, proof, trust
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
@@ -44,9 +44,14 @@ class Head:
         self.ear = beats.ear(self.state.me.address)
         self.state.beats = self.ear.heard
         self.restore()
-        while True:
-            self.work()
-            self.listen()
+        self.agent.step, self.agent.settled = "members", self.state.signalled
+        progress.begin(self.agent)
+        try:
+            while True:
+                self.work()
+                self.listen()
+        finally:
+            self.agent.settled = True
 
     def restore(self) -> None:
         """Go on where an earlier head ended; a first head asks for the workers."""
@@ -121,6 +126,7 @@ class Head:
         node = Node(name="", head=False, **{key: value for key, value in message.items() if key != "kind"})
         if sender not in self.state.hellos:
             self.agent.log.say(f"hello from {sender} at {node.address}")
+            self.agent.answered.append((sender, node.address))
         self.state.hellos[sender] = node
         self.state.heard[sender] = time.monotonic()
 
@@ -209,7 +215,7 @@ class Head:
         """Tell CloudFormation how it ended; once in the cluster's life."""
         self.agent.log.say(f"{status}: {text}")
         outcome.signal(self.agent.settings.wait_handle, status, text)
-        self.state.signalled = True
+        self.state.signalled = self.agent.settled = True
         self._put_generation()
 
 

@@ -44,13 +44,16 @@ class Table:
         answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
         return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
 
+    def tell(self, item: str, **attributes: Any) -> None:
+        """Write an item that nothing is decided by, whoever is head."""
+        self._call("PutItem", Item=_item(item, attributes))
+
     def put(self, item: str, **attributes: Any) -> None:
         """Raises SystemExit when a later head (one of a greater `epoch`) has written the item: this one is deposed."""
-        attributes.update(item=item, epoch=self.epoch)
         try:
             self._call(
                 "PutItem",
-                Item={name: _typed(value) for name, value in attributes.items()},
+                Item=_item(item, {**attributes, "epoch": self.epoch}),
                 ConditionExpression="attribute_not_exists(epoch) OR epoch <= :e",
                 ExpressionAttributeValues={":e": {"S": self.epoch}},
             )
@@ -61,6 +64,10 @@ class Table:
 
     def _call(self, action: str, **payload: Any) -> dict[str, Any]:
         return self._aws.json("dynamodb", f"DynamoDB_20120810.{action}", {"TableName": self._name, **payload})
+
+
+def _item(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {key: _typed(value) for key, value in {**attributes, "item": name}.items()}
 
 
 def _plain(value: dict[str, Any]) -> Any:

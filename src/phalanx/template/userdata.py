@@ -24,7 +24,7 @@ LIMIT_BYTES = 16_384
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws")
 STAGE_2 = (
     *("outcome", "daemon", "agent", "contract", "account", "trust", "files", "command", "mount", "boot", "proof"),
-    *("beats", "bootlog", "services", "roster", "decision", "worker", "head", "failure"),
+    *("beats", "bootlog", "progress", "services", "roster", "decision", "worker", "head", "failure"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 

@@ -1,0 +1,32 @@
+"""How far the head is while its cluster begins, for whoever waits for it; that the item changes tells that it lives."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+from phalanx.node.agent import Agent
+from phalanx.node.aws import AwsError
+
+_EVERY_S = 2
+
+
+def begin(agent: Agent) -> None:
+    """Write the item `progress` each 2 s, from a thread, until the agent is `settled` or this process ends."""
+    threading.Thread(target=_work, args=(agent,), daemon=True).start()
+
+
+def tell(agent: Agent) -> None:
+    """Write it now."""
+    step, answered = agent.step, json.dumps(agent.answered)
+    try:
+        agent.table.tell("progress", at=int(time.time()), head=agent.identity.instance_id, step=step, answered=answered)
+    except AwsError as error:
+        agent.log.say(f"the progress can't be told: {error}")
+
+
+def _work(agent: Agent) -> None:
+    while not agent.settled:
+        tell(agent)
+        time.sleep(_EVERY_S)

@@ -1,0 +1,91 @@
+"""A head that is no hope is told: ended again and again, or silent while its machine runs."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cloud import READY, FakeCloud
+
+from phalanx import head_watch
+from phalanx.cloud import Heads
+from phalanx.errors import StackFailed
+from phalanx.head_watch import HeadWatch
+from phalanx.stack import Creation, NodeAnswered, Stack
+
+GROUP = "demo-head"
+SAID = {"head": "i-1", "step": "boot script", "at": "7"}
+CAUSE = "an instance was taken out of service in response to an EC2 health check"
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(head_watch, "time", made)
+    return made
+
+
+def verdict_after(clock, heads, silent_s, progress=None, node_timeout_s=600.0):
+    watch = HeadWatch(FakeCloud(heads_now=heads))
+    watch.hear(progress or {})
+    clock.now += silent_s
+    watch.hear(progress or {})
+    return watch.verdict(GROUP, node_timeout_s)
+
+
+def test_a_third_head_in_a_row_is_no_accident(clock):
+    said = verdict_after(clock, Heads(("i-1", "i-2", "i-3"), CAUSE, True), 6, SAID)
+    assert said == f"3 heads were launched one after another, and each ended during its step 'boot script': {CAUSE}"
+
+
+def test_one_head_that_was_replaced_is_an_accident(clock):
+    assert verdict_after(clock, Heads(("i-1", "i-2"), CAUSE, True), 6, SAID) == ""
+
+
+def test_an_agent_that_falls_silent_while_its_machine_runs_was_ended(clock):
+    said = verdict_after(clock, Heads(("i-1",), "", True), 61, SAID)
+    assert said == "the agent of the head i-1 was ended during its step 'boot script': silent for 61 s"
+    assert verdict_after(clock, Heads(("i-1",), "", True), 59, SAID) == ""
+
+
+def test_a_short_node_timeout_shortens_the_patience_down_to_15_s(clock):
+    heads = Heads(("i-1",), "", True)
+    assert verdict_after(clock, heads, 16, SAID, node_timeout_s=2) != ""
+    assert verdict_after(clock, heads, 14, SAID, node_timeout_s=2) == ""
+
+
+def test_a_head_that_is_gone_is_waited_for_because_auto_scaling_replaces_it(clock):
+    assert verdict_after(clock, Heads(("i-1",), "", False), 61, SAID) == ""
+
+
+def test_an_agent_that_never_spoke_is_told_after_the_node_timeout(clock):
+    heads = Heads(("i-1",), "", True)
+    assert "its agent has said nothing for 601 s" in verdict_after(clock, heads, 601)
+    assert verdict_after(clock, heads, 599) == ""
+
+
+def test_it_asks_seldom(clock):
+    assert verdict_after(clock, Heads(("i-1", "i-2", "i-3"), CAUSE, True), 4, SAID) == ""
+
+
+def test_a_creation_ends_with_the_verdict(monkeypatch):
+    monkeypatch.setattr(head_watch, "LOOK_S", 0.0)
+    cloud = FakeCloud(script=READY[:5], roster=None, heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, True))
+    creation = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {})))
+    list(creation.steps())
+    with pytest.raises(StackFailed, match="3 heads were launched one after another"):
+        creation.roster()
+
+
+def test_workers_are_told_as_they_say_hello():
+    answered = '[["i-2","10.0.16.5"],["i-3","10.0.16.6"]]'
+    cloud = FakeCloud(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
+    steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Nodes": "4"}))).steps()
+    told = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
+    assert told == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]
