@@ -19,6 +19,7 @@ ORDER = (
     ("plan", "plan_text"),
     ("template",),
     ("cloud", "remote"),
+    ("head_watch",),
     ("stack",),
     ("cluster",),
     ("bring_up", "take_down", "ssh_hosts", "hosts_file", "logs", "environments", "job_model", "bundle", "head_command"),
