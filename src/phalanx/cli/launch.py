@@ -15,8 +15,8 @@ from phalanx.cli.options import debug_option, load_cluster
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
     from phalanx.job import JobSpec
-    from phalanx.node.roster import Roster
 
 # Its own options are those of apache/mxnet's tools/launch.py (1.9.1); a second spelling of one is that of dmlc-core's
 # dmlc-submit (tracker/dmlc_tracker/opts.py), to which launch.py hands them on.
@@ -121,11 +121,11 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
     cluster = load_cluster(name, file)
     cluster.require_ready()
-    spec = _spec(cluster.roster(), **chosen)
+    spec = _spec(cluster, **chosen)
     return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)
 
 
-def _spec(roster: Roster, **chosen: Any) -> JobSpec:
+def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
     from phalanx.job import JobSpec
 
     return JobSpec(
@@ -136,17 +136,20 @@ def _spec(roster: Roster, **chosen: Any) -> JobSpec:
         env={**chosen["env"], **(_P3 if chosen["p3"] else {})},
         role_env={"server": chosen["env_server"], "worker": chosen["env_worker"]},
         options={"servers": str(chosen["servers"] or chosen["workers"])},
-        hosts=_hosts(roster, chosen["kind"], chosen["hostfile"]),
+        hosts=_hosts(cluster, chosen["kind"], chosen["hostfile"]),
         sync_dir=chosen["sync_dir"],
         environment=chosen_environment(chosen["recipe"], chosen["requirements"], chosen["no_requirements"], Path()),
     )
 
 
-def _hosts(roster: Roster, kind: str, hostfile: Path | None) -> tuple[str, ...]:
-    if kind != "local":
-        from phalanx import hosts_file
+def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...]:
+    """The nodes that may be used; none named: all. The roster is asked for only where it is needed."""
+    if kind == "local":
+        if hostfile:
+            raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
+        return (cluster.roster().head.name,)
+    if not hostfile:
+        return ()
+    from phalanx import hosts_file
 
-        return hosts_file.load(hostfile, roster) if hostfile else ()
-    if hostfile:
-        raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
-    return (roster.head.name,)
+    return hosts_file.load(hostfile, cluster.roster())
