@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Dict, Mapping
 
 from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Roster
 
 
 def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> int:
-    """GPUs for each process, the same number everywhere; 0 on nodes without GPUs.
+    """GPUs for each process, the same number everywhere; 0 on nodes without GPUs. `placed` is what `place` said.
 
-    `placed` is what `place` said. Raises RefusedError when nodes differ and -N doesn't say what is meant, and when
-    there are more processes than GPUs.
+    Raises RefusedError as `require_alike` does, and when there are more processes than GPUs.
     """
-    gpus = {node.name: node.gpus for node in roster.nodes if node.name in placed}
+    require_alike(job, roster, placed)
+    gpus = _counts(roster, placed)
+    crowded = next((name for name in placed if placed[name] > gpus[name] and any(gpus.values())), None)
+    if crowded:
+        raise RefusedError(
+            f"{crowded} was to run {placed[crowded]} processes and has {gpus[crowded]} GPUs\n"
+            "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
+        )
+    return min(gpus.values()) // max(placed.values())
+
+
+def require_alike(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> None:
+    """Raises RefusedError when the nodes differ in their GPUs and -N doesn't say what is meant."""
+    gpus = _counts(roster, placed)
     fewest, most = min(gpus, key=lambda name: gpus[name]), max(gpus, key=lambda name: gpus[name])
     if gpus[fewest] != gpus[most] and job.per_node is None:
         raise RefusedError(
             f"the nodes differ in their GPUs: {most} has {gpus[most]}, {fewest} has {gpus[fewest]}\n"
             f"Say how many processes every node is to have with -N ({gpus[fewest] or 1} at most)."
         )
-    crowded = next((name for name in placed if placed[name] > gpus[name] and gpus[most]), None)
-    if crowded:
-        raise RefusedError(
-            f"{placed[crowded]} processes were to run on {crowded}, which has {gpus[crowded]} GPUs\n"
-            "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
-        )
-    return gpus[fewest] // max(placed.values())
+
+
+def _counts(roster: Roster, placed: Mapping[str, int]) -> Dict[str, int]:
+    return {node.name: node.gpus for node in roster.nodes if node.name in placed}
 
 
 def numbers(local: int, each: int) -> str:
