@@ -310,7 +310,6 @@ class _Connection:
             raise
 
     def begins_within(self, timeout_s: float) -> bool:
-        "environment": spec.environment.to_record() if spec.environment else None,
         """Does it write something within timeout_s? What that was comes with `chunks`."""
         self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
         return bool(self._first)
@@ -379,6 +378,7 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
         "role_env": {role: dict(env) for role, env in spec.role_env.items()},
         "hosts": list(spec.hosts),
         "sync_dir": spec.sync_dir,
+        "environment": spec.environment.to_record() if spec.environment else None,
         "submitted_at": time.time(),
     }
 
