@@ -6,25 +6,14 @@ import hashlib
 import importlib.util
 import io
 import os
-import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from phalanx.errors import JobError
+from phalanx.code_tree import CodeTree, Entry, unreadable
 from phalanx.node.process import RUNNER
-
-# Never part of the code: other tools' state, and what is made again from the code.
-IGNORED = frozenset(
-    {
-        *(".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".phalanx", ".mypy_cache", ".pytest_cache"),
-        *(".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints", ".terraform", ".DS_Store", ".idea", ".vscode"),
-    }
-)
-MOST_BYTES = 2 << 30
-WARN_BYTES = 200 << 20
 
 _PACKAGE = Path(__file__).parent
 _MAIN = b"""from phalanx.launchers import load
@@ -45,63 +34,9 @@ class SendProgress:
     warning: str = ""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One file, directory or symbolic link: where it is, and its name in the copy."""
-
-    path: Path
-    name: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class CodeTree:
-    """Everything of a directory that is sent."""
-
-    directory: Path
-    entries: tuple[Entry, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(entry.bytes for entry in self.entries)
-
-    @property
-    def warning(self) -> str:
-        if self.bytes <= WARN_BYTES:
-            return ""
-        return f"{_size(self.bytes)} of code go over, most of it {self._largest()}; data belong on the shared directory"
-
-    def _largest(self) -> str:
-        largest = sorted(self.entries, key=lambda entry: entry.bytes, reverse=True)[:3]
-        return ", ".join(f"{entry.name!r} ({_size(entry.bytes)})" for entry in largest)
-
-    def check(self) -> None:
-        """Raises JobError when it is too large to be code."""
-        if self.bytes > MOST_BYTES:
-            raise JobError(
-                f"{self.directory} holds {_size(self.bytes)}; at most {_size(MOST_BYTES)} go over with a job. "
-                f"The largest: {self._largest()}",
-                "Run from the directory that holds the code alone, and copy data to the shared directory once.",
-            )
-
-
-def scan(directory: Path) -> CodeTree:
-    """Look at everything below directory, but IGNORED names and virtual environments. Raises JobError."""
-    if not directory.is_dir():
-        raise JobError(f"{directory} is not a directory", "It is what goes over with the job.")
-    try:
-        return CodeTree(directory, tuple(_entries(directory, "")))
-    except OSError as error:
-        raise JobError(
-            f"can't read {error.filename!r}: {error.strerror}", "Every file of the code must be readable."
-        ) from error
-
-
-def write_tar(
-    out: IO[bytes], documents: Mapping[str, bytes], tree: CodeTree, work: str, progress: Callable[[SendProgress], None]
-) -> None:
-    """Write documents (name → content), then the code below `work`. Raises JobError for a file that can't be read,
-    OSError when `out` breaks."""
+def tar(documents: Mapping[str, bytes], tree: CodeTree, work: str, progress: Callable[[SendProgress], None]) -> bytes:
+    """Documents (name → content), then the code below `work`. Raises JobError for a file that can't be read."""
+    out = io.BytesIO()
     # GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
     with tarfile.open(
         fileobj=out,
@@ -110,15 +45,16 @@ def write_tar(
         encoding="utf-8",
         errors="surrogateescape",
         bufsize=_COPY_BYTES,
-    ) as tar:
+    ) as archive:
         for name, content in documents.items():
-            _add_document(tar, name, content)
-        _add_directory(tar, work)
+            _add_document(archive, name, content)
+        _add_directory(archive, work)
         sent, total = 0, tree.bytes
         for number, entry in enumerate(tree.entries, 1):
-            _add_entry(tar, entry, f"{work}/{entry.name}")
+            _add_entry(archive, entry, f"{work}/{entry.name}")
             sent += entry.bytes
             progress(SendProgress(number, sent, total))
+    return out.getvalue()
 
 
 def runner_files() -> dict[str, bytes]:
@@ -142,41 +78,24 @@ def runner_zip() -> bytes:
         return content
 
 
-def _entries(directory: Path, prefix: str) -> Iterator[Entry]:
-    with os.scandir(directory) as found:
-        items = sorted(found, key=lambda item: item.name)
-    for item in items:
-        if item.name in IGNORED or item.name.endswith(".pyc"):
-            continue
-        path, name = Path(item.path), prefix + item.name
-        mode = item.stat(follow_symlinks=False).st_mode
-        if stat.S_ISDIR(mode):
-            # A virtual environment is of this machine, whatever its name.
-            if not (path / "pyvenv.cfg").exists():
-                yield Entry(path, name, 0)
-                yield from _entries(path, name + "/")
-        elif stat.S_ISLNK(mode):
-            yield Entry(path, name, 0)
-        elif stat.S_ISREG(mode):
-            yield Entry(path, name, item.stat(follow_symlinks=False).st_size)
-
-
-def _add_entry(tar: tarfile.TarFile, entry: Entry, name: str) -> None:
+def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
+    """Add it, unless it has vanished since it was looked at."""
     try:
-        info = tar.gettarinfo(str(entry.path), name)
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        if not info.isreg():
-            tar.addfile(info)
-            return
-        with entry.path.open("rb") as file:
-            # Its present length counts: a log may have grown since it was looked at.
-            info.size = os.fstat(file.fileno()).st_size
-            tar.addfile(info, _Padded(file))
-    except (FileNotFoundError, PermissionError) as error:
-        raise JobError(
-            f"can't read {str(entry.path)!r}: {error.strerror}", "Every file of the code must be readable."
-        ) from error
+        info = archive.gettarinfo(entry.path, name)
+        file = Path(entry.path).open("rb") if info.isreg() else None  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return
+    except PermissionError as error:
+        raise unreadable(error) from error
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    if file is None:
+        archive.addfile(info)
+        return
+    with file:
+        # Its present length counts: a log may have grown since it was looked at.
+        info.size = os.fstat(file.fileno()).st_size
+        archive.addfile(info, _Padded(file))
 
 
 class _Padded(io.RawIOBase):
@@ -190,16 +109,16 @@ class _Padded(io.RawIOBase):
         return data + b"\0" * (size - len(data))
 
 
-def _add_document(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_document(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o600
-    tar.addfile(info, io.BytesIO(content))
+    archive.addfile(info, io.BytesIO(content))
 
 
-def _add_directory(tar: tarfile.TarFile, name: str) -> None:
+def _add_directory(archive: tarfile.TarFile, name: str) -> None:
     info = tarfile.TarInfo(name)
     info.type, info.mode = tarfile.DIRTYPE, 0o700
-    tar.addfile(info)
+    archive.addfile(info)
 
 
 def _modules() -> list[str]:
@@ -243,10 +162,3 @@ def _keep(path: Path, content: bytes) -> None:
         beside.replace(path)
     except OSError:
         pass  # no cache, then: it is built each time
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

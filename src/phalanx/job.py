@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import select
 import shlex
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-from phalanx import bundle
+from phalanx import bundle, code_tree
 from phalanx.bundle import SendProgress
+from phalanx.code_tree import CodeTree
 from phalanx.errors import ClusterError, JobError
+from phalanx.head_command import HeadCommand, last_words
 from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.logs import FollowDecoder, OutputLine
 from phalanx.node.process import RUNNER, WORK, JobDescription, Launcher, Process, RefusedError, planned
@@ -42,7 +41,7 @@ _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
 # Exit status of the head's shell when the job's directory is not there (sysexits' EX_NOINPUT; ssh itself has 255).
 _DIRECTORY_GONE = 66
-_READ_BYTES = 1 << 18
+WARN_BYTES = 200 << 20
 
 
 class ClusterAccess(Protocol):
@@ -67,27 +66,36 @@ def submit(
     The first `follow` goes on over the same connection, unless `detach`.
     """
     tell = progress or (lambda _: None)
-    tree = bundle.scan(spec.directory)
-    tree.check()
-    if tree.warning:
-        tell(SendProgress(0, 0, tree.bytes, tree.warning))
+    tree = code_tree.scan(spec.directory)
+    _warn(tree, spec, tell)
     job = Job(cluster, _new_id())
     documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), **bundle.runner_files()}
     private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
-    command = _submit_command(job.directory, detach, len(private))
-
-    def write(out: IO[bytes]) -> None:
-        out.write(private)
-        bundle.write_tar(out, documents, tree, WORK, tell)
-
-    connection = _Connection(cluster.remote(), command, stdin=subprocess.PIPE)
-    connection.send(write)
+    archive = bundle.tar(documents, tree, WORK, tell)
+    command = _submit_command(job.directory, len(archive), len(private), detach)
+    connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
+    connection.send(lambda out: out.writelines((archive, private)))
     try:
         job._accept(connection, detach)
     except KeyboardInterrupt:
         job._abandon(connection, detach)
         raise
     return job
+
+
+def _warn(tree: CodeTree, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+    kept = tree.left_out_of(spec.command)
+    if kept:
+        text = (
+            f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
+        )
+        tell(SendProgress(0, 0, tree.bytes, text))
+    if tree.bytes > WARN_BYTES:
+        most = code_tree.largest(tree.entries)
+        text = (
+            f"{code_tree.size_text(tree.bytes)} of code go over, most of it {most}; data belong on the shared directory"
+        )
+        tell(SendProgress(0, 0, tree.bytes, text))
 
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
@@ -100,6 +108,7 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         processes=spec.processes,
         per_node=spec.per_node,
         env=spec.env,
+        secrets=spec.secrets,
         nodes_min=spec.nodes_min,
         nodes_max=spec.nodes_max,
         restarts=spec.restarts,
@@ -154,7 +163,7 @@ class Job:
     def __init__(self, cluster: ClusterAccess, id: str) -> None:
         self.id = id
         self._cluster = cluster
-        self._connection: _Connection | None = None
+        self._connection: HeadCommand | None = None
 
     @property
     def directory(self) -> str:
@@ -194,25 +203,25 @@ class Job:
         done = self._cluster.remote().run(self._verb("stop", f"{timeout_s:g}"), timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         if not records:
-            raise JobError(f"job {self.id} can't be stopped: {_last_words(done.stderr)}")
+            raise JobError(f"job {self.id} can't be stopped: {last_words(done.stderr.decode(errors='replace'))}")
         return JobStatus.from_record(json.loads(records[-1]))
 
     def _verb(self, verb: str, *words: str) -> str:
         command = shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
         return f"[ -d {shlex.quote(self.directory)} ] || exit {_DIRECTORY_GONE}; exec {command}"
 
-    def _accept(self, connection: _Connection, detach: bool) -> None:
+    def _accept(self, connection: HeadCommand, detach: bool) -> None:
         """The head has taken the job: the follower's first bytes are there, or (detached) the command ended well."""
         if not (connection.end_within(_ACCEPTED_WITHIN_S) if detach else connection.begins_within(_ACCEPTED_WITHIN_S)):
-            words = connection.last_words()
+            refusal = connection.refusal("the head did not take the job", f"no answer within {_ACCEPTED_WITHIN_S:g} s")
             connection.close()
-            raise JobError(f"the head did not take the job: {words or f'no answer within {_ACCEPTED_WITHIN_S:g} s'}")
+            raise refusal
         if detach:
             connection.close()
         else:
             self._connection = connection
 
-    def _abandon(self, connection: _Connection, detach: bool) -> None:
+    def _abandon(self, connection: HeadCommand, detach: bool) -> None:
         """The head is taking it, but nobody has been told its id: it must not run on unseen."""
         try:
             self._accept(connection, detach)
@@ -248,7 +257,7 @@ class Job:
                 "Without it the job's runner and all its processes end. `phalanx jobs` lists the others.",
             )
 
-    def _first_connection(self, start: str, wait: bool, process: str | None) -> _Connection:
+    def _first_connection(self, start: str, wait: bool, process: str | None) -> HeadCommand:
         connection, self._connection = self._connection, None
         if connection and wait and process is None:
             return connection
@@ -256,14 +265,14 @@ class Job:
             connection.close()
         return self._open(start, wait, process)
 
-    def _open(self, position: str, wait: bool, process: str | None) -> _Connection:
+    def _open(self, position: str, wait: bool, process: str | None) -> HeadCommand:
         words = ["--no-wait"] if not wait else []
         words += ["--process", process] if process is not None else []
-        return _Connection(self._cluster.remote(), self._verb("follow", position, *words), stdin=subprocess.DEVNULL)
+        return HeadCommand(self._cluster.remote(), self._verb("follow", position, *words), stdin=subprocess.DEVNULL)
 
     def _again(
         self, decoder: FollowDecoder, wait: bool, process: str | None, failure: str, silent_since: float
-    ) -> _Connection:
+    ) -> HeadCommand:
         """A new connection from where the old one broke. Raises JobError when there has been none for too long."""
         pause_s = 0.5
         while time.monotonic() < silent_since + _RECONNECT_WITHIN_S:
@@ -280,82 +289,6 @@ class Job:
             f"the connection to job {self.id} broke: {failure or 'no words'}",
             f"The job goes on without it. `phalanx logs -f {self.id}` follows it again.",
         )
-
-
-class _Connection:
-    """A command on the head whose output is read as it comes; its stderr is kept for messages."""
-
-    def __init__(self, remote: Remote, command: str, stdin: int) -> None:
-        self._first = b""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
-        except BaseException:
-            self._errors.close()
-            raise
-
-    def send(self, write: Callable[[IO[bytes]], None]) -> None:
-        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading."""
-        assert self._process.stdin is not None
-        try:
-            with self._process.stdin as stdin:
-                write(stdin)
-        except OSError as error:
-            self.end()
-            words = self.last_words()
-            self.close()
-            raise JobError(f"the code did not go over: {words or error}") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def begins_within(self, timeout_s: float) -> bool:
-        """Does it write something within timeout_s? What that was comes with `chunks`."""
-        self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
-        return bool(self._first)
-
-    def end_within(self, timeout_s: float) -> bool:
-        """Does it end within timeout_s, and well?"""
-        return self._ready(timeout_s) and self.end() == 0
-
-    def chunks(self, deadline: float | None) -> Iterator[bytes]:
-        """What it writes, until its end or the deadline."""
-        if self._first:
-            yield self._first
-        while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
-            data = os.read(self._stdout, _READ_BYTES)
-            if not data:
-                return
-            yield data
-
-    def end(self) -> int:
-        """Its exit status, which is there soon after its output has ended."""
-        try:
-            return self._process.wait(timeout=10.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
-    def last_words(self) -> str:
-        self._errors.seek(0)
-        return _last_words(self._errors.read())
-
-    def close(self) -> None:
-        """End it; the job is not touched."""
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._errors.close()
-
-    def _ready(self, timeout_s: float) -> bool:
-        """Is there something to read, or its end?"""
-        return bool(select.select([self._stdout], [], [], timeout_s)[0])
-
-    @property
-    def _stdout(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
 
 
 def _new_id() -> str:
@@ -383,18 +316,10 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _submit_command(directory: str, detach: bool, private_bytes: int) -> str:
-    """Its stdin is the job's secrets (so many bytes of JSON), then the tar."""
+def _submit_command(directory: str, tar_bytes: int, secret_bytes: int, detach: bool) -> str:
+    """Its stdin is so many bytes of tar, then the job's secrets (so many bytes of JSON), which only Python reads."""
     place = shlex.quote(directory)
-    flags = ["--detach"] * detach + ["--secrets"] * bool(private_bytes)
+    flags = ["--detach"] * detach + (["--secrets", str(secret_bytes)] if secret_bytes else [])
     runner = shlex.join(["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *flags])
-    unpack = f"umask 077; mkdir -p {place} && tar -x -f - --no-same-owner -C {place}"
-    if not private_bytes:
-        return f"{unpack} && exec {runner}"
-    # A variable that is not exported, and the shell's own printf: no process has them as argument or environment.
-    return f'private=$(head -c {private_bytes}); {unpack} && printf %s "$private" | {runner}'
-
-
-def _last_words(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return "\n".join(lines[-5:])
+    unpack = f"head -c {tar_bytes} | tar -x -f - --no-same-owner -C {place}"
+    return f"umask 077; mkdir -p {place} && {unpack} || {{ rm -rf {place}; exit 1; }}; exec {runner}"

@@ -74,6 +74,8 @@ class JobSpec:
         for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
+            if name.startswith("PHALANX_"):
+                raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 from fake_nodes import FakeCluster, kill_chosen, kill_marked, kill_starter, marked
 
 from phalanx.errors import JobError
+from phalanx.head_command import HeadCommand
 from phalanx.job import (
     JOBS,
     Job,
@@ -18,7 +20,6 @@ from phalanx.job import (
     JobState,
     JobStatus,
     OutputLine,
-    _Connection,
     list_jobs,
     open_job,
     processes,
@@ -107,6 +108,17 @@ def test_a_job_that_removes_its_own_directory_is_lost_and_says_so(cluster, code)
         run(cluster, code, "sh", "-c", 'rm -rf "$(dirname "$PWD")"; echo gone')
 
 
+@pytest.mark.parametrize("launcher", ["exec", "mpi"])
+def test_words_and_the_working_directory_reach_every_rank_as_they_are(cluster, code, launcher):
+    (code / "words.py").write_text(
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['PWD'] == os.getcwd()]))\n"
+    )
+    words = [":", "a b", "", "=", "--x", 'it\'s "q"', "ü", "{}"]
+    lines, status = run(cluster, code, "python3", "words.py", *words, launcher=launcher, per_node=1)
+    assert [json.loads(line.partition(": ")[2]) for line in lines] == [[words, True]] * 2
+    assert status.exit_code == 0
+
+
 def test_a_signal_is_named_and_counts_as_in_a_shell(cluster, code):
     _, status = run(cluster, code, "sh", "-c", "[ $RANK = 0 ] && sleep 60; kill -SEGV $$")
     assert status.message == "rank 1 on deeplearning-worker2 was ended by SIGSEGV"
@@ -123,13 +135,27 @@ def test_a_missing_command_is_told_once_before_any_rank_starts(cluster, code, la
     assert status.verified
 
 
-def test_more_processes_than_slots_are_refused(cluster, code):
-    _, status = run(cluster, code, "true", processes=9)
-    assert (status.exit_code, status.nodes) == (2, ())
-    assert "2 nodes have room for 4" in status.message
-    spec = JobSpec(("true",), "exec", processes=9, directory=code)
-    with pytest.raises(JobError, match="have room for 4"):
-        processes(load("exec"), spec, cluster.roster)
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"processes": 9}, "9 processes were asked for; 2 nodes have room for 4"),
+        ({"per_node": 3}, "3 processes per node were asked for; deeplearning-worker1 has 2 slots"),
+        ({"env": {"RANK": "7", "MINE": "1"}}, "RANK can't be set: the launcher exec sets it for each process itself"),
+        ({"secrets": {"RANK": "7"}}, "RANK can't be set"),
+        ({"launcher": "torchrun", "env": {"LOCAL_RANK": "7"}}, "LOCAL_RANK can't be set: the launcher torchrun sets"),
+    ],
+)
+def test_what_can_not_be_started_is_refused_as_a_dry_run_refuses_it_and_leaves_no_job(cluster, code, asked, words):
+    spec = JobSpec(("true",), **{"launcher": "exec", "directory": code, **asked})
+    for detach in (False, True):
+        with pytest.raises(JobError) as refused:
+            submit(cluster, spec, detach=detach)
+        assert refused.value.message.startswith(words)
+    with pytest.raises(JobError) as planned:
+        processes(load(spec.launcher), spec, cluster.roster)
+    assert str(planned.value) == str(refused.value)
+    assert list_jobs(cluster) == []
+    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
 
 
 def test_a_dry_run_shows_what_would_run(cluster, code):
@@ -359,7 +385,7 @@ def test_jobs_are_found_by_what_people_remember(cluster, code):
 
 
 def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, monkeypatch):
-    begins_within, asked = _Connection.begins_within, []
+    begins_within, asked = HeadCommand.begins_within, []
 
     def interrupted_at_first(self, timeout_s):
         asked.append(timeout_s)
@@ -367,7 +393,7 @@ def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, mo
             raise KeyboardInterrupt
         return begins_within(self, timeout_s)
 
-    monkeypatch.setattr(_Connection, "begins_within", interrupted_at_first)
+    monkeypatch.setattr(HeadCommand, "begins_within", interrupted_at_first)
     with pytest.raises(KeyboardInterrupt):
         submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
     assert [job.state.value for job in list_jobs(cluster)] == ["stopped"]
@@ -375,7 +401,7 @@ def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, mo
 
 def test_a_head_that_does_not_take_the_job_is_told(cluster, code):
     (cluster.root / "roster.json").unlink()
-    with pytest.raises(JobError, match=r"did not take the job: .*roster\.json"):
+    with pytest.raises(JobError, match=r"there is no .*roster\.json: this is not the head"):
         submit(cluster, JobSpec(("true",), "exec", directory=code))
     (cluster.root / "shared").rename(cluster.root / "away")
     (cluster.root / "shared").touch()

@@ -14,7 +14,9 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # One way only: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "data", "node"),
+    ("errors", "data", "node", "ignore_pattern"),
+    ("ignore_rules",),
+    ("code_tree",),
     ("spec", "spec_checks", "spec_yaml"),
     ("plan", "plan_text"),
     ("template",),

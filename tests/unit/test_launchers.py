@@ -86,15 +86,19 @@ def test_torchrun_meets_on_the_first_node():
         *("--master-addr=deeplearning-worker1", "--master-port=29500", "--no-python"),
     )
     assert last.argv[2] == "--node-rank=2"
-    assert last.argv[-2:] == ("python", "t.py")
+    assert last.argv[-2:] == ("=python", "=t.py")
 
 
-def test_torchrun_takes_a_script_as_torchrun_itself_does():
-    assert load("torchrun").processes(replace(JOB, command=("t.py", "-x")), ROSTER)[0].command == (
-        "python3",
-        "t.py",
-        "-x",
-    )
+@pytest.mark.parametrize(
+    ("command", "run"),
+    [
+        (("t.py", "-x"), ("python3", "t.py", "-x")),
+        (("-m", "pkg.train", "-x"), ("python3", "-m", "pkg.train", "-x")),
+        (("bash", "t.sh"), ("bash", "t.sh")),
+    ],
+)
+def test_torchrun_takes_a_script_or_module_as_torchrun_itself_does(command, run):
+    assert load("torchrun").processes(replace(JOB, command=command), ROSTER)[0].command == run
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_mpi_speaks_to_the_engine_that_is_there(engine, hostfile, argv):
     [mpiexec] = load("mpi").processes(replace(JOB, processes=5, engine=engine), ROSTER)
     assert mpiexec.files["hostfile"] == hostfile
     assert mpiexec.argv[:5] == ("mpiexec", argv, "/efs/.phalanx/jobs/1/hostfile", "-n", "5")
-    assert mpiexec.argv[-2:] == ("python", "t.py")
+    assert mpiexec.argv[-2:] == ("=python", "=t.py")
 
 
 def test_no_variable_of_the_user_is_in_an_argument():

@@ -122,10 +122,16 @@ def _tell_end(status: JobStatus) -> None:
 
 def _verdict(status: JobStatus) -> str:
     """What was proven on the nodes about the job's processes."""
+    if not status.nodes and not status.processes:
+        return "nothing was started"
     if not status.nodes:
         return "what is left of it on the nodes is not known"
     unclean = [f"{node.node} ({node.message})" for node in status.nodes if not node.clean]
     if unclean:
         return f"not verified on {', '.join(unclean)}"
     killed = f"; {status.killed} had to be killed" if status.killed else ""
-    return f"no process of it is left on {len(status.nodes)} nodes{killed}"
+    return f"no process of it is left on {_count(len(status.nodes), 'node')}{killed}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -6,13 +6,17 @@ from dataclasses import replace
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process, RefusedError
+from phalanx.node.process import JobDescription, Process, RefusedError, refuse_variables
 from phalanx.node.roster import Roster
 
 NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ()
+
+# What torchrun sets for each rank (torch.distributed.run's documentation).
+_SETS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+_SETS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 # Every loss of a node costs a restart of the ranks that are left.
 _ELASTIC_RESTARTS = 3
@@ -22,6 +26,7 @@ _RENDEZVOUS = {"last_call_timeout": "5", "keep_alive_interval": "3", "keep_alive
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
     """One torchrun per node, with a static rendezvous on the first; with --nodes, one that lets nodes come and go."""
+    refuse_variables(job, _SETS)
     job = replace(job, command=_command(job.command))
     if job.nodes_min is not None:
         return _elastic(job, roster)
@@ -81,5 +86,7 @@ def _process(job: JobDescription, node: str, count: int, flags: Dict[str, object
 
 
 def _command(command: Tuple[str, ...]) -> Tuple[str, ...]:
-    """`torchrun train.py` runs train.py with Python; so does `-- train.py` here."""
+    """torchrun runs `train.py` and `-m pkg.train` with Python; so is it here."""
+    if command[0] in ("-m", "--module"):
+        return ("python3", "-m", *command[1:])
     return ("python3", *command) if command[0].endswith(".py") else command

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Collection, Mapping, Optional, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
 
 RUNNER = "runner.pyz"
 WORK = "work"
+
+# How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
+REFUSED_STATUS = 65
+REFUSED_WORDS = "phalanx refuses: "
 
 # Ports that phalanx chooses: above what services of a node use, below those that Linux hands out by itself (32768 on).
 FIRST_PORT = 20000
@@ -67,8 +71,10 @@ class JobDescription:
 
         Engines' own forwarding is not used: Open MPI 4.1.4's `--tag-output` loses lines (129,037 of 200,000 short ones
         arrived), torchrun's `--tee` polls files. `rank_variable` is the variable in which the engine puts the rank.
+        Each word comes after "=": mpiexec takes a word ":" for its own.
         """
-        return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *self.command)
+        words = (f"={word}" for word in self.command)
+        return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *words)
 
 
 @dataclass(frozen=True)
@@ -135,4 +141,15 @@ def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence
         if name not in launcher.OPTIONS:
             has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "none of its own"
             raise RefusedError(f"--{name} is no option of the launcher {job.launcher}\nIt takes {has}.")
-    return launcher.processes(job, _chosen(job, roster))
+    processes = launcher.processes(job, _chosen(job, roster))
+    of_roles = {name for env in job.role_env.values() for name in env}
+    refuse_variables(job, {name for process in processes for name in process.env} - of_roles)
+    return processes
+
+
+def refuse_variables(job: JobDescription, own: Collection[str]) -> None:
+    """Raises RefusedError when the user has set one of these, which the launcher (or its engine) sets itself."""
+    wrong = [name for name in (*job.env, *job.secrets) if name in own]
+    if wrong:
+        words = f"{', '.join(wrong)} can't be set: the launcher {job.launcher} sets it for each process itself"
+        raise RefusedError(f"{words}.\nLeave it out of --env and --secret, or call it something else.")

@@ -215,28 +215,9 @@ class Campaign:
         roster = read_roster()
         roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self._lost))
         states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
-        job = self._job
-        description = JobDescription(
-            id=job["id"],
-            name=job["name"],
-            launcher=job["launcher"],
-            command=tuple(job["command"]),
-            processes=job["processes"],
-            per_node=job["per_node"],
-            env={**job["env"], "PHALANX_RESTART": str(len(self._attempts))},
-            secrets=job["secrets"],
-            directory=self._directory,
-            master_port=self._port,
-            first_port=self._first_port,
-            engine=engine,
-            nodes_min=job["nodes_min"],
-            nodes_max=job["nodes_max"],
-            restarts=job["restarts"],
-            options=job["options"],
-            role_env=job["role_env"],
-            hosts=tuple(job["hosts"]),
-            sync_dir=job["sync_dir"],
-        )
+        env = {**self._job["env"], "PHALANX_RESTART": str(len(self._attempts))}
+        found = {"master_port": self._port, "first_port": self._first_port, "engine": engine}
+        description = describe({**self._job, "env": env}, self._directory, **found)
         return description, roster, planned(self._launcher, description, roster)
 
     # The end.
@@ -257,6 +238,13 @@ class Campaign:
         self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
         states.write(self._directory, self._state)
         self._stage.door.tell()
+
+
+def describe(job: Dict[str, Any], directory: str, **found: Any) -> JobDescription:
+    """What a launcher is told: what job.json (and the secrets) say, and what was found out on the head."""
+    known = {name: job[name] for name in JobDescription.__dataclass_fields__ if name in job}
+    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    return JobDescription(**{**known, **lists, "directory": directory, **found})
 
 
 def _write_files(directory: str, process: Process) -> None:

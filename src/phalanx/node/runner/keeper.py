@@ -1,7 +1,7 @@
 """Stands between an engine and one rank: gives the rank's pipes to the node's starter, and tells it how the rank ended.
 
-`python3 -IS keeper.py RANK_VARIABLES COMMAND…`, as a file of its own beside runner.pyz. The engine sees an ordinary
-child: signals are passed on, and the keeper ends as the rank ended.
+`python3 -IS keeper.py RANK_VARIABLES =WORD…` (the command's words, each after "="), as a file of its own beside
+runner.pyz. The engine sees an ordinary child: signals are passed on, and the keeper ends as the rank ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_EXECUTABLE = 126
 
 def main() -> None:
     """Run the command as the rank that one of these (comma-separated) variables names."""
-    variables, command = sys.argv[1], sys.argv[2:]
+    variables, command = sys.argv[1], [word[1:] for word in sys.argv[2:]]
     label = next((os.environ[name] for name in variables.split(",") if name in os.environ), None)
     if label is None:
         sys.exit(f"phalanx: the engine set none of {variables}")

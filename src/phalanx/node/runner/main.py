@@ -19,8 +19,8 @@ def entry(load: Callable[[str], Launcher]) -> NoReturn:
         from phalanx.node.runner.submit import submit
 
         # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
-        secrets = json.load(sys.stdin) if "--secrets" in words else {}
-        sys.exit(submit(words[0], load, detach="--detach" in words, secrets=secrets))
+        secret_bytes = int(words[words.index("--secrets") + 1]) if "--secrets" in words else 0
+        sys.exit(submit(words[0], load, sys.stdin.buffer, "--detach" in words, secret_bytes))
     if verb == "resume":
         from phalanx.node.runner.submit import resume
 

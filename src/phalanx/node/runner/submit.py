@@ -10,9 +10,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import Launcher, RefusedError
+from phalanx.node.process import REFUSED_STATUS, REFUSED_WORDS, Launcher, RefusedError, planned
 from phalanx.node.runner import state as states
-from phalanx.node.runner.campaign import Campaign
+from phalanx.node.runner.campaign import Campaign, describe
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
 from phalanx.node.runner.membership import read_roster
@@ -20,20 +20,39 @@ from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Mapping
+    from typing import Any, BinaryIO, Callable, Dict
+
+    from phalanx.node.roster import Roster
 
     Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
 
 
-def submit(directory: str, load: Load, detach: bool, secrets: Mapping[str, str]) -> int:
+def submit(directory: str, load: Load, stdin: BinaryIO, detach: bool, secret_bytes: int) -> int:
     """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status.
 
-    `secrets` are variables for its processes that are written nowhere.
+    `stdin` begins with so many bytes of JSON: variables for its processes that are written nowhere.
     """
     os.umask(0o077)
     job = _read_job(directory)
-    _start_runner(directory, {**job, "secrets": secrets}, load, states.initial(job, has_secrets=bool(secrets)))
+    secrets = json.loads(stdin.read(secret_bytes)) if secret_bytes else {}
+    try:
+        roster = read_roster()
+        planned(load(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
+    except (RefusedError, FileNotFoundError) as error:
+        return _refuse(directory, error)
+    state = states.initial(job, has_secrets=bool(secrets))
+    _start_runner(directory, {**job, "secrets": secrets}, load, state, roster)
     return 0 if detach else follow(directory, "0")
+
+
+def _refuse(directory: str, error: Exception) -> int:
+    """Nothing was started, so nothing is left to be listed."""
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+    no_roster = f"there is no {roster_path()}: this is not the head of a cluster that is ready"
+    print(REFUSED_WORDS + (no_roster if isinstance(error, FileNotFoundError) else str(error)), file=sys.stderr)
+    return REFUSED_STATUS
 
 
 def resume(directory: str, load: Load) -> int:
@@ -46,7 +65,7 @@ def resume(directory: str, load: Load) -> int:
     state["attempts"][-1].update(message=message, died=True)
     number = len(state["attempts"])
     state.update(state=states.PENDING, message=f"restart {number} of {state['restarts']}: {message}")
-    _start_runner(directory, {**_read_job(directory), "secrets": {}}, load, state)
+    _start_runner(directory, {**_read_job(directory), "secrets": {}}, load, state, read_roster())
     return 0
 
 
@@ -55,11 +74,8 @@ def _read_job(directory: str) -> Dict[str, Any]:
         return json.load(file)
 
 
-def _start_runner(directory: str, job: Dict[str, Any], load: Load, state: states.State) -> None:
-    try:
-        state["runner"] = {"head": read_roster().head.instance_id}
-    except FileNotFoundError:
-        sys.exit(f"there is no {roster_path()}: this is not the head of a cluster that is ready")
+def _start_runner(directory: str, job: Dict[str, Any], load: Load, state: states.State, roster: Roster) -> None:
+    state["runner"] = {"head": roster.head.instance_id}
     with open_listener(job["id"]) as door:
         _daemonize(directory, job, load, state, door)
 

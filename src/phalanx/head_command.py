@@ -1,0 +1,110 @@
+"""A job's command on the head: what it is given over ssh, what it answers, and why it refused."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from phalanx.errors import JobError
+from phalanx.node.process import REFUSED_WORDS
+from phalanx.remote import Remote
+
+_READ_BYTES = 1 << 18
+
+
+class HeadCommand:
+    """A command on the head whose output is read as it comes; its stderr is kept for messages."""
+
+    def __init__(self, remote: Remote, command: str, stdin: int) -> None:
+        self._first = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
+        except BaseException:
+            self._errors.close()
+            raise
+
+    def send(self, write: Callable[[IO[bytes]], None]) -> None:
+        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading."""
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stdin:
+                write(stdin)
+        except OSError as error:
+            self.end()
+            refusal = self.refusal("the code did not go over", str(error))
+            self.close()
+            raise refusal from error
+        except BaseException:
+            self.close()
+            raise
+
+    def begins_within(self, timeout_s: float) -> bool:
+        """Does it write something within timeout_s? What that was comes with `chunks`."""
+        self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
+        return bool(self._first)
+
+    def end_within(self, timeout_s: float) -> bool:
+        """Does it end within timeout_s, and well?"""
+        return self._ready(timeout_s) and self.end() == 0
+
+    def chunks(self, deadline: float | None) -> Iterator[bytes]:
+        """What it writes, until its end or the deadline."""
+        if self._first:
+            yield self._first
+        while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
+            data = os.read(self._stdout, _READ_BYTES)
+            if not data:
+                return
+            yield data
+
+    def end(self) -> int:
+        """Its exit status, which is there soon after its output has ended."""
+        try:
+            return self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def refusal(self, what: str, reason: str) -> JobError:
+        """Why the job was not taken: as the head tells it when it refuses, else its last words, else this reason."""
+        said = self._said()
+        if REFUSED_WORDS in said:
+            return JobError(*said.partition(REFUSED_WORDS)[2].strip().split("\n", 1))
+        return JobError(f"{what}: {last_words(said) or reason}")
+
+    def last_words(self) -> str:
+        """The end of what it said on stderr."""
+        return last_words(self._said())
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """End it; the job is not touched."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def _ready(self, timeout_s: float) -> bool:
+        """Is there something to read, or its end?"""
+        return bool(select.select([self._stdout], [], [], timeout_s)[0])
+
+    @property
+    def _stdout(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+
+def last_words(said: str) -> str:
+    """The last lines of what a command said."""
+    lines = said.strip().splitlines()
+    return "\n".join(lines[-5:])

@@ -1,0 +1,83 @@
+"""What of a directory goes over with a job, and what is no directory of code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx import code_tree
+from phalanx.errors import JobError
+
+
+def make(root: Path, ignored: str = "", *names: str) -> None:
+    """Empty files, and a .gitignore with these lines."""
+    (root / ".gitignore").write_text(ignored)
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def names(root: Path) -> list[str]:
+    return [entry.name for entry in code_tree.scan(root).entries]
+
+
+def test_what_is_made_again_or_of_this_machine_stays_here(tmp_path):
+    for name in (
+        ".git/HEAD",
+        ".venv/x",
+        "node_modules/x",
+        "__pycache__/x",
+        "env/pyvenv.cfg",
+        "keep/a.pyc",
+        "keep/a.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert names(tmp_path) == ["keep", "keep/a.py"]
+
+
+def test_ignore_files_hold_below_their_directory_and_phalanxignore_overrules(tmp_path):
+    make(tmp_path, "*.pt\ndata/\n/only_here\n", "sub/best.pt", "sub/other.pt", "sub/only_here", "data/x", "only_here")
+    (tmp_path / "sub" / ".gitignore").write_text("!best.pt\n")
+    assert names(tmp_path) == [".gitignore", "sub", "sub/.gitignore", "sub/best.pt", "sub/only_here"]
+    (tmp_path / ".phalanxignore").write_text("!data/\nsub/only*\n")
+    assert names(tmp_path)[2:] == ["data", "data/x", "sub", "sub/.gitignore", "sub/best.pt"]
+
+
+def test_the_rest_of_the_repository_has_its_say_unless_it_ignores_all(tmp_path):
+    (tmp_path / ".git").mkdir()
+    make(tmp_path, "*.log\n/code/big\n", "code/big", "code/a.log", "code/a.py")
+    assert names(tmp_path / "code") == ["a.py"]
+    (tmp_path / ".gitignore").write_text("code\n")
+    assert names(tmp_path / "code") == ["a.log", "a.py", "big"]
+
+
+def test_words_that_name_what_is_left_out_are_found(tmp_path):
+    make(tmp_path, "data/\n*.csv\n", "data/x", "a.csv", "a.py")
+    tree = code_tree.scan(tmp_path)
+    words = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "")
+    assert tree.left_out_of(words) == ["--data=./data", "data/x", "a.csv"]
+
+
+def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
+    (tmp_path / "data.bin").write_bytes(b"x" * 3000)
+    (tmp_path / "later").mkdir()
+    monkeypatch.setattr(code_tree, "MOST_BYTES", 2000)
+    with pytest.raises(JobError, match=r"more than 2\.0 KiB, .* largest: 'data\.bin' \(2\.9 KiB\)"):
+        code_tree.scan(tmp_path)
+    monkeypatch.setattr(code_tree, "MOST_BYTES", 4000)
+    monkeypatch.setattr(code_tree, "MOST_FILES", 1)
+    with pytest.raises(JobError, match="more than 1 files"):
+        code_tree.scan(tmp_path)
+
+
+def test_what_is_no_directory_of_code_is_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place, words in (
+        ("/", "the whole machine"),
+        (tmp_path, "your home"),
+        (tmp_path / "none", "is not a directory"),
+    ):
+        with pytest.raises(JobError, match=words):
+            code_tree.scan(Path(place))
