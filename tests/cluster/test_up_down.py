@@ -8,11 +8,10 @@ import shutil
 import signal
 import subprocess
 import time
-import urllib.request
 from pathlib import Path
 
-import boto3
 import pytest
+from local_clouds import api, break_on_purpose, endpoint
 
 from conftest import PHALANX, assert_nothing_is_left, make_terminal
 
@@ -45,28 +44,6 @@ def beside(cluster):
         return type(cluster)(directory, cluster.state)
 
     return make
-
-
-def endpoint(terminal):
-    return json.loads((terminal.state / "local/endpoint.json").read_text())
-
-
-def api(terminal, service):
-    there = endpoint(terminal)
-    return boto3.client(
-        service,
-        region_name="us-east-1",
-        endpoint_url=there["url"],
-        aws_access_key_id=there["access_key_id"],
-        aws_secret_access_key=there["secret_access_key"],
-    )
-
-
-def break_on_purpose(terminal, **faults):
-    there = endpoint(terminal)
-    request = urllib.request.Request(f"{there['url']}/_localcloud/faults", json.dumps(faults).encode())
-    request.add_header("X-Localcloud-Key", there["secret_access_key"])
-    urllib.request.urlopen(request, timeout=10).close()
 
 
 def stacks(terminal):

@@ -1,0 +1,92 @@
+"""Clusters that get less than they asked for: each missing node has its reason in `up`, `status` and the stack."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from local_clouds import api, break_on_purpose
+
+pytestmark = pytest.mark.cluster
+
+ONE_WORKER = 'grep -q \'"role": "worker"\' /opt/phalanx/config.json && mkdir {shared}/first 2>/dev/null || exit 0'
+
+
+@pytest.fixture
+def beside(cluster):
+    """Another cluster in the local cloud of the session's one; it is taken down at the end."""
+    directory = cluster.directory.parent / "degrades"
+    directory.mkdir(exist_ok=True)
+    terminal = type(cluster)(directory, cluster.state)
+
+    def write(text):
+        (directory / "phalanx.yaml").write_text(f"name: degrades\ncloud: local\n{text}")
+        return terminal
+
+    yield write
+    terminal.phalanx("down", "--yes", "-c", "degrades", check=False)
+
+
+def outcome(terminal):
+    (stack,) = api(terminal, "cloudformation").describe_stacks(StackName="degrades")["Stacks"]
+    (text,) = [output["OutputValue"] for output in stack["Outputs"] if output["OutputKey"] == "Outcome"]
+    return json.loads(json.loads(text)["phalanx"])
+
+
+def vcpus_in_use(terminal):
+    return 2 * len(json.loads(terminal.phalanx("local", "status", "--json").stdout)["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("type_", "fault", "script", "reason"),
+    [
+        ("m5.large", {"capacity": {"m5.large": 2}}, "", "We currently do not have sufficient m5.large capacity"),
+        ("c5.large", {"vcpu_limit": 4}, "", "You have requested more vCPU capacity than your current vCPU limit"),
+        ("c5.large", {}, "kill -9 $PPID", "never said hello in 8 s"),
+        ("c5.large", {}, "echo no disk; false", "boot step 'boot script' failed on"),
+    ],
+    ids=["capacity", "quota", "silent", "boot"],
+)
+def test_a_missing_node_has_its_reason_everywhere(beside, type_, fault, script, reason):
+    text = f"nodes: 3\nmin: 2\ntype: {type_}\nnode_timeout: 8s\n"
+    if script:
+        text += f"boot: |\n  {ONE_WORKER.format(shared='/efs')}\n  {script}\n"
+    terminal = beside(text)
+    if "vcpu_limit" in fault:
+        fault = {"vcpu_limit": fault["vcpu_limit"] + vcpus_in_use(terminal)}
+    break_on_purpose(terminal, **fault)
+    try:
+        up = terminal.phalanx("up", "--json")
+        assert "deeplearning-worker3 is missing: " in up.stderr and reason in up.stderr
+        told = json.loads(up.stdout)
+        status = json.loads(terminal.phalanx("status", "--json").stdout)
+        for missing in (told["missing"], status["missing"], outcome(terminal)["missing"]):
+            assert [(one["name"], reason in one["reason"]) for one in missing] == [("deeplearning-worker3", True)]
+        assert reason in terminal.phalanx("status").stdout
+    finally:
+        break_on_purpose(terminal, capacity={"m5.large": None}, vcpu_limit=None)
+
+
+def test_a_type_that_only_one_zone_offers_is_launched_there(beside):
+    terminal = beside("nodes: 1\ntype: trn1.2xlarge\n")
+    terminal.phalanx("up")
+    assert terminal.on("head", "cat /opt/phalanx/roster.json").count('"zone":"us-east-1c"') == 1
+
+
+def test_a_zone_that_does_not_offer_the_type_fails_the_stack_in_aws_s_words(beside):
+    terminal = beside("nodes: 1\ntype: trn1.2xlarge\n")
+    cloudformation = api(terminal, "cloudformation")
+    body = terminal.phalanx("template").stdout
+    wrong = [{"ParameterKey": "Zone", "ParameterValue": "us-east-1a"}]
+    tags = [{"Key": "phalanx:cluster", "Value": "degrades"}]
+    settings = {"Parameters": wrong, "Tags": tags, "Capabilities": ["CAPABILITY_IAM"]}
+    stack = cloudformation.create_stack(StackName="degrades", TemplateBody=body, **settings)["StackId"]
+    deadline = time.monotonic() + 60
+    while cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"] != "ROLLBACK_COMPLETE":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+    words = "is not supported in your requested Availability Zone (us-east-1a)"
+    (told,) = {e["ResourceStatusReason"] for e in events if words in e.get("ResourceStatusReason", "")}
+    assert "us-east-1c" in told
