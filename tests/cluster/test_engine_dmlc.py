@@ -1,0 +1,91 @@
+"""MXNet's parameter server on a real cluster: trained to its accuracy, and ended when one of its workers dies."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mxnet_mnist"
+FIRST_USE_S = 600
+
+
+@pytest.fixture(scope="module")
+def mnist(engines) -> Terminal:
+    """The example's directory as a user's own, with a hosts file beside it."""
+    directory = engines.state.parent / "mnist"
+    shutil.copytree(EXAMPLE, directory)
+    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    address = engines.on("deeplearning-worker3", "hostname -i").split()[0]
+    (directory / "hosts").write_text(
+        f"# three of the four\n{address}:22\n\ndeeplearning-worker1\ndeeplearning-worker2\n"
+    )
+    return Terminal(directory, engines.state)
+
+
+def accuracies(output: str) -> list[float]:
+    return [float(text) for text in re.findall(r"test accuracy (0\.\d+)", output)]
+
+
+def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
+    words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
+    job = mnist.phalanx(
+        *("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--at-least", "0.95"),
+        timeout_s=FIRST_USE_S,
+    )
+    found = accuracies(job.stdout)
+    assert len(found) == 3
+    assert min(found) >= 0.95
+    assert {line.partition("]")[0] for line in job.stdout.splitlines()} >= {"[worker 0", "[worker 1", "[worker 2"}
+    assert "no process of it is left on 4 nodes" in job.stderr
+    assert "train_mnist.py" in mnist.on("deeplearning-worker3", "ls /tmp/mxnet")
+    assert "No such file" in mnist.phalanx("ssh", "deeplearning-worker4", "--", "ls /tmp/mxnet", check=False).stderr
+
+
+def test_dist_async_reaches_it_too(mnist):
+    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1")
+    job = mnist.phalanx(
+        "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=FIRST_USE_S
+    )
+    # The last worker to be done has seen what all of them have learned.
+    assert max(accuracies(job.stdout)) >= 0.95
+
+
+def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
+    words = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
+    mnist.phalanx("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")
+    wait_for(lambda: mnist.phalanx("logs", "dies").stdout.count("Epoch[0] Train") == 3)
+    killed_at = time.time()
+    mnist.on("deeplearning-worker3", "pkill -KILL -f train_mnist.py")
+    job = mnist.phalanx("logs", "-f", "dies", check=False)
+    assert "worker 2 on deeplearning-worker3 was ended by SIGKILL" in job.stderr
+    assert "no process of it is left on 4 nodes" in job.stderr
+    status = next(job for job in json.loads(mnist.phalanx("jobs", "--json").stdout) if job["name"] == "dies")
+    assert status["state"] == "failed"
+    assert status["verified"]
+    assert status["ended_at"] - killed_at < 15
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def test_a_hosts_file_with_mistakes_starts_nothing(mnist):
+    (mnist.directory / "wrong").write_text("deeplearning-worker1\ndeeplearning-worker1\ndeeplearning-worker9\n")
+    before = mnist.phalanx("jobs", "--json").stdout
+    job = mnist.phalanx("launch", "-n", "2", "-H", "wrong", "true", check=False)
+    assert job.returncode == 2
+    assert "wrong:2: deeplearning-worker1 stands in line 1 already" in job.stderr
+    assert "wrong:3: deeplearning-worker9 is no node of the cluster" in job.stderr
+    assert mnist.phalanx("jobs", "--json").stdout == before
