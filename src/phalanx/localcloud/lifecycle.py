@@ -164,7 +164,7 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], says: int) -
 
 
 def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
-    from phalanx.localcloud import server
+    from phalanx.localcloud import pip_settings, server
     from phalanx.localcloud.nodes import start_supervisor
 
     daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings)
@@ -177,7 +177,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> i
             _say(says, str(error).encode())
             raise
 
-    return start_supervisor(options.state, mode, options.binds, options.path_dirs, serve_api)
+    pip = pip_settings.read()
+    etc = {"pip.conf": pip.text} if pip.text else {}
+    return start_supervisor(options.state, mode, (*options.binds, *pip.paths), options.path_dirs, serve_api, etc)
 
 
 def _say(says: int, words: bytes) -> None:

@@ -14,9 +14,9 @@ _REQUEST_ACK = 0x1 | 0x4
 _CREATE_EXCLUSIVE = 0x400 | 0x200
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
-_IFA_ADDRESS, _IFA_LOCAL, _RTA_GATEWAY = 1, 2, 5
+_IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
 _IFF_UP = 1
-_RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST = 254, 3, 1
+_RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST = 254, 3, 1, 2, 254
 _TIMEOUT_S = 10.0
 
 
@@ -104,6 +104,11 @@ class Rtnetlink:
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, 0, _RTN_UNICAST, 0)
         body = head + attribute(_RTA_GATEWAY, socket.inet_aton(gateway))
         self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, body)
+
+    def add_local_default_route(self) -> None:
+        """All addresses that no other route knows are this machine's own: what is sent to them is accepted here."""
+        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, _HOST, _RTN_LOCAL, 0)
+        self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, head + attribute(_RTA_OIF, self.index("lo")))
 
     def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         """Send, and return the bodies of what came before the acknowledgement."""

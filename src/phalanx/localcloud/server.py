@@ -75,6 +75,7 @@ class VpcDoors:
             if vpc_id not in self._open:
                 self._open[vpc_id] = self._runner.listen(vpc_id, API_ADDRESS, API_PORT)
                 self._http.attach(self._open[vpc_id])
+                self._runner.open_way_out(vpc_id)
                 self._imds.attach(vpc_id, self._runner.listen(vpc_id, IMDS_ADDRESS, IMDS_PORT))
 
     def close(self, vpc_id: str) -> None:
@@ -84,6 +85,7 @@ class VpcDoors:
             if listener:
                 self._http.detach([listener])
                 self._imds.detach(vpc_id)
+                self._runner.close_way_out(vpc_id)
         self._runner.remove_vpc(vpc_id)
 
 

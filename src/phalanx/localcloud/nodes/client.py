@@ -14,7 +14,7 @@ from typing import Any
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import wire
-from phalanx.localcloud.nodes.machine import Machine, NodeError, NodeState
+from phalanx.localcloud.nodes.machine import DNS_ADDRESS, DNS_PORT, WAY_OUT_PORTS, Machine, NodeError, NodeState
 
 # A boot takes 20 ms; this is for machines that are very busy, and longer than the supervisor's own limits.
 _ANSWER_TIMEOUT_S = 60.0
@@ -28,9 +28,10 @@ class NodeRunner:
     thread of its own when a node ended without having been killed.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, gateway: socket.socket | None = None) -> None:
         self.on_exit: Callable[[str], None] = _ignore
         self._channel = channel
+        self._gateway = gateway
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[tuple[dict[str, Any], list[int]]]] = {}
@@ -71,9 +72,32 @@ class NodeRunner:
         with self._inside(vpc_id):
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # The way out listens on some of the ports at all addresses; who names the address comes first.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((address, port))
         listener.listen(_BACKLOG)
         return listener
+
+    def open_way_out(self, vpc_id: str) -> None:
+        """Let the VPC's nodes reach the outside, on the ports of the web and of git; names are resolved for them."""
+        if self._gateway is None:
+            return
+        with self._inside(vpc_id):
+            names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        names.bind((DNS_ADDRESS, DNS_PORT))
+        self._hand_over(vpc_id, "udp", names)
+        for port in WAY_OUT_PORTS:
+            self._hand_over(vpc_id, "tcp", self.listen(vpc_id, "0.0.0.0", port))
+
+    def _hand_over(self, vpc_id: str, kind: str, listener: socket.socket) -> None:
+        assert self._gateway is not None
+        wire.send(self._gateway, {"vpc": vpc_id, "kind": kind}, (listener.fileno(),))
+        listener.close()
+
+    def close_way_out(self, vpc_id: str) -> None:
+        """Nothing happens when there is none."""
+        if self._gateway is not None:
+            wire.send(self._gateway, {"vpc": vpc_id, "kind": "close"})
 
     def connect(self, vpc_id: str, address: str, port: int, timeout_s: float) -> socket.socket:
         """A connected blocking TCP socket in the VPC's network. Raises OSError as connect() does."""

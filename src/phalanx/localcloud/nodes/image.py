@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from phalanx.localcloud.nodes import programs, sudo
-from phalanx.localcloud.nodes.machine import API_URL, Site
+from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Of the host's /etc only what programs under /usr need, never its secrets, accounts or network.
 _FROM_HOST = """
@@ -65,7 +65,8 @@ def _build_etc(site: Site) -> None:
         (etc / name).mkdir(parents=True)
     for name in _FROM_HOST.split():
         _copy(Path("/etc", name), etc / name)
-    for name, text in _own_files(site).items():
+    for name, text in {**_own_files(site), **site.etc}.items():
+        (etc / name).parent.mkdir(parents=True, exist_ok=True)
         (etc / name).write_text(text)
     for name in ("shadow", "gshadow"):
         (etc / name).chmod(0o640)
@@ -99,8 +100,8 @@ def _own_files(site: Site) -> dict[str, str]:
     return {
         **accounts,
         "environment": f'PATH="{site.path}"\nAWS_ENDPOINT_URL="{API_URL}"\n',
-        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files\n",
-        "resolv.conf": "# no name server: the local cloud has no way out\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n",
+        "resolv.conf": f"nameserver {DNS_ADDRESS}\noptions timeout:20 attempts:1\n",
         "fstab": "",
         "ssh/sshd_config": _SSHD_CONFIG.format(path=site.path, api=API_URL),
         "ssh/ssh_config": "Include /etc/ssh/ssh_config.d/*.conf\nHost *\n    HashKnownHosts no\n",

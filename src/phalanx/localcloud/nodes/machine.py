@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 IMDS_ADDRESS = "169.254.169.254"
 IMDS_PORT = 80
+DNS_ADDRESS = "169.254.169.253"
+DNS_PORT = 53
+# The ports that nodes can reach outside: git over ssh, and the web.
+WAY_OUT_PORTS = (22, 80, 443)
 API_ADDRESS = "169.254.1.1"
 API_PORT = 4566
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
@@ -64,12 +69,16 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Site:
-    """What all nodes of one local cloud share: where its files are, the uid mode, what the image shows of the host."""
+    """What all nodes of one local cloud share: where its files are, the uid mode, what the image shows of the host.
+
+    `etc` are more files of the image, by their names below /etc.
+    """
 
     state: Path
     mode: str
     binds: tuple[Path, ...]
     path_dirs: tuple[str, ...]
+    etc: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def image(self) -> Path:

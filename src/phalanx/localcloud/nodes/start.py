@@ -1,6 +1,7 @@
 """Starts a local cloud's processes, each of which dies with the one above it.
 
 starter                      writes the uid maps, waits          (the host's namespaces)
+├── gateway                  the nodes' way out                  (the host's namespaces)
 └── outer                    makes the namespaces
     └── supervisor           process 1 of a pid namespace        (all below dies with it)
         ├── API process      serve_api(NodeRunner, listener)
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from phalanx.localcloud import kernel, userns
+from phalanx.localcloud.nat import gateway
 from phalanx.localcloud.netlink import Rtnetlink
 from phalanx.localcloud.nodes import image, wire
 from phalanx.localcloud.nodes.client import NodeRunner
@@ -31,21 +35,43 @@ _BACKLOG = 512
 
 
 def start_supervisor(
-    state: Path, mode: str, binds: Sequence[Path], path_dirs: Sequence[str], serve_api: ServeApi
+    state: Path,
+    mode: str,
+    binds: Sequence[Path],
+    path_dirs: Sequence[str],
+    serve_api: ServeApi,
+    etc: Mapping[str, str] | None = None,
 ) -> int:
     """Run a local cloud until `serve_api` returns; the result is its process's exit status.
 
     Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
     can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs))
-    listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-    pid = userns.spawn(mode, lambda: _outer(site, listener, serve_api))
-    listener.close()
-    return exit_status(os.waitpid(pid, 0)[1])
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), etc or {})
+    # Here, because only in this process's network is the way out.
+    way_out, gateway_pid = gateway.start()
+    try:
+        with way_out, socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
+            doors = Doors(listener, way_out)
+            pid = userns.spawn(mode, lambda: _outer(site, doors, serve_api))
+        return exit_status(os.waitpid(pid, 0)[1])
+    finally:
+        os.kill(gateway_pid, signal.SIGKILL)
+        os.waitpid(gateway_pid, 0)
 
 
-def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+class Doors(NamedTuple):
+    """What the API process takes along from the host's network: its listener there, and the line to the gateway."""
+
+    listener: socket.socket
+    way_out: socket.socket
+
+    def close(self) -> None:
+        self.listener.close()
+        self.way_out.close()
+
+
+def _outer(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     kernel.unshare(flags)
     alive_r, alive_w = os.pipe()
@@ -57,18 +83,18 @@ def _outer(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
             kernel.die_with_parent()
             if os.read(alive_r, 1):
                 os.close(alive_r)
-                status = _supervise(site, listener, serve_api)
+                status = _supervise(site, doors, serve_api)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    listener.close()
+    doors.close()
     os.close(alive_r)
     os.write(alive_w, b"g")
     return exit_status(os.waitpid(pid, 0)[1])
 
 
-def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
+def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     os.umask(0o022)  # what a user hides from others here must be readable for a node's accounts
     kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -79,9 +105,9 @@ def _supervise(site: Site, listener: socket.socket, serve_api: ServeApi) -> int:
     _clear(site)
     site.file_systems.mkdir(parents=True, exist_ok=True)
     ours, theirs = wire.pair()
-    api = _fork(lambda: (ours.close(), _run_api(theirs, listener, serve_api)))
+    api = _fork(lambda: (ours.close(), _run_api(theirs, doors, serve_api)))
     theirs.close()
-    listener.close()
+    doors.close()
     builder = _fork(lambda: image.build(site))
     try:
         return Supervisor(site, ours, api, builder, host_proc).run()
@@ -94,8 +120,8 @@ def _clear(site: Site) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_api(channel: socket.socket, listener: socket.socket, serve_api: ServeApi) -> None:
-    serve_api(NodeRunner(channel), listener)
+def _run_api(channel: socket.socket, doors: Doors, serve_api: ServeApi) -> None:
+    serve_api(NodeRunner(channel, doors.way_out), doors.listener)
 
 
 def _fork(main: Callable[[], object]) -> int:

@@ -6,11 +6,10 @@ import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
-from phalanx.localcloud.nodes.machine import API_ADDRESS, IMDS_ADDRESS, mac_of
+from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, mac_of
 
 _BRIDGE = "vpc"
 # AWS lets instances of a VPC send frames of this size (docs: EC2, network MTU)
@@ -23,12 +22,11 @@ class Vpc:
     def __init__(self) -> None:
         with _new_netns() as self.netns:
             self._links = Rtnetlink()
-            # a router says at once that there is no way out; without it, every download would wait for its timeout
-            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         self._gateways: set[str] = set()
         self._links.set_up("lo")
+        self._links.add_local_default_route()
         self._links.add_bridge(_BRIDGE, mac_of(API_ADDRESS), _MTU)
-        for address in (IMDS_ADDRESS, API_ADDRESS):
+        for address in (IMDS_ADDRESS, API_ADDRESS, DNS_ADDRESS):
             self._links.add_address(_BRIDGE, address, 32)
         self._links.set_up(_BRIDGE)
         self._bridge = self._links.index(_BRIDGE)
