@@ -1,0 +1,113 @@
+"""phalanx tf-scripts: a shell script per host that starts TensorFlow 1's tasks there."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import shlex
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from phalanx.cli.console import note, say
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.errors import SpecError
+
+if TYPE_CHECKING:
+    from phalanx.cluster import Cluster
+
+_ON_NODES = "/opt/deeplearning/workers"
+_WRITE_LIMIT_S = 60
+
+
+@click.command("tf-scripts", context_settings={"ignore_unknown_options": True})
+@cluster_option
+@click.option(
+    "--trainer_script_dir", required=True, metavar="DIR", help="For the scripts: here, or below the shared directory."
+)
+@click.option("--training_script", required=True, metavar="FILE", help="The program, as the nodes see it.")
+@click.option("--log_dir", metavar="DIR", help="On the nodes, for all output (default: logs beside the scripts).")
+@click.option("--workers_file_path", metavar="FILE", help="Hosts, one a line (default: all nodes).")
+@click.option("--worker_count", type=click.IntRange(1), metavar="N", help="Take the first N hosts.")
+@click.option(
+    "--worker_gpu_count", type=click.IntRange(0), metavar="N", help="Workers on each (default: GPUs, or slots)."
+)
+@click.option("--python", default="python", show_default=True, help="What runs the program.")
+@debug_option
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    name: str | None,
+    file: Path | None,
+    trainer_script_dir: str,
+    training_script: str,
+    log_dir: str | None,
+    workers_file_path: str | None,
+    worker_count: int | None,
+    worker_gpu_count: int | None,
+    python: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Write HOST.sh for each host: it starts a parameter server and the workers there, for a program of TensorFlow 1.
+
+    What is no option of this command goes to the program: --batch_size 128, --data_dir=/efs/data, --max_steps 2000 …
+    Every task is also given --ps_hosts, --worker_hosts, --job_name and --task_index.
+
+    \b
+    Examples:
+      phalanx tf-scripts --trainer_script_dir /efs/tf --training_script /efs/tf/train.py \\
+          --log_dir /efs/tf/logs --batch_size 128 --train_dir=/efs/tf/train --max_steps 2000
+      phalanx ssh       and there, as ever:
+      while read -u 10 host; do ssh $host "bash /efs/tf/$host.sh" & done 10<$DEEPLEARNING_WORKERS_PATH; wait
+
+    `phalanx run --launcher tensorflow --tf-style flags` starts the same tasks as a job.
+    """
+    from phalanx.trainer_scripts import hosts, scripts
+
+    cluster = load_cluster(name, file)
+    chosen = hosts(cluster.roster(), _names(workers_file_path), worker_count, worker_gpu_count)
+    shared = _is_below(trainer_script_dir, cluster.shared)
+    logs = log_dir or posixpath.join(trainer_script_dir if shared else cluster.shared, "logs")
+    files = {f"{host}.sh": text for host, text in scripts(chosen, python, (training_script, *arguments), logs).items()}
+    (_write_there if shared else _write_here)(cluster, trainer_script_dir, files)
+    for script in files:
+        say(posixpath.join(trainer_script_dir, script))
+    note(f"`bash HOST.sh` on each host starts its tasks; `phalanx ssh -- tail -f {logs}/*` shows what they say.")
+
+
+def _names(path: str | None) -> list[str] | None:
+    """The hosts of the workers file; None for all nodes, which is also what the nodes' own file says."""
+    if path is None or (path == _ON_NODES and not Path(path).exists()):
+        return None
+    try:
+        names = Path(path).read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"can't read the workers file {path}: {error}") from None
+    if not names:
+        raise SpecError(f"the workers file {path} names no host", "Without --workers_file_path all nodes are taken.")
+    return names
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return posixpath.normpath(path).startswith(directory.rstrip("/") + "/")
+
+
+def _write_here(_: Cluster, directory: str, files: dict[str, str]) -> None:
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (Path(directory) / name).write_text(text)
+    except OSError as error:
+        raise SpecError(f"can't write the scripts to {directory}: {error}") from None
+
+
+def _write_there(cluster: Cluster, directory: str, files: dict[str, str]) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in files.items():
+            header = tarfile.TarInfo(name)
+            header.size, header.mode = len(text.encode()), 0o755
+            archive.addfile(header, io.BytesIO(text.encode()))
+    there = shlex.quote(directory)
+    cluster.remote().run(f"mkdir -p {there} && tar -xC {there}", input=packed.getvalue(), timeout_s=_WRITE_LIMIT_S)
