@@ -168,7 +168,7 @@ def test_dmlc_leaves_the_address_to_the_interface_that_the_user_names():
         assert "DMLC_NODE_HOST" not in process.env
 
 
-@pytest.mark.parametrize(("per_node", "seen"), [(1, [None]), (2, ["0,1", "2,3"]), (4, ["0", "1", "2", "3"])])
+@pytest.mark.parametrize(("per_node", "seen"), [(1, ["0,1,2,3"]), (2, ["0,1", "2,3"]), (4, ["0", "1", "2", "3"])])
 def test_dmlc_workers_of_one_node_share_its_gpus(per_node, seen):
     node = replace(ROSTER.nodes[0], gpus=4)
     processes = load("dmlc").processes(replace(JOB, per_node=per_node), replace(ROSTER, nodes=(node,)))

@@ -61,6 +61,7 @@ def _here(name: str) -> str:
 @click.option("--file", type=click.Path(path_type=Path), help="Take the cluster's name from this file.")
 @click.option("-n", "--num-workers", "workers", type=click.IntRange(1), required=True, help="Workers in all.")
 @click.option("-s", "--num-servers", "servers", type=click.IntRange(1), help="Servers in all; default: as many.")
+@click.option("-N", "per_node", type=click.IntRange(1), help="Workers on each host at most; default: its slots.")
 @click.option(
     "-H",
     "--hostfile",
@@ -132,6 +133,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         command=chosen["words"],
         launcher="dmlc",
         processes=chosen["workers"],
+        per_node=chosen["per_node"],
         name=chosen["job_name"],
         env={**chosen["env"], **(_P3 if chosen["p3"] else {})},
         role_env={"server": chosen["env_server"], "worker": chosen["env_worker"]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
+from phalanx.launchers import gpus
 from phalanx.launchers.options import count
 from phalanx.launchers.placement import place, spread
 from phalanx.node.process import JobDescription, Process
@@ -14,6 +15,7 @@ NAME = "dmlc"
 SUMMARY = "scheduler, servers and workers of a parameter server: MXNet's dist_sync and dist_async"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ("servers",)
+RECIPES: Tuple[str, ...] = ("mxnet",)
 
 # Which of the job's ports is the scheduler's; all others choose theirs by themselves and tell it.
 _SCHEDULER = 0
@@ -25,30 +27,22 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     Servers and scheduler run the same command, as with DMLC's own tracker: `import mxnet` serves there, and exits.
     """
     workers = place(job, roster, evenly=True)
+    each = gpus.per_process(job, roster, workers)
     nodes = [node for node in roster.nodes if node.name in workers]
+    named = {node.name: node for node in nodes}
     servers = [nodes[number % len(nodes)] for number in range(count(job, "servers", len(nodes)))]
     group = _Group(job, nodes[0], sum(workers.values()), len(servers))
     return [
         group.process("scheduler", "", nodes[0], {}),
         *(group.process("server", str(number), node, {}) for number, node in enumerate(servers)),
-        *_workers(group, workers, {node.name: node for node in nodes}),
+        *(_worker(group, number, named[name], local, each) for number, (name, local) in enumerate(spread(workers))),
     ]
 
 
-def _workers(group: _Group, workers: Dict[str, int], nodes: Dict[str, Node]) -> List[Process]:
-    return [
-        group.process("worker", str(number), nodes[name], _gpus(nodes[name], local, workers[name]))
-        for number, (name, local) in enumerate(spread(workers))
-    ]
-
-
-def _gpus(node: Node, local: int, workers: int) -> Dict[str, str]:
+def _worker(group: _Group, number: int, node: Node, local: int, gpus_each: int) -> Process:
     """A worker that is alone on its node has all GPUs (`--gpus 0,1,2`); several share them out."""
-    if not node.gpus or workers == 1:
-        return {}
-    each = max(1, node.gpus // workers)
-    first = local * each % node.gpus
-    return {"CUDA_VISIBLE_DEVICES": ",".join(str(first + number) for number in range(each))}
+    own = {"CUDA_VISIBLE_DEVICES": gpus.numbers(local, gpus_each)} if gpus_each else {}
+    return group.process("worker", str(number), node, own)
 
 
 @dataclass(frozen=True)
