@@ -1,20 +1,26 @@
-"""The cluster that the soak test breaks: jobs, bystanders, faults and what is left, as its user sees them."""
+"""The cluster that the soak test breaks: its jobs as the user sees them, its processes as the machine sees them."""
 
 from __future__ import annotations
 
 import json
-import shlex
+import os
+import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import BenchCluster
-from benchmarks.measure import PHALANX
+from benchmarks.measure import PHALANX, descendants
 
 NODES = tuple(f"deeplearning-worker{number}" for number in range(1, 5))
 BYSTANDER = "86399"  # `sleep` of the user's own, on every node
 BYSTANDER_JOB = "86398"
+_VICTIM_WITHIN_S = 20.0
+_LOOK_EVERY_S = 0.03
 
 # Prints, computes nothing, and leaves a child that has thrown off mark, session and parent.
 RANK = """import os, subprocess, sys, time
@@ -24,35 +30,16 @@ while True:
     time.sleep(0.1)
 """
 
-# On the victim's node, until there is one or 20 s have passed: kill it and say when. Words are those that its command
-# line begins with, or has from its second or third word on (an interpreter and its options come first).
-KILL = """import os, sys, time
-mark, words = sys.argv[1].encode(), sys.argv[2:]
-def victims():
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            env = open(f"/proc/{pid}/environ", "rb").read().split(b"\\0")
-            line = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace").split("\\0")
-        except OSError:
-            continue
-        line = [os.path.basename(word) for word in line]
-        if (mark in env or not mark) and any(line[n:n + len(words)] == words for n in range(3)):
-            yield int(pid)
-deadline = time.monotonic() + 20
-while time.monotonic() < deadline:
-    for pid in victims():
-        os.kill(pid, 9)
-        print(time.time())
-        sys.exit()
-    time.sleep(0.02)
-"""
 
-# What is left of a job on a node, by its mark and by what its ranks' children sleep for.
-LEFT = """for p in /proc/[0-9]*; do
-  line=$(tr '\\0' ' ' <$p/cmdline 2>/dev/null)
-  case $line in "sleep {token} ") echo "$line"; continue;; esac
-  ! grep -qz '^PHALANX_JOB={job}$' $p/environ 2>/dev/null || echo "$line"
-done"""
+@dataclass(frozen=True)
+class Seen:
+    """A process of a node, seen from the machine that plays the nodes; `words` are the base names in its `line`."""
+
+    pid: int
+    hostname: str
+    line: str
+    words: tuple[str, ...]
+    job: str
 
 
 class SoakCluster:
@@ -63,8 +50,9 @@ class SoakCluster:
         self.code = bench.directory / "code"
         self.code.mkdir()
         (self.code / "rank.py").write_text(RANK)
+        self._nodes: dict[str, dict[str, Any]] = {}
 
-    def phalanx(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+    def phalanx(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [PHALANX, *arguments],
             cwd=self.bench.directory,
@@ -87,18 +75,40 @@ class SoakCluster:
             text=True,
         )
 
-    def on(self, node: str, command: str, timeout_s: float = 60) -> str:
-        """Standard output of a command on a node, over the head; "" when it can't be reached."""
-        if node != NODES[0]:
-            command = f"ssh -o ConnectTimeout=5 {node} {shlex.quote(command)}"
-        return self.phalanx("ssh", "head", "--", command, timeout_s=timeout_s).stdout
+    # As the machine below sees it.
 
-    def kill(self, node: str, mark: str, *words: str) -> float | None:
-        """When a process whose command line has these words was killed; None when there was none."""
-        said = self.on(node, shlex.join(["python3", "-c", KILL, mark, *words]))
-        return float(said) if said.strip() else None
+    def processes(self) -> Iterator[Seen]:
+        """Every process of every node, a node that is cut off from the others included."""
+        endpoint = json.loads((self.bench.state / "local" / "endpoint.json").read_text())
+        for pid in descendants(endpoint["pid"]):
+            if seen := _look_at(pid):
+                yield seen
 
-    def fault(self, document: dict[str, Any]) -> None:
+    def kill(self, node: str, chosen: Callable[[Seen], bool]) -> float | None:
+        """SIGKILL a process of this node as soon as there is one, and say when; None when none came."""
+        address = self.nodes()[node]["address"]
+        hostname = f"ip-{address.replace('.', '-')}"
+        deadline = time.monotonic() + _VICTIM_WITHIN_S
+        while time.monotonic() < deadline:
+            for seen in self.processes():
+                if seen.hostname == hostname and chosen(seen) and _kill(seen.pid):
+                    return time.time()
+            time.sleep(_LOOK_EVERY_S)
+        return None
+
+    def left_of(self, job_id: str, token: str) -> list[str]:
+        """The job's processes on any node, by its mark and by what its ranks' children sleep for."""
+        return [f"{one.hostname}: {one.line[:120]}" for one in self.processes() if is_of(one, job_id, token)]
+
+    def bystanders(self) -> dict[str, int]:
+        """How many processes of the user's own, and of the other job, live on all nodes."""
+        words = [one.words for one in self.processes()]
+        return {token: words.count(("sleep", token)) for token in (BYSTANDER, BYSTANDER_JOB)}
+
+    # As the user sees it.
+
+    def fault(self, document: dict[str, Any]) -> float:
+        """Have the local cloud break something; returns when it did."""
         endpoint = json.loads((self.bench.state / "local" / "endpoint.json").read_text())
         request = urllib.request.Request(
             endpoint["url"] + "/_localcloud/faults",
@@ -106,11 +116,14 @@ class SoakCluster:
             data=json.dumps(document).encode(),
             headers={"X-Localcloud-Key": endpoint["secret_access_key"]},
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=30).close()
+        return time.time()
 
-    def instance(self, node: str) -> str:
-        nodes = json.loads(self.phalanx("nodes", "--json").stdout)
-        return next(one["instance_id"] for one in nodes if one["name"] == node)
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """Name → what `phalanx nodes --json` says; asked once per state of the cluster."""
+        if not self._nodes:
+            self._nodes = {one["name"]: one for one in json.loads(self.phalanx("nodes", "--json").stdout)}
+        return self._nodes
 
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as `phalanx jobs --json` tells it; {} when that can't be asked."""
@@ -122,38 +135,53 @@ class SoakCluster:
         jobs = json.loads(self.phalanx("jobs", "--json").stdout or "[]")
         return jobs[0]["id"] if jobs else ""
 
-    def left_of(self, job_id: str, token: str) -> dict[str, str]:
-        """Node → command lines of the job's processes there; a node that can't be asked is named so."""
-        look = LEFT.format(job=job_id, token=token) + "\necho asked"
-        said = {node: self.on(node, look) for node in NODES}
-        return {
-            node: text.removesuffix("asked\n") or "could not be asked"
-            for node, text in said.items()
-            if text != "asked\n"
-        }
-
-    def heal(self, timeout_s: float = 90) -> bool:
-        """Wait until every node can be logged in to by its name."""
+    def heal(self, timeout_s: float = 120) -> bool:
+        """Wait until every node lets the user in, and every node knows every other's name."""
         deadline = time.monotonic() + timeout_s
+        names = " ".join(NODES)
+        meet = f"for name in {names}; do ssh -o BatchMode=yes $name true || exit 1; done; echo met"
         while time.monotonic() < deadline:
-            if all(self.on(node, "echo yes", 30) == "yes\n" for node in NODES):
+            if self.phalanx("exec", "--", meet).stdout.count("met\n") == len(NODES):
+                self._nodes = {}
                 return True
             time.sleep(0.5)
         return False
 
     def post_bystanders(self) -> str:
         """A process of the user's own on every node, and another job; returns that job's id."""
-        for node in NODES:
-            self.on(
-                node,
-                f"pgrep -fx 'sleep {BYSTANDER}' >/dev/null || (setsid sleep {BYSTANDER} </dev/null >/dev/null 2>&1 &)",
-            )
+        there = f"pgrep -fx 'sleep {BYSTANDER}' >/dev/null"
+        self.phalanx("exec", "--", f"{there} || (setsid sleep {BYSTANDER} </dev/null >/dev/null 2>&1 &)")
         words = ("run", "--detach", "--launcher", "exec", "--name", "bystander", "--directory", str(self.code))
-        return self.phalanx(*words, "--", "sleep", BYSTANDER_JOB).stdout.strip()
+        job_id = self.phalanx(*words, "--", "sleep", BYSTANDER_JOB).stdout.strip()
+        deadline = time.monotonic() + 60
+        while set(self.bystanders().values()) != {len(NODES)}:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the bystanders did not come: {self.bystanders()}")
+            time.sleep(0.2)
+        return job_id
 
-    def missing_bystanders(self, besides: str | None) -> list[str]:
-        """Nodes (but the one that was broken) on which the user's process or the other job's is gone."""
-        look = f"pgrep -fx 'sleep {BYSTANDER}' >/dev/null && pgrep -fx 'sleep {BYSTANDER_JOB}' >/dev/null && echo both"
-        if besides:
-            look = f"pgrep -fx 'sleep {BYSTANDER}' >/dev/null && echo both"  # the other job ends with that node, too
-        return [node for node in NODES if node != besides and self.on(node, look) != "both\n"]
+
+def is_of(seen: Seen, job_id: str, token: str) -> bool:
+    """Does this process belong to the job?"""
+    return seen.job == job_id or seen.words == ("sleep", token)
+
+
+def _look_at(pid: int) -> Seen | None:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        if not words:
+            return None  # it has ended, and nobody has asked how
+        hostname = Path(f"/proc/{pid}/root/etc/hostname").read_text().strip()
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None  # it has ended meanwhile
+    job = next((one.partition("=")[2] for one in variables if one.startswith("PHALANX_JOB=")), "")
+    return Seen(pid, hostname, " ".join(words), tuple(word.rpartition("/")[2] for word in words), job)
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

@@ -140,8 +140,8 @@ class JobStatus:
 
     @property
     def verified(self) -> bool:
-        """Is it proved that no process of it is left on any node?"""
-        return self.state.final and all(verdict.clean for verdict in self.nodes)
+        """Is it proved that no process of it is left on any node? What started none needs no proof."""
+        return self.state.final and bool(self.nodes or not self.processes) and all(one.clean for one in self.nodes)
 
     @property
     def process_exit_code(self) -> int:

@@ -143,7 +143,9 @@ def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
 
 
 def test_dmlc_tells_every_process_its_part_in_addresses():
-    job = replace(JOB, per_node=1, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500)
+    job = replace(
+        JOB, per_node=1, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500
+    )
     scheduler, *others = planned(load("dmlc"), job, ROSTER)
     assert [process.name for process in others] == ["server 0", "server 1", "worker 0", "worker 1", "worker 2"]
     assert [process.service for process in (scheduler, *others)] == [True] * 3 + [False] * 3

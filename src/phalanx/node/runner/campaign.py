@@ -53,6 +53,7 @@ class Campaign:
         self._port_choices = 0
         self._generation = 0  # of the last attempt's roster
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
+        self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
         self._unreached = ""  # what the last attempt, which began nothing, said
         self._free_tries = _FREE_TRIES
         stage.on_wait = self._on_wait
@@ -107,7 +108,8 @@ class Campaign:
         if self._is_free(conductor):
             self._attempts.pop()
             return
-        outcome = {**conductor.outcome.record, "nodes": self._verdicts(nodes)}
+        self._nodes = self._verdicts(nodes)
+        outcome = {**conductor.outcome.record, "nodes": self._nodes}
         if outcome["state"] != states.FAILED or self._stage.stop_asked:
             self._end(outcome)
             return
@@ -225,7 +227,7 @@ class Campaign:
     def _refuse(self, text: str) -> None:
         earlier = self._attempts[-1].message if self._attempts else self._unreached
         before = f"{earlier}; it can't start again: " if earlier else ""
-        self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED})
+        self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED, "nodes": self._nodes})
 
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self._stage.output.error:

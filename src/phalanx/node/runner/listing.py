@@ -7,13 +7,14 @@ import os
 from typing import Optional
 
 from phalanx.node.runner import state as states
-from phalanx.node.runner.settle import is_orphan, lost_state, settle_in_background
+from phalanx.node.runner.settle import is_orphan, settle_in_background, what_died
 
 
 def list_jobs(root: str) -> int:
     """Print one JSON state per line, newest first.
 
-    A job whose runner is gone without a word is shown as lost; its end is verified in the background.
+    A job whose runner is gone without a word says so, and stays what it was until its nodes were asked: that is done in
+    the background, and may end with another start.
     """
     root = os.path.abspath(root)
     for name in sorted(os.listdir(root), reverse=True):
@@ -31,4 +32,4 @@ def _state(directory: str) -> Optional[states.State]:
     if not is_orphan(state):
         return state
     settle_in_background(directory)
-    return lost_state(state)
+    return {**state, "message": f"{what_died(state)}; what it has left on the nodes is being ended"}

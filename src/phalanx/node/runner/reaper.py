@@ -77,14 +77,38 @@ class Sweep:
 
 
 def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
-    """A whole sweep, for a node whose starter is gone; takes at most PATIENCE_S + grace_s + KILL_WAIT_S."""
+    """A whole sweep, for a node whose starter can't be asked; takes at most PATIENCE_S + grace_s + KILL_WAIT_S.
+
+    A starter that still lives is told to end: it may be about to start what its runner asked for last, and it alone
+    knows its orphans that carry no mark.
+    """
     work = Sweep(job_id, grace_s=grace_s)
+    deadline = time.monotonic() + PATIENCE_S + grace_s + KILL_WAIT_S
+    told: Set[int] = set()
     while True:
+        starters = find_starters(job_id)
+        for pid in starters - told:
+            kill(pid, signal.SIGTERM)
+        told |= starters
         report = work.step()
-        if report is not None:
-            return report
+        if report is not None and (not starters or time.monotonic() > deadline):
+            return {**report, "left": [*report["left"], *(f"its starter ({pid})" for pid in sorted(starters))]}
         reap()
         time.sleep(0.02)
+
+
+def find_starters(job_id: str) -> Set[int]:
+    """The job's starters on this node, and their guards; both look alike."""
+    return {pid for pid in _pids() if _is_starter(pid, job_id)}
+
+
+def _is_starter(pid: int, job_id: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return words[3:5] == ["starter", job_id]  # python3 -IS …/runner.pyz starter JOB …
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:

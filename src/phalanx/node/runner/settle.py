@@ -108,10 +108,11 @@ def is_orphan(state: states.State) -> bool:
 
 def lost_state(state: states.State) -> states.State:
     """How a job is shown whose runner is gone and whose state is not final."""
-    return {**state, "state": states.LOST, "message": _what_died(state), "ended_at": time.time()}
+    return {**state, "state": states.LOST, "message": what_died(state), "ended_at": time.time()}
 
 
-def _what_died(state: states.State) -> str:
+def what_died(state: states.State) -> str:
+    """Why there is no runner any more."""
     runner = state["runner"]
     try:
         with open(roster_path()) as file:
