@@ -231,6 +231,8 @@ def main() -> None:
     arguments = parser.parse_args()
     launchers, faults = arguments.launcher or list(LAUNCHERS), arguments.fault or list(FAULTS)
     trials = plan(arguments.first + arguments.trials, arguments.seed, launchers, faults)[arguments.first :]
+    # In the background of a script Ctrl-C is ignored, which the command lines started here would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results = soak(trials)
     if not arguments.launcher and not arguments.fault:
         write(results, arguments.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+# Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\n"
 

@@ -79,14 +79,13 @@ def _take_down(watch: Watch, name: str, cloud: str, region: str) -> bool:
     from phalanx.clouds import endpoint
     from phalanx.take_down import TakeDown, forget
 
+    take_down = TakeDown(clouds.get(cloud, region), name)
     try:
-        take_down = TakeDown(clouds.get(cloud, region), name)
         watch.follow(take_down.steps())
-        return take_down.found
     except endpoint.NotRunning:
         # All that it held went with its processes; only this machine's record can be left.
         forget(name)
-        return False
+    return take_down.found
 
 
 def _report(name: str, existed: bool, took_s: float, as_json: bool) -> int:

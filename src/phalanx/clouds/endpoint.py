@@ -24,6 +24,8 @@ from phalanx.errors import LocalCloudError
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
+# Who stops closes its port a moment before it is gone.
+_ENDS_WITHIN_S = 3.0
 _PROGRAM = b"phalanx.localcloud"
 _MODES = ("range", "single", "root")
 
@@ -103,10 +105,23 @@ def running() -> Endpoint:
     """The running local cloud; raises NotRunning."""
     endpoint = find()
     if endpoint is None:
-        raise NotRunning(
-            "the local cloud is not running, so none of its clusters exists any more", "`phalanx up` makes one."
-        )
+        raise _not_running()
     return endpoint
+
+
+def _not_running() -> NotRunning:
+    words = "the local cloud is not running, so none of its clusters exists any more"
+    return NotRunning(words, "`phalanx up` makes one.")
+
+
+def require_alive(endpoint: Endpoint) -> None:
+    """For whoever got no answer: raises NotRunning when its process has ended, or does so within a moment."""
+    deadline_s = time.monotonic() + _ENDS_WITHIN_S
+    while _alive(endpoint.pid):
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(0.02)
+    raise _not_running()
 
 
 _starting: list[tuple[subprocess.Popen[bytes], Path]] = []

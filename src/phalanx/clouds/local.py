@@ -6,14 +6,15 @@ import shlex
 import sys
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from boto3.session import Session
+from botocore.exceptions import ConnectionError, HTTPClientError
 
 from phalanx.cloud import SshRoute
 from phalanx.clouds import endpoint
 from phalanx.clouds.api import ApiCloud
-from phalanx.errors import LocalCloudError
+from phalanx.errors import CloudError, LocalCloudError
 
 if TYPE_CHECKING:
     from phalanx.plan import Facts
@@ -44,6 +45,15 @@ class LocalCloud(ApiCloud):
 
     def endpoint_url(self) -> str | None:
         return self.endpoint.url
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """As every cloud's; raises NotRunning when another command has ended the local cloud meanwhile."""
+        try:
+            return super().call(service, operation, **arguments)
+        except CloudError as error:
+            if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
+                endpoint.require_alive(self.endpoint)
+            raise
 
     def ssh_route(self) -> SshRoute:
         """Every node is dialled by the local cloud itself, which hands over the connected socket."""
