@@ -34,7 +34,9 @@ class SendProgress:
     warning: str = ""
 
 
-def tar(documents: Mapping[str, bytes], tree: CodeTree, work: str, progress: Callable[[SendProgress], None]) -> bytes:
+def tar(
+    documents: Mapping[str, bytes], tree: CodeTree | None, work: str, progress: Callable[[SendProgress], None]
+) -> bytes:
     """Documents (name → content), then the code below `work`. Raises JobError for a file that can't be read."""
     out = io.BytesIO()
     # GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
@@ -49,8 +51,9 @@ def tar(documents: Mapping[str, bytes], tree: CodeTree, work: str, progress: Cal
         for name, content in documents.items():
             _add_document(archive, name, content)
         _add_directory(archive, work)
-        sent, total = 0, tree.bytes
-        for number, entry in enumerate(tree.entries, 1):
+        entries = tree.entries if tree else ()
+        sent, total = 0, sum(entry.bytes for entry in entries)
+        for number, entry in enumerate(entries, 1):
             _add_entry(archive, entry, f"{work}/{entry.name}")
             sent += entry.bytes
             progress(SendProgress(number, sent, total))
@@ -69,7 +72,7 @@ def runner_zip() -> bytes:
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     for name, source in sources.items():
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
-    kept = _cache_directory() / f"runner-{digest.hexdigest()[:24]}.pyz"
+    kept = cache_directory() / f"runner-{digest.hexdigest()[:24]}.pyz"
     try:
         return kept.read_bytes()
     except OSError:
@@ -150,7 +153,8 @@ def _compiled(name: str, source: bytes) -> bytes:
     return importlib.util.MAGIC_NUMBER + unchecked_hash + importlib.util.source_hash(source) + marshal.dumps(code)
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where this machine keeps what it can make again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phalanx"
 
 

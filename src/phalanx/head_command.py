@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Any
 
 from phalanx.errors import JobError
 from phalanx.node.process import REFUSED_WORDS
 from phalanx.remote import Remote
 
 _READ_BYTES = 1 << 18
+_ANSWER_WITHIN_S = 60.0
 
 
 class HeadCommand:
@@ -44,9 +46,17 @@ class HeadCommand:
             self.close()
             raise
 
+    def answer(self, key: str) -> Any:
+        """`key` of the next line of JSON; empty lines are signs of life. Raises OSError when none comes."""
+        line = b""
+        while not line.startswith(b'{"'):
+            line = self._line()
+        return json.loads(line)[key]
+
     def begins_within(self, timeout_s: float) -> bool:
         """Does it write something within timeout_s? What that was comes with `chunks`."""
-        self._first = os.read(self._stdout, _READ_BYTES) if self._ready(timeout_s) else b""
+        if not self._first and self._ready(timeout_s):
+            self._first = os.read(self._stdout, _READ_BYTES)
         return bool(self._first)
 
     def end_within(self, timeout_s: float) -> bool:
@@ -97,6 +107,15 @@ class HeadCommand:
     def _ready(self, timeout_s: float) -> bool:
         """Is there something to read, or its end?"""
         return bool(select.select([self._stdout], [], [], timeout_s)[0])
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._first:
+            data = os.read(self._stdout, _READ_BYTES) if self._ready(_ANSWER_WITHIN_S) else b""
+            if not data:
+                raise BrokenPipeError("the head did not answer")
+            self._first += data
+        line, _, self._first = self._first.partition(b"\n")
+        return line
 
     @property
     def _stdout(self) -> int:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from phalanx import bundle, code_tree
 from phalanx.bundle import SendProgress
@@ -17,9 +17,12 @@ from phalanx.errors import ClusterError, JobError
 from phalanx.head_command import HeadCommand, last_words
 from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.process import RUNNER, WORK, JobDescription, Launcher, Process, RefusedError, planned
+from phalanx.node.process import MANIFEST, RUNNER, WORK, JobDescription, Launcher, Process, RefusedError, planned
 from phalanx.node.roster import Roster
 from phalanx.remote import Remote
+
+if TYPE_CHECKING:
+    from phalanx.upload import Upload
 
 __all__ = [
     "ClusterAccess",
@@ -41,7 +44,8 @@ _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
 # Exit status of the head's shell when the job's directory is not there (sysexits' EX_NOINPUT; ssh itself has 255).
 _DIRECTORY_GONE = 66
-WARN_BYTES = 200 << 20
+# Below this, one tar takes less time than to ask what the head has.
+SMALL_BYTES = 1 << 20
 
 
 class ClusterAccess(Protocol):
@@ -71,10 +75,23 @@ def submit(
     job = Job(cluster, _new_id())
     documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), **bundle.runner_files()}
     private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
-    archive = bundle.tar(documents, tree, WORK, tell)
-    command = _submit_command(job.directory, len(archive), len(private), detach)
+    upload = _upload(tree)
+    if upload:
+        archive = bundle.tar({**documents, MANIFEST: upload.manifest}, None, WORK, tell)
+    else:
+        archive = bundle.tar(documents, tree, WORK, tell)
+    command = _submit_command(job.directory, len(archive), len(private), detach, in_parts=bool(upload))
     connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
-    connection.send(lambda out: out.writelines((archive, private)))
+
+    def write(out: IO[bytes]) -> None:
+        out.writelines((archive, private))
+        if upload:
+            out.flush()
+            upload.send(out, connection.answer("send"), tell)
+            out.flush()
+            connection.answer("made")
+
+    connection.send(write)
     try:
         job._accept(connection, detach)
     except KeyboardInterrupt:
@@ -90,12 +107,16 @@ def _warn(tree: CodeTree, spec: JobSpec, tell: Callable[[SendProgress], None]) -
             f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
         )
         tell(SendProgress(0, 0, tree.bytes, text))
-    if tree.bytes > WARN_BYTES:
-        most = code_tree.largest(tree.entries)
-        text = (
-            f"{code_tree.size_text(tree.bytes)} of code go over, most of it {most}; data belong on the shared directory"
-        )
-        tell(SendProgress(0, 0, tree.bytes, text))
+
+
+def _upload(tree: CodeTree) -> Upload | None:
+    """What a large tree goes over by; None for a small one, which goes whole."""
+    if tree.bytes < SMALL_BYTES:
+        return None
+    # Here, because most trees are small.
+    from phalanx.upload import Upload
+
+    return Upload(tree, bundle.cache_directory())
 
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
@@ -316,10 +337,15 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _submit_command(directory: str, tar_bytes: int, secret_bytes: int, detach: bool) -> str:
-    """Its stdin is so many bytes of tar, then the job's secrets (so many bytes of JSON), which only Python reads."""
+def _submit_command(directory: str, tar_bytes: int, secret_bytes: int, detach: bool, in_parts: bool) -> str:
+    """Its stdin is so many bytes of tar, then the job's secrets (so many bytes of JSON), which only Python reads.
+
+    `in_parts`: then it asks for what it needs of the code.
+    """
     place = shlex.quote(directory)
-    flags = ["--detach"] * detach + (["--secrets", str(secret_bytes)] if secret_bytes else [])
+    flags = (
+        ["--detach"] * detach + ["--in-parts"] * in_parts + (["--secrets", str(secret_bytes)] if secret_bytes else [])
+    )
     runner = shlex.join(["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *flags])
     unpack = f"head -c {tar_bytes} | tar -x -f - --no-same-owner -C {place}"
     return f"umask 077; mkdir -p {place} && {unpack} || {{ rm -rf {place}; exit 1; }}; exec {runner}"

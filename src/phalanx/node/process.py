@@ -9,6 +9,8 @@ from phalanx.node.roster import Roster
 
 RUNNER = "runner.pyz"
 WORK = "work"
+# What work/ is to be made of, where it does not come whole.
+MANIFEST = "code.json"
 
 # How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
 REFUSED_STATUS = 65

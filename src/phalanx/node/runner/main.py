@@ -20,7 +20,8 @@ def entry(load: Callable[[str], Launcher]) -> NoReturn:
 
         # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
         secret_bytes = int(words[words.index("--secrets") + 1]) if "--secrets" in words else 0
-        sys.exit(submit(words[0], load, sys.stdin.buffer, "--detach" in words, secret_bytes))
+        stdin = sys.stdin.buffer
+        sys.exit(submit(words[0], load, stdin, "--detach" in words, secret_bytes, "--in-parts" in words))
     if verb == "resume":
         from phalanx.node.runner.submit import resume
 

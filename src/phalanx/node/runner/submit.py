@@ -27,22 +27,39 @@ if TYPE_CHECKING:
     Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
 
 
-def submit(directory: str, load: Load, stdin: BinaryIO, detach: bool, secret_bytes: int) -> int:
+def submit(directory: str, load: Load, stdin: BinaryIO, detach: bool, secret_bytes: int, in_parts: bool) -> int:
     """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status.
 
-    `stdin` begins with so many bytes of JSON: variables for its processes that are written nowhere.
+    `stdin` begins with so many bytes of JSON: variables for its processes that are written nowhere. Then, `in_parts`,
+    come those contents of the code that are asked for.
     """
     os.umask(0o077)
     job = _read_job(directory)
     secrets = json.loads(stdin.read(secret_bytes)) if secret_bytes else {}
     try:
-        roster = read_roster()
+        roster = _roster()
         planned(load(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
-    except (RefusedError, FileNotFoundError) as error:
+        if in_parts:
+            _unpack(directory, stdin)
+    except (RefusedError, EOFError, OSError) as error:
         return _refuse(directory, error)
     state = states.initial(job, has_secrets=bool(secrets))
     _start_runner(directory, {**job, "secrets": secrets}, load, state, roster)
     return 0 if detach else follow(directory, "0")
+
+
+def _roster() -> Roster:
+    try:
+        return read_roster()
+    except FileNotFoundError:
+        raise RefusedError(f"there is no {roster_path()}: this is not the head of a cluster that is ready") from None
+
+
+def _unpack(directory: str, stdin: BinaryIO) -> None:
+    # Here, because most jobs' code is small.
+    from phalanx.node.runner.codestore import unpack
+
+    unpack(directory, stdin, lambda text: os.write(1, text))
 
 
 def _refuse(directory: str, error: Exception) -> int:
@@ -50,9 +67,11 @@ def _refuse(directory: str, error: Exception) -> int:
     import shutil
 
     shutil.rmtree(directory, ignore_errors=True)
-    no_roster = f"there is no {roster_path()}: this is not the head of a cluster that is ready"
-    print(REFUSED_WORDS + (no_roster if isinstance(error, FileNotFoundError) else str(error)), file=sys.stderr)
-    return REFUSED_STATUS
+    if isinstance(error, RefusedError):
+        print(f"{REFUSED_WORDS}{error}", file=sys.stderr)
+        return REFUSED_STATUS
+    print(error, file=sys.stderr)
+    return 1
 
 
 def resume(directory: str, load: Load) -> int:

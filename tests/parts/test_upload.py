@@ -1,0 +1,177 @@
+"""Large directories go over in parts: only what is not there yet; and no job sees what another does to its copy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster
+
+from phalanx import job as jobs
+from phalanx.errors import JobError
+from phalanx.job import JOBS, JobSpec, JobStatus, list_jobs, submit
+from phalanx.node.runner import codestore
+
+BIG = 3 << 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return FakeCluster(tmp_path, nodes=1)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Large enough to go over in parts."""
+    code = tmp_path / "code"
+    (code / "sub" / "empty").mkdir(parents=True)
+    (code / "big").write_bytes(os.urandom(BIG))
+    (code / "same").write_bytes((code / "big").read_bytes())
+    (code / "run.sh").write_text("#!/bin/sh\nls -R\n")
+    (code / "run.sh").chmod(0o755)
+    (code / "sub" / "link").symlink_to("../big")
+    (code / "sub" / os.fsdecode(b"not-utf8-\xff")).touch()
+    for path in code.rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000), follow_symlinks=False)
+    return code
+
+
+def run(cluster, code: Path, script: str = "true") -> tuple[JobStatus, Path, int]:
+    """The final status, the job's work/, and the bytes of code that went over."""
+    seen = [0]
+    job = submit(
+        cluster,
+        JobSpec(("sh", "-c", script), "exec", directory=code),
+        progress=lambda progress: seen.append(progress.bytes),
+    )
+    status = [event for event in job.follow() if isinstance(event, JobStatus)][-1]
+    return status, Path(job.directory) / "work", seen[-1]
+
+
+def picture(root: Path) -> dict[str, tuple]:
+    """What is below: contents, links, whether it can be run, and when a file was changed."""
+    found = {}
+    for path in root.rglob("*"):
+        content = os.fspath(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        is_file = path.is_file() and not path.is_symlink()
+        found[os.fspath(path.relative_to(root))] = (
+            content,
+            is_file and os.access(path, os.X_OK),
+            is_file and path.stat().st_mtime,
+        )
+    return found
+
+
+def test_the_copy_is_the_directory_and_only_what_changed_goes_over_again(cluster, code):
+    _, first, sent = run(cluster, code)
+    assert picture(first) == picture(code)
+    assert BIG < sent < BIG + 1000  # the two alike went over once
+    (code / "run.sh").write_text("#!/bin/sh\necho other\n")
+    (code / "same").unlink()
+    _, second, sent = run(cluster, code)
+    assert picture(second) == picture(code)
+    assert sent == (code / "run.sh").stat().st_size
+    assert run(cluster, code)[2] == 0
+
+
+def test_what_a_job_does_to_its_copy_is_its_own_affair(cluster, code):
+    status, first, _ = run(cluster, code, "echo more >> big; truncate -s 0 same; rm run.sh")
+    assert status.exit_code == 0
+    assert (first / "big").stat().st_size == BIG + 5
+    _, second, sent = run(cluster, code)
+    assert picture(second) == picture(code)
+    assert sent == 0
+
+
+def test_a_refused_job_takes_no_code(cluster, code):
+    seen = []
+    spec = JobSpec(("true",), "exec", processes=1000, directory=code)
+    with pytest.raises(JobError, match="1000 processes were asked for"):
+        submit(cluster, spec, progress=seen.append)
+    assert seen == []
+    assert list_jobs(cluster) == []
+    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+
+
+def test_secrets_and_code_in_parts_come_apart_again(cluster, code):
+    spec = JobSpec(("sh", "-c", "echo $TOKEN; wc -c < big"), "exec", directory=code, secrets={"TOKEN": "ü{}"})
+    lines = [event.data.decode() for event in submit(cluster, spec).follow() if not isinstance(event, JobStatus)]
+    assert lines == ["ü{}", str(BIG)]
+
+
+def test_a_file_that_changes_or_vanishes_on_its_way_spoils_nothing(cluster, code, monkeypatch):
+    send = jobs.HeadCommand.answer
+
+    def meanwhile(self, key):
+        if key == "send":
+            (code / "big").write_bytes(b"changed")
+            (code / "same").unlink()
+            (code / "run.sh").unlink()
+        return send(self, key)
+
+    monkeypatch.setattr(jobs.HeadCommand, "answer", meanwhile)
+    _, work, _ = run(cluster, code)
+    assert (work / "big").read_bytes() == (work / "same").read_bytes() == b"changed"
+    assert not (work / "run.sh").exists()
+    monkeypatch.undo()
+    objects = cluster.root / "shared" / ".phalanx" / "code" / "objects"
+    assert {int(path.name.partition("-")[2]) for path in objects.iterdir()} == {0}
+
+
+def test_a_connection_that_breaks_leaves_no_job(cluster, code, monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError("cut")
+
+    monkeypatch.setattr("phalanx.upload._write", broken)
+    with pytest.raises(JobError, match="the code did not go over: the code's end did not come"):
+        run(cluster, code)
+    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+
+
+def test_the_store_keeps_what_was_used_last_and_no_more_than_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(codestore, "MOST_BYTES", 250)
+    codestore.Store(str(tmp_path)).close()
+    objects = {letter: f"{letter * 64}-100" for letter in "abc"}
+    for number, letter in enumerate("abca"):
+        (tmp_path / "objects" / objects[letter]).write_bytes(b"x" * 100)
+        store = codestore.Store(str(tmp_path))
+        store.remember([["file", objects[letter], 0o644, 0]])
+        for tree in (tmp_path / "trees").iterdir():
+            if tree.stat().st_mtime > 1000:
+                os.utime(tree, (number, number))
+        (tmp_path / "objects" / "incoming.1").touch()
+        other = codestore.Store(str(tmp_path))
+        store.tidy()
+        assert (tmp_path / "objects" / "incoming.1").exists(), "another job may be sending it"
+        other.close()
+        store.tidy()
+        store.close()
+    assert {path.name for path in (tmp_path / "objects").iterdir()} == {objects["c"], objects["a"]}
+    assert len(list((tmp_path / "trees").iterdir())) == 2
+
+
+def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
+    from phalanx import code_tree
+    from phalanx.fingerprints import Fingerprints
+
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    code.mkdir()
+    (code / "a").write_text("one")
+
+    def objects() -> list[str]:
+        known = Fingerprints(code, cache)
+        found = [known.of(entry) for entry in code_tree.scan(code).entries]
+        known.keep()
+        return found
+
+    before = objects()
+    assert not cache.exists() or json.loads(next(cache.iterdir()).read_text()) == {}, "it may change unseen yet"
+    (code / "a").write_text("two")
+    assert objects() != before
+    monkeypatch.setattr("phalanx.fingerprints._RACY_NS", 0)
+    before = objects()
+    monkeypatch.setattr("phalanx.fingerprints._digest", lambda path: pytest.fail(f"{path} was read again"))
+    assert objects() == before
