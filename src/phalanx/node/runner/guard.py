@@ -7,6 +7,7 @@ import signal
 import time
 
 from phalanx.node.runner.reaper import Sweep
+from phalanx.node.runner.scratch import Scratch
 from phalanx.node.runner.starter import Starter
 from phalanx.node.runner.system import MARK, PR_SET_PDEATHSIG, adopt_orphans, prctl, reap
 
@@ -20,6 +21,7 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     """Serve one job on this node over stdin and stdout; the head's sees to the final state when the runner died."""
     os.environ.pop(MARK, None)
     adopt_orphans()
+    scratch = Scratch(job_id)
     pid = os.fork()
     if pid == 0:
         _become_starter(job_id, work)
@@ -28,6 +30,7 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         _end_orphans(job_id)
+        scratch.remove()
     if code != 0 and is_head:
         from phalanx.node.runner.settle import settle_in_background
 

@@ -16,11 +16,12 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.runner import frames
+from phalanx.node.runner import frames, network
 from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.node.runner.check import PORT_TAKEN, problem, taken
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
+from phalanx.node.runner.scratch import Scratch
 from phalanx.node.runner.system import (
     MARK,
     STARTER_SOCKET,
@@ -63,10 +64,12 @@ class Starter:
         self._contact = Contact()
         self._pace = Pace()
         self._null = os.open(os.devnull, os.O_RDWR)
+        self._scratch = Scratch(job_id)
 
     def run(self) -> None:
         """Serve the head until the job has ended here."""
         adopt_orphans()
+        self._scratch.make()
         self._watch_signals()
         self._listen()
         self._loop.watch(0, self._read_commands)
@@ -183,7 +186,8 @@ class Starter:
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
         own = {MARK: self._job_id, STARTER_SOCKET: self._socket_name}
-        return activated({"PYTHONUNBUFFERED": "1", **os.environ, "PWD": self._work, **extra, **own})
+        node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
+        return activated({"PYTHONUNBUFFERED": "1", **node, **extra, **own})
 
     def _terminate(self) -> None:
         for pid in self._spawned:
@@ -309,5 +313,6 @@ class Starter:
         self._bury()
         for number in {number for number, _ in self._outputs.values()}:
             self._drain(number)
+        self._scratch.remove()
         self._out.send(frames.pack_json(frames.REPORT, report))
         self._done_at = time.monotonic()

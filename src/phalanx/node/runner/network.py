@@ -1,0 +1,43 @@
+"""Variables that NCCL and libfabric want on a node with an Elastic Fabric Adapter; none elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict
+
+# These types' adapters read GPUs' memory; on others libfabric ends a program that is told to use that.
+_WITH_RDMA = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
+
+
+def variables(root: str = "") -> Dict[str, str]:
+    """Defaults for every process of a job; what the user or the node sets counts more. `root` is for tests."""
+    if not (_has_adapter(root) and os.path.isdir(f"{root}/dev/infiniband")):
+        return {}
+    found = {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}
+    if _read(f"{root}/sys/class/dmi/id/product_name").partition(".")[0] in _WITH_RDMA:
+        found["FI_EFA_USE_DEVICE_RDMA"] = "1"
+    interface = _default_interface(_read(f"{root}/proc/net/route"))
+    # NCCL meets over TCP first; with many cards there are interfaces that lead nowhere (docs/aws-behaviour.md 2.6).
+    return {**found, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else found
+
+
+def _has_adapter(root: str) -> bool:
+    devices = f"{root}/sys/class/infiniband"
+    names = os.listdir(devices) if os.path.isdir(devices) else []
+    drivers = (os.path.realpath(f"{devices}/{name}/device/driver") for name in names)
+    return any(os.path.basename(driver) == "efa" for driver in drivers)
+
+
+def _default_interface(routes: str) -> str:
+    """The interface of the default route with the lowest metric."""
+    rows = [line.split() for line in routes.splitlines()[1:]]
+    found = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
+    return min(found)[1] if found else ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,74 @@
+"""What a job's processes may leave on a node beside processes: temporary files and segments of shared memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import List, Set, Tuple
+
+_SHARED_MEMORY = "/dev/shm"
+# Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
+_SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
+# Hydra writes one for each of its daemons, and not into TMPDIR.
+_FILES = ("hydra_hwloc_xmlfile_",)
+_SHORT_TEMPORARY = "/tmp"
+
+
+class Scratch:
+    """The job's temporary directory on this node: its processes' TMPDIR, which goes when the last of them has ended.
+
+    Only sockets of Ray and Open MPI make its name matter: theirs must not be longer than 107 bytes.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.path = os.path.join(os.environ.get("TMPDIR", _SHORT_TEMPORARY), f"phalanx-{job_id}")
+        self._since = time.time()
+
+    def make(self) -> None:
+        """For this user alone. Raises OSError."""
+        os.makedirs(self.path, 0o700, exist_ok=True)
+
+    def remove(self) -> None:
+        """The directory, and what engines put elsewhere since this began and nobody has open any more."""
+        if os.path.isdir(self.path):
+            import shutil  # 8 ms, when all processes have ended
+
+            shutil.rmtree(self.path, ignore_errors=True)
+        found = [*_ours(_SHARED_MEMORY, _SEGMENTS, self._since), *_ours(_SHORT_TEMPORARY, _FILES, self._since)]
+        in_use = _mapped() if found else set()
+        for path in found:
+            if path not in in_use:
+                _unlink(path)
+
+
+def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str]:
+    found = []
+    for name in os.listdir(directory):
+        if name.startswith(beginnings):
+            path = os.path.join(directory, name)
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue  # somebody was faster
+            if status.st_uid == os.getuid() and status.st_mtime >= since - 1:
+                found.append(path)
+    return found
+
+
+def _mapped() -> Set[str]:
+    """Files that this user's processes have mapped: another job may have just begun."""
+    paths = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/maps", errors="replace") as file:
+                paths.update(line.split(None, 5)[5].strip() for line in file if "/dev/shm/" in line)
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return paths
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,58 @@
+"""What a job's processes leave on a node goes with the job, and nothing else does."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from phalanx.node.runner.scratch import Scratch
+
+SHARED = Path("/dev/shm")
+
+
+@pytest.fixture
+def segment():
+    paths = []
+
+    def make(beginning: str) -> Path:
+        path = SHARED / f"{beginning}{uuid.uuid4().hex}"
+        path.write_bytes(bytes(4096))
+        paths.append(path)
+        return path
+
+    yield make
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch) -> Scratch:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return Scratch("job")
+
+
+def test_the_temporary_directory_is_the_users_alone_and_goes_with_all_in_it(scratch, tmp_path):
+    scratch.make()
+    assert Path(scratch.path).stat().st_mode & 0o777 == 0o700
+    Path(scratch.path, "ray", "session").mkdir(parents=True)
+    scratch.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_segments_that_engines_left_since_go_and_others_stay(scratch, segment):
+    left, users = segment("sm_segment."), segment("dataset.")
+    earlier = segment("vader_segment.")
+    os.utime(earlier, (1, 1))
+    scratch.remove()
+    assert [path.exists() for path in (left, users, earlier)] == [False, True, True]
+
+
+def test_a_segment_that_somebody_has_mapped_stays(scratch, segment):
+    path = segment("mpich_shm_")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        scratch.remove()
+    assert path.exists()
