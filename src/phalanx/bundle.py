@@ -20,6 +20,7 @@ _MAIN = b"""from phalanx.launchers import load
 from phalanx.node.runner.main import entry
 entry(load)
 """
+_ALONE = ("keeper.py", "agent.py", "imports.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
 
@@ -61,8 +62,11 @@ def tar(
 
 
 def runner_files() -> dict[str, bytes]:
-    """The runner's part of a job's directory, by file name; two programs are files of their own to start faster."""
-    alone = {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in ("keeper.py", "agent.py")}
+    """The runner's part of a job's directory, by file name; three programs are files of their own.
+
+    Two start faster so, and the third is run by the user's own Python.
+    """
+    alone = {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in _ALONE}
     return {RUNNER: runner_zip(), **alone}
 
 

@@ -135,6 +135,16 @@ def test_a_missing_command_is_told_once_before_any_rank_starts(cluster, code, la
     assert status.verified
 
 
+@pytest.mark.parametrize(("launcher", "processes"), [("exec", None), ("mpi", None), ("mpi", 1)])
+@pytest.mark.parametrize("words", [("train.py",), ("-m", "train")])
+def test_a_missing_package_is_told_once_before_any_rank_starts(cluster, code, launcher, processes, words):
+    (code / "train.py").write_text("import json\nimport nosuch.deep\nprint('began')\n")
+    lines, status = run(cluster, code, "python3", *words, launcher=launcher, processes=processes)
+    assert status.message.startswith("no module named 'nosuch' on deeplearning-worker1, which train")
+    assert (status.exit_code, status.started_at, status.verified) == (1, None, True)
+    assert [line for line in lines if line[0].isdigit()] == []
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -40,7 +40,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
         ranks=ranks,
         env=_environment(job),
         files={"hostfile": _hostfile(ranks, hydra), "agent": _agent(job)},
-        early=True,
+        early=len(ranks) > 1,
         harmless=_HARMLESS,
     )
     return [mpiexec]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Tuple
 
 _SCRIPT_NOT_FOUND = 2
+PACKAGE_NOT_FOUND = 1  # as Python itself ends
 PORT_TAKEN = 2
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
+# Python's options that change nothing about what can be imported.
+_PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
@@ -36,6 +40,34 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
             _SCRIPT_NOT_FOUND,
         )
     return "", 0
+
+
+def python_target(command: Sequence[str]) -> List[str]:
+    """What Python is to run: a script, or -m and a module; nothing where it is neither, or another program."""
+    words = iter(command[1:] if os.path.basename(command[0]).startswith("python") else ())
+    for word in words:
+        if word == "-m":
+            return [word, next(words, "")]
+        if not word.startswith("-"):
+            return [word]
+        if word in ("-W", "-X"):
+            next(words, None)
+        elif word not in _PLAIN_OPTIONS:
+            break
+    return []
+
+
+def missing_packages(target: Sequence[str], answer: bytes) -> str:
+    """What to say of packages that the target imports and that are not there; `answer` is what imports.py printed."""
+    try:
+        names = json.loads(answer)
+    except ValueError:
+        names = []  # it could not tell
+    what = ", ".join(f"'{name}'" for name in names)
+    return what and (
+        f"no module named {what} on {{nodes}}, which {target[-1]} imports: it is neither in the job's directory nor in "
+        "the job's Python. A line in requirements.txt brings it"
+    )
 
 
 def taken(ports: Sequence[int]) -> List[int]:

@@ -122,7 +122,10 @@ class Conductor:
         here = [process for process in self._processes if process.node == node]
         commands = [list(self._processes[0].command), *(list(process.argv) for process in here)]
         ports = [port for process in here for port in process.ports]
-        return {"commands": commands, "env": dict(self._job.env), "ports": ports, "sync_dir": self._job.sync_dir}
+        # One node's Python stands for all: they have the same image, or an environment on the shared directory.
+        imports = node == next(iter(self._ranks)) and "PYTHONPATH" not in {*self._job.secrets, *self._processes[0].env}
+        more = {"sync_dir": self._job.sync_dir, "imports": imports}
+        return {"commands": commands, "env": dict(self._job.env), "ports": ports, **more}
 
     def _start(self, process: Process) -> None:
         member = Member(process.label, process.node, process.is_rank, is_main=True, role=process.role)
@@ -197,7 +200,7 @@ class Conductor:
             self._problems.setdefault(body["problem"], []).append(channel.node)
             self._refusal = body["code"]
             return
-        for request in [one for one in self._waiting if one[1] == channel.node]:
+        for request in [one for one in self._waiting if self._may_serve(one[1])]:
             self._waiting.remove(request)
             self._serve(*request)
 
@@ -248,10 +251,15 @@ class Conductor:
         node = self._roster.find(host)
         if node is None or node.name not in self._channels or self.outcome:
             answer(agent, REFUSED)
-        elif self._phase == self._run or (self._channels[node.name].checked and not self._problems):
+        elif self._phase == self._run or self._may_serve(node.name):
             self._serve(agent, node.name, command)
         else:
             self._waiting.append((agent, node.name, command))
+
+    def _may_serve(self, node: str) -> bool:
+        """May an engine reach it yet? Ranks start when it has reached all: the first node's imports come before."""
+        first = self._channels[next(iter(self._ranks))]
+        return self._channels[node].checked and first.checked and not self._problems
 
     def _serve(self, agent: int, node: str, command: str) -> None:
         label = f"{self._processes[0].label}@{node}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Frame = Tuple[int, int, int, bytes]
 
 # Runner → starter.
-CHECK = 1  # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir"}: are those on this node, and these free?
+CHECK = 1  # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: all there on this node, and free?
 SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
 TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit

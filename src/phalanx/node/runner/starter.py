@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames, network
 from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
-from phalanx.node.runner.check import PORT_TAKEN, problem, taken
+from phalanx.node.runner.check import (
+    PACKAGE_NOT_FOUND,
+    PORT_TAKEN,
+    missing_packages,
+    problem,
+    python_target,
+    taken,
+)
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.scratch import Scratch
@@ -49,6 +56,7 @@ class Starter:
     def __init__(self, job_id: str, work: str) -> None:
         self._job_id = job_id
         self._work = work
+        self._directory = os.path.dirname(work)  # of the job; work may move to a directory of this node
         self._loop = Loop()
         self._out = Sender(self._loop, 1, lambda: self._give_up("the head is gone"))
         self._reader = frames.FrameReader()
@@ -164,7 +172,26 @@ class Starter:
         ports = taken(body["ports"])
         if ports and not text:
             text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
+        target = python_target(body["commands"][0]) if body["imports"] and not text else []
+        if target:
+            self._check_imports(body["commands"][0][0], target, env)
+            return
         self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": ports}))
+
+    def _check_imports(self, python: str, target: List[str], env: Dict[str, str]) -> None:
+        """Ask the job's Python, and go on meanwhile; it may not answer."""
+        answer, out = os.pipe()
+        argv = (python, os.path.join(self._directory, "imports.py"), *target)
+        spawn(argv, env, (self._null, out, self._null), self._work, die_with_parent=True)
+        os.close(out)
+        self._loop.watch(answer, lambda fd: self._on_imports(fd, target))
+
+    def _on_imports(self, fd: int, target: List[str]) -> None:
+        text = missing_packages(target, os.read(fd, select.PIPE_BUF))
+        self._loop.forget(fd)
+        os.close(fd)
+        code = PACKAGE_NOT_FOUND if text else 0
+        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": []}))
 
     def _spawn(self, number: int, body: Dict[str, Any]) -> None:
         out_read, out_write = os.pipe()

@@ -1,0 +1,101 @@
+"""Packages that a script is sure to import and that are not there: asked of the job's Python before any rank starts.
+
+`python imports.py SCRIPT` or `python imports.py -m MODULE`, in the job's directory, as a file of its own beside
+runner.pyz; prints their names as a JSON list. Nothing of the job is run for it: only those imports count which come
+before the first statement that calls something, because that may install packages, change sys.path, or end the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import signal
+import sys
+
+_ANSWER_WITHIN_S = 10
+_RUNS = (ast.Call, ast.Raise, ast.Await, ast.AugAssign, ast.Delete)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def main() -> None:
+    """Print what is missing; no answer at all where the script can't be read."""
+    signal.alarm(_ANSWER_WITHIN_S)
+    is_module = sys.argv[1] == "-m"
+    root = os.getcwd() if is_module else os.path.dirname(os.path.realpath(sys.argv[1]))
+    sys.path[0] = root
+    reader = Reader(root)
+    if is_module:
+        reader.follow(sys.argv[2])
+    else:
+        reader.read(sys.argv[1])
+    print(json.dumps(reader.missing))
+
+
+class Reader:
+    """Follows imports as they would happen, through the job's own modules; `missing` are names of packages."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._seen: set[str] = set()
+        self.missing: list[str] = []
+
+    def read(self, path: str) -> bool:
+        """Look at a file's imports; False when something stands there after which all is possible."""
+        if path in self._seen:
+            return True
+        self._seen.add(path)
+        with open(path, "rb") as file:
+            body = ast.parse(file.read(), path).body
+        return all(self._pass(statement) for statement in body)
+
+    def follow(self, name: str) -> bool:
+        """Look at an import of this (dotted) name."""
+        parts = name.split(".")
+        place = os.path.join(self._root, parts[0])
+        if not os.path.isdir(place) and not os.path.isfile(f"{place}.py"):
+            if parts[0] not in self.missing and not _is_there(parts[0]):
+                self.missing.append(parts[0])
+            return True
+        return all(self._enter(os.path.join(self._root, *parts[:depth])) for depth in range(1, len(parts) + 1))
+
+    def _enter(self, place: str) -> bool:
+        """A module or package of the job's own; a name that is neither may be anything that its package has made."""
+        if os.path.isdir(place):
+            inside = os.path.join(place, "__init__.py")
+            return not os.path.isfile(inside) or self.read(inside)
+        return not os.path.isfile(f"{place}.py") or self.read(f"{place}.py")
+
+    def _pass(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, ast.Import):
+            return all(self.follow(alias.name) for alias in statement.names)
+        if isinstance(statement, ast.ImportFrom):
+            if statement.level or not statement.module:
+                return False
+            names = [f"{statement.module}.{alias.name}" for alias in statement.names]
+            return self.follow(statement.module) and all(self.follow(name) for name in names)
+        return _is_quiet(statement)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return True  # there, in some way of its own
+
+
+def _is_quiet(node: ast.AST) -> bool:
+    """Does it do nothing that could matter to imports? What is inside of functions runs later."""
+    if isinstance(node, _FUNCTIONS):
+        parts = [*getattr(node, "decorator_list", ()), *node.args.defaults, *filter(None, node.args.kw_defaults)]
+        return all(map(_is_quiet, parts))
+    if isinstance(node, _RUNS) or (isinstance(node, ast.Attribute) and ast.dump(node.value) == _SYS):
+        return False
+    return all(map(_is_quiet, ast.iter_child_nodes(node)))
+
+
+_SYS = ast.dump(ast.Name("sys", ast.Load()))
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Packages that a job's script is sure to import are looked for; what may be otherwise is left to the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.node.runner.check import missing_packages, python_target
+from phalanx.node.runner.imports import Reader
+
+
+def missing(root: Path, script: str, **modules: str) -> list[str]:
+    for name, text in modules.items():
+        path = root / f"{name.replace('_in_', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (root / "train.py").write_text(script)
+    reader = Reader(str(root))
+    reader.read(str(root / "train.py"))
+    return reader.missing
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import nosuch",
+        "import os, nosuch.deep",
+        "from nosuch.deep import thing",
+        "'doc'\nfrom __future__ import annotations\nimport json\nX = 1\ndef f(): print()\nimport nosuch",
+        "import os\nos.environ['A'] = '1'\nimport nosuch",
+        "try:\n    import other\nexcept ImportError:\n    other = None\nimport nosuch",
+    ],
+)
+def test_an_import_that_is_sure_to_come_is_found_missing(tmp_path, script):
+    assert missing(tmp_path, script) == ["nosuch"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import json, sys\nimport xml.etree",
+        "import subprocess\nsubprocess.run(['pip', 'install', 'nosuch'])\nimport nosuch",
+        "import sys\nsys.path.insert(0, 'lib')\nimport nosuch",
+        "import sys\nsys.path += ['lib']\nimport nosuch",
+        "import sys\nsys.path[:0] = ['lib']\nimport nosuch",
+        "try:\n    import nosuch\nexcept ImportError:\n    pass",
+        "if False:\n    import nosuch",
+        "def f():\n    import nosuch",
+        "if not False:\n    raise SystemExit\nimport nosuch",
+        "from . import nosuch",
+    ],
+)
+def test_an_import_that_may_not_come_or_may_find_something_is_left_alone(tmp_path, script):
+    assert missing(tmp_path, script) == []
+
+
+def test_the_jobs_own_modules_are_followed(tmp_path):
+    own = {"model": "import nosuch\nimport train", "pkg_in___init__": "import other", "pkg_in_part": "import third"}
+    assert missing(tmp_path, "import model\nfrom pkg import part, name\nimport pkg.part", **own) == [
+        "nosuch",
+        "other",
+        "third",
+    ]
+    assert missing(tmp_path, "import model\nimport nosuch", model="print()") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("python train.py -m x", ["train.py"]),
+        ("python3.11 -u -W ignore -m pkg.train", ["-m", "pkg.train"]),
+        ("python -I train.py", []),
+        ("python -c pass", []),
+        ("python", []),
+        ("bash x.sh", []),
+    ],
+)
+def test_what_python_is_to_run_is_read_off_its_words(command, target):
+    assert python_target(command.split()) == target
+
+
+def test_no_answer_says_nothing_and_an_answer_names_all():
+    assert missing_packages(["t.py"], b"") == missing_packages(["t.py"], b"[]") == ""
+    assert missing_packages(["t.py"], b'["a", "b"]').startswith(
+        "no module named 'a', 'b' on {nodes}, which t.py imports"
+    )
