@@ -16,9 +16,9 @@ from phalanx.code_tree import CodeTree, Entry, unreadable
 from phalanx.node.process import RUNNER
 
 _PACKAGE = Path(__file__).parent
-_MAIN = b"""from phalanx.launchers import load
+_MAIN = b"""from phalanx import launchers, schedulers
 from phalanx.node.runner.main import entry
-entry(load)
+entry(launchers.load, schedulers.load)
 """
 _ALONE = ("keeper.py", "agent.py", "imports.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -130,7 +130,7 @@ def _add_directory(archive: tarfile.TarFile, name: str) -> None:
 
 def _modules() -> list[str]:
     """Paths below the package of what runs on nodes for a job."""
-    found = [*_PACKAGE.glob("launchers/*.py"), *_PACKAGE.glob("node/runner/*.py")]
+    found = [path for place in ("launchers", "schedulers", "node/runner") for path in _PACKAGE.glob(f"{place}/*.py")]
     found += [_PACKAGE / "node" / name for name in ("__init__.py", "process.py", "roster.py")]
     return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
 

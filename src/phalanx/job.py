@@ -333,6 +333,7 @@ def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
         "hosts": list(spec.hosts),
         "sync_dir": spec.sync_dir,
         "environment": spec.environment.to_record() if spec.environment else None,
+        "via": {"scheduler": spec.via, "options": list(spec.via_options)} if spec.via else None,
         "submitted_at": time.time(),
     }
 

@@ -42,7 +42,8 @@ class JobSpec:
     again. `options` are the launcher's own, by name; `role_env` are variables for the processes of one role alone
     ("server", "worker"). `hosts`: the names of the only nodes that it may use. `sync_dir`: a directory of the nodes'
     own into which each copies the code first, and in which the job then runs there. `environment`: Python packages,
-    made into a virtual environment on the shared directory before anything starts.
+    made into a virtual environment on the shared directory before anything starts. `via`: the batch system of the
+    cluster's own that is asked for the nodes, with `via_options` as words of its own.
     """
 
     command: tuple[str, ...]
@@ -61,6 +62,8 @@ class JobSpec:
     hosts: tuple[str, ...] = ()
     sync_dir: str = ""
     environment: Environment | None = None
+    via: str | None = None
+    via_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -71,6 +74,7 @@ class JobSpec:
         if self.restarts < 0:
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
         self._check_nodes()
+        self._check_via()
         for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
@@ -78,6 +82,13 @@ class JobSpec:
                 raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+    def _check_via(self) -> None:
+        if self.via_options and not self.via:
+            raise JobError("--via-option is for --via", "--via slurm, sge or yarn hands the job to that scheduler.")
+        if self.via and (self.nodes_min is not None or self.hosts):
+            what = "the nodes (--nodes, a hosts file)" if self.hosts else "how many nodes there are (--nodes)"
+            raise JobError(f"with --via {self.via} it is {self.via} that says {what}", "-n and -N say what to ask for.")
 
     def _check_nodes(self) -> None:
         fewest, most = self.nodes_min, self.nodes_max

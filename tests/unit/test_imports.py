@@ -34,8 +34,8 @@ ORDER = (
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
-PLUGINS = ("clouds", "launchers")
-STANDARD_LIBRARY_ONLY = ("phalanx.node", "phalanx.launchers", "phalanx.localcloud.dial")
+PLUGINS = ("clouds", "launchers", "schedulers")
+STANDARD_LIBRARY_ONLY = ("phalanx.node", "phalanx.launchers", "phalanx.schedulers", "phalanx.localcloud.dial")
 MAY_PRINT = ("phalanx.cli", "phalanx.node", "phalanx.localcloud.__main__", "phalanx.localcloud.nodes")
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
 
@@ -173,7 +173,7 @@ def test_the_local_cloud_is_sealed() -> None:
 
 def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
     for module in (m for m in MODULES if m.is_in(*STANDARD_LIBRARY_ONLY)):
-        own = () if module.part == "localcloud" else ("phalanx.node", "phalanx.launchers")
+        own = () if module.part == "localcloud" else ("phalanx.node", "phalanx.launchers", "phalanx.schedulers")
         for imported in module.imports:
             allowed = imported.split(".")[0] in sys.stdlib_module_names or any(is_in(imported, p) for p in own)
             assert allowed, f"{module.name} imports {imported}"

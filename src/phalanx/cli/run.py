@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from phalanx.cli.environment import chosen_environment, environment_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
+from phalanx.schedulers import SCHEDULERS
 
 
 def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -30,6 +32,14 @@ def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     if not (fewest.isdigit() and most.isdigit() and 1 <= int(fewest) <= int(most)):
         raise click.BadParameter(f"'{value}' is not of the form MIN:MAX, such as 2:4")
     return int(fewest), int(most)
+
+
+def _words(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Each value may hold several words, quoted as in a shell."""
+    try:
+        return tuple(word for value in values for word in shlex.split(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -75,6 +85,15 @@ def _launcher_options(command: Any) -> Any:
     metavar="MIN:MAX",
     callback=_nodes,
     help="torchrun alone: go on with fewer nodes when some die, and grow again.",
+)
+@click.option("--via", type=click.Choice(list(SCHEDULERS)), help="The cluster's batch system, asked for the nodes.")
+@click.option(
+    "--via-option",
+    "via_options",
+    multiple=True,
+    metavar="TEXT",
+    callback=_words,
+    help="For the batch system, as it is: a queue, a time limit. Repeatable.",
 )
 @click.option("--restarts", type=click.IntRange(0), default=0, help="How often it is started again when it fails.")
 @click.option("--name", "job_name", help="A name for the job, to find it by.")
@@ -124,6 +143,7 @@ def command(
       phalanx run --launcher exec -- nvidia-smi
       phalanx run --launcher dmlc -n 4 --servers 2 -- python train_mnist.py --kv-store dist_sync
       phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
+      phalanx run --via slurm --via-option "--partition gpu --time 4:00:00" -n 8 -- python train.py
       phalanx run --detach --name long --env LR=0.1 -- python train.py
       phalanx run --recipe torch --launcher torchrun -- train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
@@ -144,6 +164,8 @@ def command(
         directory=chosen["directory"],
         env=chosen["env"],
         secrets=chosen["secrets"],
+        via=chosen["via"],
+        via_options=chosen["via_options"],
         restarts=chosen["restarts"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, Launcher, Process, RefusedError, planned
 from phalanx.node.roster import Roster
+from phalanx.node.runner import scheduling
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
 from phalanx.node.runner.elastic import ElasticConductor
@@ -21,6 +22,8 @@ from phalanx.node.runner.system import ENVIRONMENT, activated
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+    from phalanx.node.runner.allocation import Allocation
 
     Plan = Tuple[JobDescription, Roster, Sequence[Process]]
 
@@ -39,13 +42,21 @@ class Campaign:
     """Owns the job's state from its submission (or its runner's death) to its end."""
 
     def __init__(
-        self, directory: str, job: Dict[str, Any], launcher: Launcher, state: states.State, stage: Stage
+        self,
+        directory: str,
+        job: Dict[str, Any],
+        launcher: Launcher,
+        state: states.State,
+        stage: Stage,
+        scheduler: Optional[scheduling.Scheduler] = None,
     ) -> None:
         self._directory = directory
         self._job = job
         self._launcher = launcher
         self._state = state
         self._stage = stage
+        self._scheduler = scheduler
+        self._allocation: Optional[Allocation] = None
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
         self._port = 0
@@ -67,10 +78,13 @@ class Campaign:
         while True:
             try:
                 plan = self._plan()
+                if self._scheduler:
+                    plan = self._granted(plan, self._scheduler)
             except RefusedError as error:
                 self._refuse(str(error))
                 return
-            self._attempt(plan)
+            if plan:
+                self._attempt(plan)
             if self._state["state"] in states.FINAL:
                 return
 
@@ -97,10 +111,12 @@ class Campaign:
         description, roster, processes = plan
         self._begin(processes, roster)
         if description.nodes_min is None:
-            conductor = Conductor(self._stage, description, roster, processes, self._on_begin)
+            dial = self._allocation.dial if self._allocation else None
+            conductor = Conductor(self._stage, description, roster, processes, self._on_begin, dial)
         else:
             conductor = ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
         nodes = conductor.run()
+        is_taken = self._is_taken_back(conductor)
         if conductor.taken and self._has_other_ports(conductor.taken):
             self._attempts.pop()
             return
@@ -110,7 +126,7 @@ class Campaign:
             return
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
-        if outcome["state"] != states.FAILED or self._stage.stop_asked:
+        if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
             self._end(outcome)
             return
         decision = decide(self._attempts, self._state["restarts"])
@@ -119,6 +135,52 @@ class Campaign:
         else:
             reason = f" ({decision.reason})" if decision.reason else ""
             self._end({**outcome, "message": outcome["message"] + reason})
+
+    # What a batch scheduler grants.
+
+    def _granted(self, plan: Plan, scheduler: scheduling.Scheduler) -> Optional[Plan]:
+        """The plan on the nodes that it grants; None: the job has ended meanwhile."""
+        from phalanx.node.runner.allocation import Allocation, EndedError, request_for
+
+        description, roster, processes = plan
+        call = scheduling.caller(scheduler.NAME, self._directory)
+        self._allocation = Allocation(scheduler, call, self._stage, self._on_queue, self._on_submitted)
+        try:
+            there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, processes))
+        except EndedError as error:
+            self._end({"state": states.FAILED, "message": self._allocation.ended_as(error.standing), "exit_code": 1})
+            return None
+        if not there:
+            self._end({"state": states.STOPPED, "message": f"stopped on request while {self._state['message']}"})
+            return None
+        return description, roster, planned(self._launcher, description, self._allocation.roster(roster))
+
+    def _is_taken_back(self, conductor: Conductor) -> bool:
+        """Give back what was granted. Has the scheduler, or somebody through it, ended the job for good?"""
+        if self._allocation is None:
+            return False
+        standing = self._allocation.fate() if conductor.outcome.died else None
+        if standing and standing.killed:
+            conductor.outcome.explain(self._allocation.ended_as(standing), standing.again)
+        self._release()
+        return bool(standing and standing.killed and not standing.again)
+
+    def _release(self) -> str:
+        """Returns what is to be said about it, mostly nothing."""
+        allocation, self._allocation = self._allocation, None
+        if allocation is None:
+            return ""
+        words = allocation.release()
+        self._state["allocation"] = None
+        return words
+
+    def _on_queue(self, text: str) -> None:
+        if text != self._state["message"]:
+            self._write(state=states.PENDING, message=text)
+
+    def _on_submitted(self, allocation: str) -> None:
+        # Should this runner die, who settles the job gives it back.
+        self._write(allocation={"scheduler": self._job["via"]["scheduler"], "id": allocation})
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         """Would another choice do without those that are taken? Not where the user has named them."""
@@ -232,6 +294,9 @@ class Campaign:
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self._stage.output.error:
             outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
+        held = self._release()
+        if held:
+            outcome["message"] = f"{outcome.get('message', '')} ({held})".strip()
         self._stage.publish()
         self._write(**{"message": "", **outcome, "ended_at": time.time()})
         self._stage.door.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import SILENT_S, Contact
@@ -12,7 +12,7 @@ from phalanx.node.runner.loop import Loop, Sender
 from phalanx.node.runner.system import spawn
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional, Tuple
+    from typing import Any, Optional, Tuple
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
@@ -38,6 +38,26 @@ def quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
+class Line(NamedTuple):
+    """The pipes to a starter and from it, the one with what is said outside the frames, and how to give them up."""
+
+    to_fd: int
+    from_fd: int
+    error_fd: int
+    cut: Callable[[], None]
+
+
+def spawned(argv: Tuple[str, ...]) -> Line:
+    """The line to a starter that this command runs."""
+    in_read, in_write = os.pipe()
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    pid = spawn(argv, os.environ, (in_read, out_write, err_write))
+    for fd in (in_read, out_write, err_write):
+        os.close(fd)
+    return Line(in_write, out_read, err_read, lambda: os.kill(pid, signal.SIGKILL))
+
+
 class Channel:
     """Calls on_frame(channel, frame) for each frame, and on_closed(channel) once when nothing more can come."""
 
@@ -45,7 +65,7 @@ class Channel:
         self,
         loop: Loop,
         node: str,
-        argv: Tuple[str, ...],
+        line: Line,
         on_frame: Callable[[Channel, frames.Frame], None],
         on_closed: Callable[[Channel], None],
     ) -> None:
@@ -59,7 +79,10 @@ class Channel:
         self._on_closed = on_closed
         self._reader = frames.FrameReader(preamble=True)
         self._error = b""
-        self._start(argv)
+        self._line = line
+        self._in = Sender(loop, line.to_fd, lambda: None)
+        loop.watch(line.from_fd, self._read)
+        loop.watch(line.error_fd, self._read_error)
 
     @property
     def error(self) -> str:
@@ -75,7 +98,7 @@ class Channel:
         """Give the node up when its starter, once it has begun to speak, was silent for too long."""
         if not self.closed and self._contact and self._contact.look() > SILENT_S:
             self._error = f"no sign of life for {SILENT_S:g} s".encode()
-            self._close(self._out_fd)
+            self._close(self._line.from_fd)
             self.cut()
 
     def send(self, frame: bytes) -> None:
@@ -85,25 +108,14 @@ class Channel:
     def shut(self) -> None:
         """Close our end; a starter that still lives ends all it has."""
         self._in.close()
-        for fd in (self._out_fd, self._err_fd):
+        for fd in (self._line.from_fd, self._line.error_fd):
             self._loop.forget(fd)
             os.close(fd)
         self.closed = True
 
     def cut(self) -> None:
         """Give up a connection that does not answer."""
-        os.kill(self.pid, signal.SIGKILL)
-
-    def _start(self, argv: Tuple[str, ...]) -> None:
-        in_read, in_write = os.pipe()
-        self._out_fd, out_write = os.pipe()
-        self._err_fd, err_write = os.pipe()
-        self.pid = spawn(argv, os.environ, (in_read, out_write, err_write))
-        for fd in (in_read, out_write, err_write):
-            os.close(fd)
-        self._in = Sender(self._loop, in_write, lambda: None)
-        self._loop.watch(self._out_fd, self._read)
-        self._loop.watch(self._err_fd, self._read_error)
+        self._line.cut()
 
     def _read(self, fd: int) -> None:
         data = os.read(fd, _READ_BYTES)
@@ -136,8 +148,21 @@ class Channel:
             self._on_closed(self)
 
     def _drain_error(self) -> None:
-        os.set_blocking(self._err_fd, False)
+        os.set_blocking(self._line.error_fd, False)
         try:
-            self._error = (self._error + os.read(self._err_fd, _KEPT_ERROR_BYTES))[-_KEPT_ERROR_BYTES:]
+            self._error = (self._error + os.read(self._line.error_fd, _KEPT_ERROR_BYTES))[-_KEPT_ERROR_BYTES:]
         except BlockingIOError:
             pass
+
+
+def answer_over(loop: Loop, channel: Channel, number: int) -> int:
+    """What stands here for an agent that asked through its own node's starter: a pipe, whose text is answered there."""
+    answer_read, answer_write = os.pipe()
+
+    def pass_on(fd: int) -> None:
+        channel.send(frames.pack_json(frames.ANSWER, {"code": int(os.read(fd, 64))}, number))
+        loop.forget(fd)
+        os.close(fd)
+
+    loop.watch(answer_read, pass_on)
+    return answer_write

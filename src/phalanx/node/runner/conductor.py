@@ -14,7 +14,7 @@ from phalanx.node.roster import Roster
 from phalanx.node.runner import frames
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
-from phalanx.node.runner.channel import Channel, command_on
+from phalanx.node.runner.channel import Channel, Line, answer_over, command_on, spawned
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
 from phalanx.node.runner.membership import Patience
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome, daemon_failure
@@ -48,6 +48,7 @@ class Conductor:
         roster: Roster,
         processes: Sequence[Process],
         on_begin: Callable[[List[str], int], None],
+        dial: Optional[Callable[[str], Line]] = None,
     ) -> None:
         self.outcome = Outcome()
         self.began_at: Optional[float] = None
@@ -59,6 +60,8 @@ class Conductor:
         self._roster = roster
         self._processes = list(processes)
         self._on_begin = on_begin
+        self._dial = dial or self._log_in
+        self._can_dial_again = dial is None
         self._ranks: Counter[str] = Counter()
         for process in processes:
             self._ranks.update(process.ranks)
@@ -110,11 +113,13 @@ class Conductor:
             for channel in list(self._channels.values()):
                 channel.beat()
 
-    def _open(self, node: str) -> None:
-        runner = os.path.join(self._job.directory, RUNNER)
+    def _log_in(self, node: str) -> Line:
         is_head = node == self._roster.head.name
         words = ["starter", self._job.id, self._job.work, *(["--head"] if is_head else [])]
-        channel = Channel(self._stage.loop, node, command_on(node, is_head, runner, *words), self._on_frame, self._lose)
+        return spawned(command_on(node, is_head, os.path.join(self._job.directory, RUNNER), *words))
+
+    def _open(self, node: str) -> None:
+        channel = Channel(self._stage.loop, node, self._dial(node), self._on_frame, self._lose)
         channel.send(frames.pack_json(frames.CHECK, self._needs(node)))
         self._channels[node] = channel
 
@@ -167,6 +172,8 @@ class Conductor:
             self._on_exit(self._numbers[channel.node, number], body["code"])
         elif kind == frames.CHECKED:
             self._on_checked(channel, body)
+        elif kind == frames.ASK:
+            self._request(answer_over(self._stage.loop, channel, number), body["node"], body["command"])
         elif kind == frames.REPORT:
             channel.report = body
         elif kind == frames.LEAVING:
@@ -206,7 +213,8 @@ class Conductor:
 
     def _lose(self, channel: Channel) -> None:
         """A starter's channel has closed, or is silent."""
-        if self._phase == self._check and not channel.checked and self._patience.has_for(channel.node):
+        can_wait = self._can_dial_again and self._phase == self._check and not channel.checked
+        if can_wait and self._patience.has_for(channel.node):
             self._stage.on_wait(f"{channel.node}: {channel.error}")
             return
         if channel.report is None:

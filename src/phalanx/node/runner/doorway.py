@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -10,13 +11,16 @@ from phalanx.node.runner.loop import Loop
 from phalanx.node.runner.system import peer_is_us
 
 if TYPE_CHECKING:
-    from typing import Callable, List
+    from typing import Any, Callable, Dict, List, Sequence
 
     # pipe for the answer (the exit code as a line), node, command for a shell
     OnRequest = Callable[[int, str, str], None]
+    # its connection, to be kept while it is wanted; its pipes to and from; what it says of itself
+    OnAttend = Callable[[socket.socket, Sequence[int], Dict[str, Any]], None]
 
 
 _FOLLOW = b"follow"
+ATTEND = b"attend\0"
 # What ssh itself ends with when it can't start the command.
 REFUSED = 255
 
@@ -47,10 +51,14 @@ def wait_for_news(job_id: str) -> socket.socket | None:
 
 
 class Doorway:
-    """Accepts both kinds; `request` is called for each agent, and is the present attempt's."""
+    """Accepts followers, agents, and starters that a batch scheduler started.
+
+    `request` is called for each agent, `attend` for each starter; both are the present attempt's.
+    """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
         self.request: OnRequest = _refuse
+        self.attend: OnAttend = turn_away
         self._loop = loop
         self._listener = listener
         self._followers: List[socket.socket] = []
@@ -84,12 +92,15 @@ class Doorway:
     def _hear(self, connection: socket.socket) -> None:
         self._loop.forget(connection.fileno())
         try:
-            message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 1)
+            message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
         if message == _FOLLOW:
             self._followers.append(connection)
             self.tell()
+            return
+        if message.startswith(ATTEND) and len(fds) == 2:
+            self.attend(connection, fds, json.loads(message[len(ATTEND) :]))
             return
         connection.close()
         if message and fds:
@@ -104,6 +115,13 @@ def answer(agent: int, code: int) -> None:
     except OSError:
         pass  # the engine is gone, and its agent with it
     os.close(agent)
+
+
+def turn_away(connection: socket.socket, fds: Sequence[int], _hello: Dict[str, Any]) -> None:
+    """Let a starter go that nobody waits for: it ends at once."""
+    connection.close()
+    for fd in fds:
+        os.close(fd)
 
 
 def _refuse(agent: int, _node: str, _command: str) -> None:

@@ -20,6 +20,7 @@ SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
 TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
+ANSWER = 6  # JSON {"code"}: how the daemon ended that ASK number this asked for
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code", "taken": […]}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
@@ -27,6 +28,7 @@ OUTPUT = 12  # bytes that the process wrote to `stream`
 EXIT = 13  # JSON {"code"}: exit code, or minus the signal's number
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
 LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all that it has
+ASK = 16  # JSON {"node", "command"}: an engine that stands here wants this daemon there
 # Both ways: here I am. Whatever else comes says that, too.
 BEAT = 20
 

@@ -10,22 +10,31 @@ if TYPE_CHECKING:
     from typing import Callable, List, NoReturn
 
     from phalanx.node.process import Launcher
+    from phalanx.node.runner.scheduling import Scheduler
 
 
-def entry(load: Callable[[str], Launcher]) -> NoReturn:
-    """Called by the zipapp's __main__, which knows the launchers; nothing below them does."""
+def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]) -> NoReturn:
+    """Called by the zipapp's __main__, which knows the launchers and the schedulers; nothing below it does."""
     verb, *words = sys.argv[1:]
     if verb == "submit":
-        from phalanx.node.runner.submit import submit
+        from phalanx.node.runner.submit import Plugins, submit
 
         # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
         secret_bytes = int(words[words.index("--secrets") + 1]) if "--secrets" in words else 0
-        stdin = sys.stdin.buffer
-        sys.exit(submit(words[0], load, stdin, "--detach" in words, secret_bytes, "--in-parts" in words))
+        plugins, stdin = Plugins(load, scheduler), sys.stdin.buffer
+        sys.exit(submit(words[0], plugins, stdin, "--detach" in words, secret_bytes, "--in-parts" in words))
     if verb == "resume":
-        from phalanx.node.runner.submit import resume
+        from phalanx.node.runner.submit import Plugins, resume
 
-        sys.exit(resume(words[0], load))
+        sys.exit(resume(words[0], Plugins(load, scheduler)))
+    if verb == "attend":
+        from phalanx.node.runner.attend import attend
+
+        sys.exit(attend(scheduler(words[0]), words[1], words[2], int(words[3]), words[4]))
+    if verb == "release":
+        from phalanx.node.runner.scheduling import release
+
+        sys.exit(release(words[0], scheduler))
     sys.exit(_VERBS[verb](words))
 
 
@@ -94,7 +103,14 @@ def _service(words: List[str]) -> int:
     return serve(words[0], words[1], words[2:])
 
 
+def _usher(words: List[str]) -> int:
+    from phalanx.node.runner.attend import usher
+
+    return usher(words[0], words[1])
+
+
 _VERBS = {
+    "usher": _usher,
     "follow": _follow,
     "stop": _stop,
     "list": _list,

@@ -91,6 +91,11 @@ class Outcome:
         """The user asked for it; a failure that came first stays."""
         self._record = self._record or {"state": states.STOPPED, "message": "stopped on request"}
 
+    def explain(self, message: str, died: bool) -> None:
+        """Somebody outside knows better why it failed."""
+        self._record["message"] = message
+        self.died = died
+
     def forgive(self) -> None:
         """The job went on in spite of it."""
         if self._record.get("state") == states.FAILED:

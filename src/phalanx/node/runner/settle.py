@@ -70,10 +70,14 @@ def settle(directory: str) -> states.State:
         if not is_orphan(state):
             return state
         lost = lost_state(state)
+        if state.get("allocation"):
+            _run_verb(directory, "release")
+            lost["allocation"] = None
         lost["nodes"] = _verify(directory, state)
         again, reason = _decide(lost)
         if again:
-            _resume(directory)
+            # A new runner takes the job over; this returns when it has written its state.
+            _run_verb(directory, "resume")
             return states.read(directory)
         lost["message"] += f" ({reason})" if reason else ""
         states.write(directory, lost)
@@ -145,7 +149,7 @@ def _decide(lost: states.State) -> tuple[bool, str]:
     return decision.again, decision.reason
 
 
-def _resume(directory: str) -> None:
-    """A new runner takes the job over; returns when it has written its state."""
-    argv = ["python3", "-IS", os.path.join(directory, RUNNER), "resume", directory]
+def _run_verb(directory: str, verb: str) -> None:
+    """One that needs what only the zipapp's __main__ knows: launchers or schedulers."""
+    argv = ["python3", "-IS", os.path.join(directory, RUNNER), verb, directory]
     subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

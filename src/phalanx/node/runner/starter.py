@@ -26,11 +26,13 @@ from phalanx.node.runner.check import (
     python_target,
     taken,
 )
+from phalanx.node.runner.doorway import answer
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.scratch import Scratch
 from phalanx.node.runner.system import (
     MARK,
+    RUNNER_SOCKET,
     STARTER_SOCKET,
     activated,
     adopt_orphans,
@@ -64,6 +66,7 @@ class Starter:
         self._spawned: List[int] = []
         self._outputs: Dict[int, Tuple[int, int]] = {}  # fd → process number, stream
         self._harmless: Dict[int, Pattern[bytes]] = {}  # process number → what of its output is not passed on
+        self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._paused = False
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
@@ -141,6 +144,8 @@ class Starter:
             self._terminate()
         elif kind == frames.KICK:
             self._kick()
+        elif kind == frames.ANSWER:
+            answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
             self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
 
@@ -212,9 +217,9 @@ class Starter:
 
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
-        own = {MARK: self._job_id, STARTER_SOCKET: self._socket_name}
+        own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
-        return activated({"PYTHONUNBUFFERED": "1", **node, **extra, **own})
+        return activated({"PYTHONUNBUFFERED": "1", **node, **own})
 
     def _terminate(self) -> None:
         for pid in self._spawned:
@@ -299,9 +304,14 @@ class Starter:
 
     def _hear_keeper(self, keeper: socket.socket, number: int) -> None:
         try:
-            message, fds, _, _ = socket.recv_fds(keeper, 4096, 2)
+            message, fds, _, _ = socket.recv_fds(keeper, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
+        if len(fds) == 1:
+            self._loop.forget(keeper.fileno())
+            keeper.close()
+            self._ask(number, fds[0], message)
+            return
         if fds:
             label, _, pid = message.decode().partition(" ")
             self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
@@ -311,6 +321,12 @@ class Starter:
         self._loop.forget(keeper.fileno())
         keeper.close()
         self._rank_ended(number, int(message) if message else None)
+
+    def _ask(self, number: int, agent: int, request: bytes) -> None:
+        """An engine's agent: its engine does not stand on the head, so the runner is asked through here."""
+        node, _, command = os.fsdecode(request).partition("\0")
+        self._agents[number] = agent
+        self._out.send(frames.pack_json(frames.ASK, {"node": node, "command": command}, number))
 
     def _rank_ended(self, number: int, code: Optional[int]) -> None:
         pid = next((pid for pid, owner in self._numbers.items() if owner == number), None)

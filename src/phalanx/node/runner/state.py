@@ -40,6 +40,7 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
         "tail": [],
         "nodes": [],
         "runner": {},
+        "allocation": None,
     }
 
 

@@ -8,7 +8,7 @@ import resource
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from phalanx.node.process import REFUSED_STATUS, REFUSED_WORDS, Launcher, RefusedError, planned
 from phalanx.node.runner import state as states
@@ -20,14 +20,20 @@ from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Callable, Dict
+    from typing import Any, BinaryIO, Dict
 
     from phalanx.node.roster import Roster
+    from phalanx.node.runner.scheduling import Scheduler
 
-    Load = Callable[[str], Launcher]  # the launcher of this name; RefusedError: there is none
+
+class Plugins(NamedTuple):
+    """What only the zipapp's __main__ knows, by name; for an unknown launcher RefusedError."""
+
+    launcher: Callable[[str], Launcher]
+    scheduler: Callable[[str], Scheduler]
 
 
-def submit(directory: str, load: Load, stdin: BinaryIO, detach: bool, secret_bytes: int, in_parts: bool) -> int:
+def submit(directory: str, plugins: Plugins, stdin: BinaryIO, detach: bool, secret_bytes: int, in_parts: bool) -> int:
     """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status.
 
     `stdin` begins with so many bytes of JSON: variables for its processes that are written nowhere. Then, `in_parts`,
@@ -38,13 +44,13 @@ def submit(directory: str, load: Load, stdin: BinaryIO, detach: bool, secret_byt
     secrets = json.loads(stdin.read(secret_bytes)) if secret_bytes else {}
     try:
         roster = _roster()
-        planned(load(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
+        planned(plugins.launcher(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
         if in_parts:
             _unpack(directory, stdin)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(directory, error)
     state = states.initial(job, has_secrets=bool(secrets))
-    _start_runner(directory, {**job, "secrets": secrets}, load, state, roster)
+    _start_runner(directory, {**job, "secrets": secrets}, plugins, state, roster)
     return 0 if detach else follow(directory, "0")
 
 
@@ -74,7 +80,7 @@ def _refuse(directory: str, error: Exception) -> int:
     return 1
 
 
-def resume(directory: str, load: Load) -> int:
+def resume(directory: str, plugins: Plugins) -> int:
     """Take over a job whose runner died, for another attempt; whoever calls it has made sure that it is dead."""
     os.umask(0o077)
     from phalanx.node.runner.settle import lost_state
@@ -84,7 +90,7 @@ def resume(directory: str, load: Load) -> int:
     state["attempts"][-1].update(message=message, died=True)
     number = len(state["attempts"])
     state.update(state=states.PENDING, message=f"restart {number} of {state['restarts']}: {message}")
-    _start_runner(directory, {**_read_job(directory), "secrets": {}}, load, state, read_roster())
+    _start_runner(directory, {**_read_job(directory), "secrets": {}}, plugins, state, read_roster())
     return 0
 
 
@@ -93,13 +99,13 @@ def _read_job(directory: str) -> Dict[str, Any]:
         return json.load(file)
 
 
-def _start_runner(directory: str, job: Dict[str, Any], load: Load, state: states.State, roster: Roster) -> None:
+def _start_runner(directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, roster: Roster) -> None:
     state["runner"] = {"head": roster.head.instance_id}
     with open_listener(job["id"]) as door:
-        _daemonize(directory, job, load, state, door)
+        _daemonize(directory, job, plugins, state, door)
 
 
-def _daemonize(directory: str, job: Dict[str, Any], load: Load, state: states.State, door: socket.socket) -> None:
+def _daemonize(directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, door: socket.socket) -> None:
     """Fork twice, so that the runner is nobody's child and has no terminal; returns when it has written its state."""
     began_read, began_write = os.pipe()
     pid = os.fork()
@@ -119,7 +125,7 @@ def _daemonize(directory: str, job: Dict[str, Any], load: Load, state: states.St
         state["runner"] = states.this_runner(state["runner"]["head"])
         states.write(directory, state)
         os.close(began_write)
-        _run(directory, job, load, state, door)
+        _run(directory, job, plugins, state, door)
         status = 0
     except BaseException:
         _log_traceback()
@@ -144,12 +150,13 @@ def _detach_streams(directory: str) -> None:
     os.chdir("/")
 
 
-def _run(directory: str, job: Dict[str, Any], load: Load, state: states.State, door: socket.socket) -> None:
+def _run(directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, door: socket.socket) -> None:
     for name in (MARK, STARTER_SOCKET, RUNNER_SOCKET):
         os.environ.pop(name, None)
     _raise_file_limit()
     try:
-        Campaign(directory, job, load(job["launcher"]), state, Stage(directory, door)).run()
+        scheduler = plugins.scheduler(job["via"]["scheduler"]) if job.get("via") else None
+        Campaign(directory, job, plugins.launcher(job["launcher"]), state, Stage(directory, door), scheduler).run()
     except RefusedError as error:
         _end_early(directory, state, str(error), 2)
     except Exception as error:

@@ -1,0 +1,216 @@
+"""A job's places on nodes that a batch scheduler gives: asked for before an attempt, held through it, given back."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from phalanx.node.process import RefusedError
+from phalanx.node.roster import Roster
+from phalanx.node.runner.channel import Line
+from phalanx.node.runner.doorway import turn_away
+from phalanx.node.runner.scheduling import ENDED, HELD, Request, Standing, shown
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Sequence
+
+    from phalanx.node.process import Process
+    from phalanx.node.runner.scheduling import Call, Scheduler
+    from phalanx.node.runner.stage import Stage
+
+_TURN_S = 0.2
+# A queue is asked often at first and seldom later: thousands of jobs may wait in it.
+_FIRST_LOOK_S = 0.5
+_LAST_LOOK_S = 15.0
+# From the grant to the last node's starter: prologs run in between.
+_NODES_COME_WITHIN_S = 120.0
+# The scheduler's own script ends by itself when all starters have; its daemons take a moment to say so.
+_ENDS_BY_ITSELF_S = 5.0
+_ENDS_WITHIN_S = 60.0
+_LOG_TAIL_BYTES = 600
+
+
+class EndedError(Exception):
+    """The scheduler ended it before the job could start; `standing` says how."""
+
+    def __init__(self, standing: Standing) -> None:
+        super().__init__(standing.words)
+        self.standing = standing
+
+
+@dataclass
+class _Attendee:
+    """A starter that came: the pipes from it and to it, and the connection whose end lets it go."""
+
+    slots: int
+    fds: Sequence[int]
+    connection: socket.socket
+    dialled: bool = False
+
+    def let_go(self) -> None:
+        """Its pipes are closed by the channel that was made of them, or here."""
+        self.connection.close()
+        for fd in () if self.dialled else self.fds:
+            os.close(fd)
+
+
+class Allocation:
+    """One attempt's. `tell` is called with what is waited for, `record` with the id as soon as there is one."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        call: Call,
+        stage: Stage,
+        tell: Callable[[str], None],
+        record: Callable[[str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._call = call
+        self._stage = stage
+        self._tell = tell
+        self._record = record
+        self._id = ""
+        self._log = ""
+        self._attendees: Dict[str, _Attendee] = {}
+        self._wanted = math.inf
+        self._look_at = 0.0
+        self._pause_s = _FIRST_LOOK_S
+        self._deadline = math.inf
+
+    def obtain(self, request: Request) -> bool:
+        """Ask, and wait until a starter has come from every node granted; False: a stop was asked for meanwhile.
+
+        Raises RefusedError when the scheduler won't have it, EndedError when it ended it.
+        """
+        self._log = request.log
+        self._stage.door.attend = self._admit
+        self._id = self._scheduler.submit(request, self._call)
+        self._record(self._id)
+        while len(self._attendees) < self._wanted and not self._stage.stop_asked:
+            self._look()
+            self._stage.loop.turn(_TURN_S)
+        return not self._stage.stop_asked
+
+    def roster(self, whole: Roster) -> Roster:
+        """The nodes that were granted, each with as many slots as were granted there."""
+        granted = (replace(node, slots=self._attendees[node.name].slots) for node in self._present(whole))
+        return replace(whole, nodes=tuple(granted))
+
+    def dial(self, node: str) -> Line:
+        """The line to this node's starter."""
+        attendee = self._attendees[node]
+        attendee.dialled = True
+        null = os.open(os.devnull, os.O_RDONLY)
+        return Line(attendee.fds[1], attendee.fds[0], null, lambda: attendee.connection.shutdown(socket.SHUT_RDWR))
+
+    def fate(self) -> Standing:
+        """How it stands, after a node was lost: the scheduler may need a moment to say that it did it."""
+        deadline = time.monotonic() + _ENDS_BY_ITSELF_S
+        while True:
+            standing = self._standing()
+            if standing.phase == ENDED or time.monotonic() > deadline:
+                return standing
+            time.sleep(_TURN_S)
+
+    def ended_as(self, standing: Standing) -> str:
+        """In words, when it ended before the job did."""
+        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}"
+
+    def release(self) -> str:
+        """Give all places back; returns what is to be said about it, "" when they are free again."""
+        self._stage.door.attend = turn_away
+        for attendee in self._attendees.values():
+            attendee.let_go()
+        self._attendees.clear()
+        if not self._id:
+            return ""
+        try:
+            return self._end()
+        except RefusedError as error:
+            return f"{self._scheduler.NAME} may still hold {shown(self._id)}: {error}"
+
+    # While it waits.
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now > self._deadline:
+            raise RefusedError(self._incomplete())
+        if now < self._look_at:
+            return
+        standing = self._standing()
+        self._pause_s = min(_LAST_LOOK_S, self._pause_s * 1.5)
+        self._look_at = now + self._pause_s
+        name, number = self._scheduler.NAME, shown(self._id)
+        if standing.phase == ENDED:
+            raise EndedError(standing)
+        if standing.phase == HELD:
+            self._deadline = min(self._deadline, now + _NODES_COME_WITHIN_S)
+            self._tell(f"granted by {name} as {number}; its nodes are coming")
+        else:
+            self._tell(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
+
+    def _incomplete(self) -> str:
+        number, came = shown(self._id), len(self._attendees)
+        of = f"{came} of {self._wanted} nodes" if came else "no node"
+        words = f"{self._scheduler.NAME} granted {number}, but {of} came within {_NODES_COME_WITHIN_S:g} s"
+        return f"{words}: {last_words(self._log)}".rstrip(": ")
+
+    def _standing(self) -> Standing:
+        return self._scheduler.look(self._id, self._call)
+
+    def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
+        """A starter has come. Those of another allocation, an earlier attempt's, are sent away."""
+        if hello["allocation"] != shown(self._id) or hello["node"] in self._attendees:
+            turn_away(connection, fds, hello)
+            return
+        self._wanted = hello["nodes"]
+        self._attendees[hello["node"]] = _Attendee(hello["slots"], fds, connection)
+
+    def _present(self, whole: Roster) -> list:
+        return [node for node in whole.nodes if node.name in self._attendees]
+
+    # The end.
+
+    def _end(self) -> str:
+        if self._has_ended_within(_ENDS_BY_ITSELF_S):
+            return ""
+        self._scheduler.cancel(self._id, self._call)
+        if self._has_ended_within(_ENDS_WITHIN_S):
+            return ""
+        return f"{self._scheduler.NAME} still says {self._standing().words} for {shown(self._id)}"
+
+    def _has_ended_within(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while (standing := self._standing()).phase != ENDED:
+            # What waits in a queue never ends by itself.
+            if standing.phase != HELD or time.monotonic() > deadline:
+                return False
+            time.sleep(_TURN_S)
+        return True
+
+
+def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
+    """What the launcher's plan for the whole cluster needs: where the user (or the engine) says how many go on a node,
+    that many on as many nodes; else just so many in all, wherever there is room."""
+    ranks: Dict[str, int] = {}
+    for process in processes:
+        for node, count in process.ranks.items():
+            ranks[node] = ranks.get(node, 0) + count
+    request = Request(job["id"], directory, scheduler, sum(ranks.values()), options=tuple(job["via"]["options"]))
+    if job["processes"] is not None and job["per_node"] is None:
+        return request
+    return replace(request, nodes=len(ranks), per_node=max(ranks.values()))
+
+
+def last_words(path: str) -> str:
+    """The end of what the scheduler's script wrote, on one line; "" when it wrote nothing."""
+    try:
+        with open(path, "rb") as file:
+            return " ".join(file.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").split())
+    except OSError:
+        return ""

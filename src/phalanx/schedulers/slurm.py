@@ -1,0 +1,76 @@
+"""Slurm: sbatch holds the nodes, srun starts one starter on each, scontrol says how it stands, scancel ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.node.process import RefusedError
+from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing
+
+if TYPE_CHECKING:
+    from phalanx.node.runner.scheduling import Call
+
+NAME = "slurm"
+SUMMARY = "Slurm's sbatch and srun"
+HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PMI")
+SHOWN = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_CLUSTER_NAME")
+NODE_INDEX = "SLURM_NODEID"
+
+# "JOB STATE CODES" of squeue(1): those before the nodes are there, and those that the job's own script ends in.
+_QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_HELD = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+_BY_ITSELF = ("COMPLETED", "FAILED")
+_AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
+
+
+def arguments(request: Request) -> list[str]:
+    """sbatch's command line; the user's own options come last, so that they count."""
+    shape = [f"--ntasks={request.processes}"]
+    if request.nodes:
+        shape += [f"--nodes={request.nodes}", f"--ntasks-per-node={request.per_node}"]
+    fixed = ["sbatch", "--parsable", "--no-requeue", f"--job-name={request.name}", f"--output={request.log}"]
+    return [*fixed, *shape, *request.options]
+
+
+def script(request: Request) -> str:
+    """What runs on the first node: one task on each, with all that is granted there, till the last one has ended."""
+    # Without --cpu-bind=none the one task would be bound to one core, and the whole job on that node with it.
+    srun = (
+        'exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none'
+        " --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --input=none"
+    )
+    attend = request.attend('"$SLURM_JOB_ID"', '"$SLURM_JOB_NUM_NODES"', '"$SLURM_TASKS_PER_NODE"')
+    return f"#!/bin/sh\n{srun} {attend}\n"
+
+
+def submit(request: Request, call: Call) -> str:
+    """Hand it in; returns Slurm's number for it."""
+    # "42", or "42;cluster" where Slurm has several.
+    return call(arguments(request), script(request)).strip().partition(";")[0]
+
+
+def look(allocation: str, call: Call) -> Standing:
+    """As scontrol sees it. Slurm forgets what has ended after MinJobAge (five minutes where nobody set it)."""
+    try:
+        return standing(call(["scontrol", "show", "job", "--oneliner", allocation], ""))
+    except RefusedError as error:
+        if "Invalid job id" in str(error):
+            return Standing(ENDED, "Slurm no longer knows it")
+        raise
+
+
+def standing(text: str) -> Standing:
+    """From scontrol's line of NAME=value pairs."""
+    fields = {name: value for name, _, value in (word.partition("=") for word in text.split())}
+    state, reason = fields.get("JobState", ""), fields.get("Reason", "None").replace("_", " ")
+    words = state if reason == "None" else f"{state}, {reason}"
+    if state in _QUEUED:
+        return Standing(QUEUED, "" if reason == "None" else reason)
+    if state in _HELD:
+        return Standing(HELD, words)
+    return Standing(ENDED, words, killed=state not in _BY_ITSELF, again=state in _AGAIN)
+
+
+def cancel(allocation: str, call: Call) -> None:
+    """End it, queued or held."""
+    call(["scancel", allocation], "")

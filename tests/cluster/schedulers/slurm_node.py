@@ -1,0 +1,53 @@
+"""Typed as root on each node with the packages' tree: makes it a member of a Slurm cluster that the head controls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# The smallest Slurm that schedules: namespaces have no cgroups of their own, the network is trusted, nobody accounts.
+CONF = """\
+ClusterName=lab
+SlurmctldHost={head}
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000
+StateSaveLocation=/var/lib/slurm
+SlurmdSpoolDir=/var/lib/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+MpiDefault=none
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+NODE = "NodeName={hostname} NodeAddr={address} CPUs={slots} State=UNKNOWN"
+
+
+def main(packages: str) -> None:
+    """Lay the packages over /usr, where they belong, and start the daemons."""
+    layers = f"lowerdir={packages}/usr:/usr,userxattr"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, "/usr"], check=True)
+    nodes = json.loads(Path("/opt/phalanx/roster.json").read_text())["nodes"]
+    head = next(node for node in nodes if node["head"])
+    for directory in ("/etc/slurm", "/var/lib/slurm", "/var/lib/slurmd"):
+        Path(directory).mkdir()
+    lines = "\n".join(NODE.format(**node) for node in nodes)
+    Path("/etc/slurm/slurm.conf").write_text(CONF.format(head=f"{head['hostname']}({head['address']})", nodes=lines))
+    if Path("/etc/hostname").read_text().strip() == head["hostname"]:
+        subprocess.run(["slurmctld"], check=True)
+    subprocess.run(["slurmd"], check=True)
+
+
+main(sys.argv[1])
