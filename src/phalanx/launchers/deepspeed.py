@@ -14,6 +14,7 @@ NAME = "deepspeed"
 SUMMARY = "deepspeed on every node, one rank per GPU or slot"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ("deepspeed-flags",)
+RECIPES: Tuple[str, ...] = ("deepspeed",)
 
 # Which of the job's ports is rank 0's, where all ranks meet.
 _MASTER = 0

@@ -13,6 +13,7 @@ NAME = "jax"
 SUMMARY = "one process per GPU or slot, so that jax.distributed.initialize() needs no arguments"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ()
+RECIPES: Tuple[str, ...] = ("jax",)
 
 # Which of the job's ports is the coordinator's, in process 0.
 _COORDINATOR = 0

@@ -17,6 +17,7 @@ NAME = "tensorflow"
 SUMMARY = "TensorFlow's workers and parameter servers: TF_CONFIG, or TF1's --ps_hosts and --worker_hosts"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ("ps", "tf-style")
+RECIPES: Tuple[str, ...] = ("tensorflow",)
 
 _STYLES = ("config", "flags")
 

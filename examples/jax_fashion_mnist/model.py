@@ -1,0 +1,46 @@
+"""A small network in plain JAX: two hidden layers, ten classes, and Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+SIZES = (784, 256, 128, 10)
+
+Weights = Mapping[str, jax.Array]
+
+
+def initial(seed: int) -> dict[str, jax.Array]:
+    """He's initialization: the same weights in every process that says the same seed."""
+    weights = {}
+    for number, key in enumerate(jax.random.split(jax.random.key(seed), len(SIZES) - 1)):
+        inputs, outputs = SIZES[number : number + 2]
+        weights[f"kernel{number}"] = jax.random.normal(key, (inputs, outputs)) * (2 / inputs) ** 0.5
+        weights[f"bias{number}"] = jnp.zeros(outputs)
+    return weights
+
+
+def scores(weights: Weights, images: jax.Array) -> jax.Array:
+    """One score per class for images of bytes, (batch, 784)."""
+    values = (images.astype(jnp.float32) - 72.9) / 90.0
+    last = len(SIZES) - 2
+    for number in range(last + 1):
+        values = values @ weights[f"kernel{number}"] + weights[f"bias{number}"]
+        values = values if number == last else jax.nn.relu(values)
+    return values
+
+
+def loss(weights: Weights, images: jax.Array, labels: jax.Array) -> jax.Array:
+    """The mean cross entropy."""
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores(weights, images)), labels[:, None], axis=1).mean()
+
+
+def adam(weights: Weights, moments: tuple, gradient: Weights, step: jax.Array, rate: float) -> tuple:
+    """One step: the new weights and moments."""
+    first = jax.tree.map(lambda mean, slope: 0.9 * mean + 0.1 * slope, moments[0], gradient)
+    second = jax.tree.map(lambda mean, slope: 0.999 * mean + 0.001 * slope**2, moments[1], gradient)
+    scale = rate * jnp.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+    moved = jax.tree.map(lambda old, one, two: old - scale * one / (jnp.sqrt(two) + 1e-8), weights, first, second)
+    return moved, (first, second)

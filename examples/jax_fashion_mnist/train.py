@@ -1,0 +1,77 @@
+"""Train data-parallel over all processes: each holds the whole network and works on its share of every batch."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from data import DEFAULT_DIRECTORY, load
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as Axes
+from model import adam, initial, loss
+
+
+def train(arguments: argparse.Namespace) -> None:
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    shared, split = NamedSharding(mesh, Axes()), NamedSharding(mesh, Axes("data"))
+
+    @jax.jit
+    def step(weights, moments, number, images, labels):
+        value, gradient = jax.value_and_grad(loss)(weights, images, labels)
+        return *adam(weights, moments, gradient, number, arguments.learning_rate), value
+
+    images, labels = load(arguments.data, "train")
+    images, labels = images[: arguments.images], labels[: arguments.images]
+    weights = jax.device_put(jax.tree.map(np.asarray, initial(arguments.seed)), shared)
+    moments = (jax.tree.map(lambda weight: 0 * weight, weights), jax.tree.map(lambda weight: 0 * weight, weights))
+    number, started = 0, time.monotonic()
+    for epoch in range(1, arguments.epochs + 1):
+        losses = []
+        for batch in batches(len(images), arguments.batch_size, arguments.seed + epoch):
+            number += 1
+            # Each process hands over its own rows; together they are one array.
+            mine = [jax.make_array_from_process_local_data(split, values[batch]) for values in (images, labels)]
+            weights, moments, value = step(weights, moments, np.float32(number), *mine)
+            losses.append(value)
+        mean = float(np.mean(jax.device_get(losses)))
+        if jax.process_index() == 0:
+            print(f"epoch {epoch}: loss {mean:.4f}, {time.monotonic() - started:.1f} s", flush=True)
+            save(arguments.out, weights)
+
+
+def batches(images: int, size: int, seed: int) -> list[np.ndarray]:
+    """This process's rows of each batch of `size` images: all processes shuffle alike, and each takes its share."""
+    share = size // jax.process_count()
+    order = np.random.default_rng(seed).permutation(images)[: images - images % (share * jax.process_count())]
+    return list(order.reshape(-1, jax.process_count(), share)[:, jax.process_index()])
+
+
+def save(directory: Path, weights: dict[str, jax.Array]) -> None:
+    """Write beside, then rename: whoever reads sees the old checkpoint or the new one, never half of one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    np.savez(directory / "partial.npz", **jax.device_get(weights))
+    (directory / "partial.npz").replace(directory / "weights.npz")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="for weights.npz (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=192, help="images per step, all processes (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--images", type=int, help="train with the first so many only")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    jax.distributed.initialize()
+    print(f"process {jax.process_index()} of {jax.process_count()}, {jax.local_devices()}", flush=True)
+    train(arguments)
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""TensorFlow on a real cluster: three ways to train, one evaluation, TensorBoard, and the death of a worker."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_fashion_mnist"
+FIRST_USE_S = 900
+RUN = ("run", "--recipe", "tensorflow", "--launcher", "tensorflow", "-N", "1")
+NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
+
+
+@pytest.fixture(scope="module")
+def example(engines) -> Terminal:
+    """The example's directory as a user's own."""
+    directory = engines.state.parent / "tensorflow"
+    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    return Terminal(directory, engines.state)
+
+
+@pytest.fixture(scope="module")
+def mirrored(example) -> str:
+    words = ("-n", "3", "--", "python", "train.py", "--images", "12000", "--epochs", "2", "--out", "/efs/mirrored")
+    done = example.phalanx(*RUN, *words, timeout_s=FIRST_USE_S)
+    assert "no process of it is left on 4 nodes" in done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def served(example) -> str:
+    words = ("--ps", "1", "--", "python", "train.py", "--images", "12000", "--epochs", "2", "--out", "/efs/served")
+    done = example.phalanx(*RUN, "-n", "3", *words, timeout_s=FIRST_USE_S)
+    assert "no process of it is left on 4 nodes" in done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def by_scripts(example, mirrored) -> None:
+    """As TensorFlow 1 had it, by plain ssh: a script for each of three hosts, and all their tasks' ends."""
+    example.phalanx("put", ".", "tf")
+    python = example.on("head", "ls -d /efs/.phalanx/environments/tensorflow-*/bin/python").split()[0]
+    (example.directory / "hosts").write_text("\n".join(NODES[:3]) + "\n")
+    options = {
+        "--trainer_script_dir": "/efs/tf",
+        "--training_script": "/efs/tf/train_flags.py",
+        "--train_dir": "/efs/tf/train",
+        "--log_dir": "/efs/tf/logs",
+        "--max_steps": "500",
+        "--python": python,
+        "--workers_file_path": "hosts",
+        "--worker_gpu_count": "1",
+    }
+    example.phalanx("tf-scripts", *(word for pair in options.items() for word in pair))
+    example.phalanx("put", "hosts", "tf/hosts")
+    # The seed's own loop.
+    loop = 'while read -u 10 host; do ssh $host "bash $EFS_MOUNT/tf/$host.sh" & done 10<$EFS_MOUNT/tf/hosts; wait'
+    example.on("head", f"bash -lc '{loop}'")
+    ended = "cat /efs/tf/logs/worker*.exit 2>/dev/null || true"
+    wait_for(lambda: example.on("head", ended).split() == ["0", "0", "0"], "three workers that ended well")
+
+
+def wait_for(condition, what: str, limit_s: float = 300) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"after {limit_s} s there are not {what}"
+        time.sleep(0.5)
+
+
+def test_mirrored_workers_train_as_one(mirrored):
+    assert len(re.findall(r"^\[worker 0\] .*accuracy: 0\.\d+", mirrored, re.M)) == 2
+    assert "[worker 0] checkpoint: /efs/mirrored/ckpt-2" in mirrored
+    assert {line.partition("]")[0] for line in mirrored.splitlines()} >= {f"[worker {number}" for number in range(3)}
+
+
+def test_a_chief_trains_and_those_who_serve_it_are_ended(served):
+    assert "[chief 0] checkpoint: /efs/served/ckpt-2" in served
+
+
+def test_scripts_end_their_servers_when_all_workers_have(example, by_scripts):
+    assert "worker 1 is through" in example.on("head", "cat /efs/tf/logs/worker1")
+    left = "pgrep -f [t]rain_flags.py || true"
+    wait_for(lambda: not any(example.on(node, left).strip() for node in NODES[:3]), "no tasks left")
+
+
+def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example, mirrored, served, by_scripts):
+    places = ("/efs/mirrored", "/efs/served", "/efs/tf/train")
+    words = (
+        "--",
+        "sh",
+        "-c",
+        f"python evaluate.py --at-least 0.7 {' '.join(places)} && tensorboard --inspect --logdir",
+    )
+    run = ("run", "--recipe", "tensorflow", "--launcher", "exec", "-n", "1")
+    done = example.phalanx(*run, *words[:-1], f"{words[-1]} /efs/mirrored/logs", timeout_s=FIRST_USE_S)
+    assert re.findall(r"(/\w+/\w+)\S*: test accuracy 0\.[789]", done.stdout) == [
+        "/efs/mirrored",
+        "/efs/served",
+        "/efs/tf",
+    ]
+    assert re.search(r"Event statistics for /efs/mirrored/logs/train:(?s:.)*num_steps +2\b", done.stdout)
+
+
+def test_a_worker_that_dies_ends_the_job(example, mirrored):
+    words = ("-n", "2", "--name", "dies", "--detach", "--", "python", "train.py", "--epochs", "999")
+    example.phalanx(*RUN, *words)
+    wait_for(lambda: "Epoch 1/999" in example.phalanx("logs", "dies").stdout, "two workers that train")
+    example.on(NODES[1], "pkill -KILL -f [t]rain.py")
+    job = example.phalanx("logs", "-f", "dies", check=False, timeout_s=FIRST_USE_S)
+    assert job.returncode != 0
+    assert "worker 1 on deeplearning-worker2 was ended by SIGKILL" in job.stderr
+    assert "no process of it is left on 4 nodes" in job.stderr
