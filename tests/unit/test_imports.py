@@ -27,7 +27,7 @@ ORDER = (
     ("bring_up", "take_down", "ssh_hosts", "hosts_file", "logs", "environments", "job_model", "bundle", "head_command"),
     ("fingerprints", "upload"),
     ("job",),
-    ("toolbox", "future", "gather", "trainer_scripts"),
+    ("environment_store", "toolbox", "future", "gather", "trainer_scripts"),
     ("transfer", "tunnel"),
     ("plugins",),
     ("api",),

@@ -44,6 +44,7 @@ COMMANDS = {
         "run": ("phalanx.cli.run", "Run a program on all nodes and follow its output."),
         "launch": ("phalanx.cli.launch", "Run a parameter server's program, as MXNet's launch.py does."),
         "tf-scripts": ("phalanx.cli.tf_scripts", "Write a script per host that starts TensorFlow 1's tasks there."),
+        "recipes": ("phalanx.cli.recipes", "List the environments that jobs can run in."),
         "jobs": ("phalanx.cli.jobs", "List the jobs."),
         "logs": ("phalanx.cli.logs", "Show or follow the output of a job."),
         "get": ("phalanx.cli.get", "Bring results of a job home."),

@@ -78,6 +78,12 @@ def _environment(words: List[str]) -> int:
     return bring(words[0])
 
 
+def _environments(words: List[str]) -> int:
+    from phalanx.node.runner.inventory import list_environments
+
+    return list_environments(words[0], "--prune" in words)
+
+
 def _reap(words: List[str]) -> int:
     from phalanx.node.runner.reaper import sweep
 
@@ -117,6 +123,7 @@ _VERBS = {
     "starter": _starter,
     "settle": _settle,
     "environment": _environment,
+    "environments": _environments,
     "reap": _reap,
     "give": _give,
     "take": _take,

@@ -1,0 +1,93 @@
+"""phalanx recipes: the environments that `run --recipe` makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from phalanx.cli.console import note, print_json, print_table
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.environments import Recipe, recipe, recipe_names
+from phalanx.errors import ClusterError
+
+if TYPE_CHECKING:
+    from phalanx.environment_store import MadeEnvironment
+
+
+@click.command("recipes")
+@cluster_option
+@json_option
+@click.option("--prune", is_flag=True, help="Remove every environment of the cluster that no job is using.")
+@debug_option
+def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> None:
+    """List the environments that `phalanx run --recipe NAME` makes, and those that this cluster has.
+
+    One is made at its first use, on the shared directory, and used again by every later job.
+
+    \b
+    Examples:
+      phalanx recipes
+      phalanx recipes --prune
+      phalanx recipes --json | jq -r '.recipes[] | select(.launcher == "mpi") | .name'
+    """
+    recipes = [recipe(known) for known in recipe_names()]
+    made = _made(name, file, prune)
+    removed = [one for one in made if one.removed]
+    left = [one for one in made if not one.removed]
+    if as_json:
+        print_json({"recipes": [_record(one, left) for one in recipes], "environments": [vars(one) for one in made]})
+        return
+    if prune:
+        note(f"removed {len(removed)} ({_size(sum(one.bytes for one in removed))}); {len(left)} in use")
+        return
+    columns = ("RECIPE", "LAUNCHER", "PYTHON", "MADE HERE", "WHAT IT BRINGS")
+    print_table(columns, [_row(one, left) for one in recipes])
+    others = [one for one in left if one.digest not in {one.environment.digest for one in recipes}]
+    if others:
+        note(
+            f"Beside these, of requirements or older recipes: {len(others)} ({_size(sum(one.bytes for one in others))})"
+        )
+
+
+def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:
+    """Those of the cluster that is meant; none where there is no cluster to ask, unless it was named."""
+    from phalanx.environment_store import made_environments
+
+    try:
+        cluster = load_cluster(name, file)
+        cluster.require_ready()
+    except ClusterError:
+        if name or file or prune:
+            raise
+        return []
+    return made_environments(cluster, prune)
+
+
+def _of(one: Recipe, made: list[MadeEnvironment]) -> MadeEnvironment | None:
+    return next((found for found in made if found.digest == one.environment.digest and found.complete), None)
+
+
+def _row(one: Recipe, made: list[MadeEnvironment]) -> tuple[object, ...]:
+    found = _of(one, made)
+    return one.name, one.launcher or "any", one.environment.python, _size(found.bytes) if found else "-", one.summary
+
+
+def _record(one: Recipe, made: list[MadeEnvironment]) -> dict[str, Any]:
+    found = _of(one, made)
+    return {
+        "name": one.name,
+        "summary": one.summary,
+        "launcher": one.launcher,
+        "python": one.environment.python,
+        "requirements": one.environment.files,
+        "notes": one.notes,
+        "made": found is not None,
+        "bytes": found.bytes if found else None,
+        "path": found.path if found else None,
+    }
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,46 @@
+"""The environments that a cluster's shared directory holds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.job import JOBS, ClusterAccess
+from phalanx.node.process import RUNNER
+
+_ENVIRONMENTS = ".phalanx/environments"
+# Removing one is deleting ten thousand files, each a round trip on a network file system.
+_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class MadeEnvironment:
+    """One that was made, or half made (not `complete`). `digest` is that of the Environment it was made from."""
+
+    name: str
+    path: str
+    complete: bool
+    in_use: bool
+    removed: bool
+    digest: str = ""
+    python: str = ""
+    bytes: int = 0
+    used_at: float = 0.0
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> MadeEnvironment:
+        """From what the head says of it."""
+        return cls(**{name: record[name] for name in cls.__dataclass_fields__ if name in record})
+
+
+def made_environments(cluster: ClusterAccess, prune: bool = False) -> list[MadeEnvironment]:
+    """All of them; with `prune`, those that no job uses are removed first (and said to be). Raises ClusterError."""
+    jobs, root = (shlex.quote(f"{cluster.shared}/{name}") for name in (JOBS, _ENVIRONMENTS))
+    # Any job's runner knows them; without a job nothing was made.
+    newest = f'for r in {jobs}/*/{RUNNER}; do :; done; [ -e "$r" ] || exit 0'
+    command = f'{newest}; exec python3 -IS "$r" environments {root}{" --prune" if prune else ""}'
+    done = cluster.remote().run(command, timeout_s=_WITHIN_S)
+    return [MadeEnvironment.from_record(json.loads(line)) for line in done.stdout.splitlines()]
