@@ -62,7 +62,7 @@ def by_scripts(example, mirrored) -> None:
     }
     example.phalanx("tf-scripts", *(word for pair in options.items() for word in pair))
     example.phalanx("put", "hosts", "tf/hosts")
-    # The seed's own loop.
+    # The loop that people have typed since 2018.
     loop = 'while read -u 10 host; do ssh $host "bash $EFS_MOUNT/tf/$host.sh" & done 10<$EFS_MOUNT/tf/hosts; wait'
     example.on("head", f"bash -lc '{loop}'")
     ended = "cat /efs/tf/logs/worker*.exit 2>/dev/null || true"
