@@ -133,6 +133,9 @@ def command(
       torchrun  one per slot, RANK and MASTER_ADDR set by torchrun
       exec      one per node, RANK and MASTER_ADDR set by phalanx
       dmlc      one worker per slot, one of MXNet's parameter servers per node
+      jax       one per slot, for jax.distributed.initialize() without arguments
+      deepspeed    one per slot, started by deepspeed
+      tensorflow   one worker per slot, TF_CONFIG set; with --ps a chief, too
 
     Ctrl-C stops the job. The exit code is the job's own.
 
@@ -142,6 +145,7 @@ def command(
       phalanx run --launcher torchrun -N 2 -- train.py --epochs 5
       phalanx run --launcher exec -- nvidia-smi
       phalanx run --launcher dmlc -n 4 --servers 2 -- python train_mnist.py --kv-store dist_sync
+      phalanx run --launcher tensorflow -N 1 --ps 2 -- python train.py
       phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
       phalanx run --via slurm --via-option "--partition gpu --time 4:00:00" -n 8 -- python train.py
       phalanx run --detach --name long --env LR=0.1 -- python train.py
