@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.measure import PHALANX, descendants, environment, seconds
 
-SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\n"
+SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\nkeep: no\n"
 
 
 class BenchCluster:

@@ -19,7 +19,7 @@ import pytest
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"
-SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\n"
+SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,10 @@ class Cluster:
         return list(gather.gather(self._record, text, nodes=nodes, sudo=sudo, timeout_s=timeout_s))
 
     def down(self) -> None:
-        """Delete it with all data on it, and prove that nothing is left. Raises CloudError naming what is."""
+        """Delete it, and prove that nothing is left; raises CloudError naming what is.
+
+        Data in the shared directory is kept unless the cluster's file says `keep: no`.
+        """
         from phalanx import clouds
         from phalanx.take_down import TakeDown
 

@@ -15,7 +15,17 @@ from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan import Plan, make_plan
 from phalanx.spec import ClusterSpec
-from phalanx.stack import Creation, Deletion, Progress, Stack, deploy, read_authority, read_roster, require_ours
+from phalanx.stack import (
+    Creation,
+    Deletion,
+    Progress,
+    Stack,
+    deploy,
+    file_systems_of,
+    read_authority,
+    read_roster,
+    require_ours,
+)
 from phalanx.template import synthesize
 
 TAIL_LINES = 20
@@ -97,6 +107,8 @@ class BringUp:
         cluster = self._record().save()
         try:
             plan = make_plan(self.spec, self.cloud.facts(self.spec, key))
+            if plan.facts.kept_file_system:
+                yield Note(f"{self.spec.shared} goes on with what `down` kept: {plan.facts.kept_file_system}")
             yield from (Note(f"warning: {warning}") for warning in plan.warnings)
             stack = self._deploy(plan)
         except PhalanxError:
@@ -139,7 +151,8 @@ class BringUp:
         saved = save_boot_logs(cluster, logs)
         reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_log_tails(logs, failure)])
         try:
-            yield from Deletion(creation.stack).steps()
+            # Nobody has seen what it made, nor could use it.
+            yield from Deletion(creation.stack, file_systems_of(creation.stack)).steps()
         except CloudError as error:
             raise StackFailed(f"{reason}\n\nWhat it had made is not all gone: {error.message}", error.hint) from error
         cluster.forget(keep_logs=True)
@@ -171,7 +184,7 @@ class BringUp:
         return [
             f"{key}: {recorded[key]} → {wanted[key]}"
             for key in wanted
-            if key in recorded and recorded[key] != wanted[key]
+            if key != "keep" and key in recorded and recorded[key] != wanted[key]
         ]
 
     def _finish(self, state: StackState, already: bool) -> None:

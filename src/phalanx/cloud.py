@@ -142,6 +142,14 @@ class Cloud(Protocol):
         """Delete it; no error when it is gone."""
         ...
 
+    def delete_file_system(self, file_system: str) -> None:
+        """Delete it with all data in it; no error when it is gone."""
+        ...
+
+    def file_system_place(self, file_system: str) -> tuple[str, str]:
+        """Where the data of a file system lies, and the command that deletes it; for people."""
+        ...
+
     def ssh_route(self) -> SshRoute: ...
 
     def accounts_separated(self) -> bool:

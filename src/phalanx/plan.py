@@ -26,6 +26,8 @@ class Facts:
     """x86_64 or arm64."""
     image_parameter_exists: bool | None = None
     """None: nobody looked."""
+    kept_file_system: str = ""
+    """What an earlier `down` of this name kept; the shared directory goes on with it."""
     ssh_public_key: str = ""
     network_cards: int = 1
     deployment: int = 1
@@ -57,9 +59,15 @@ class Plan:
     def deployment(self) -> int:
         return self.facts.deployment
 
+    @property
+    def file_system(self) -> str:
+        """The file system that is there already; "" when one is made."""
+        return self.spec.file_system or self.facts.kept_file_system
+
     def parameters(self) -> dict[str, str]:
-        """What is sent beside the template: the one thing that differs between two people with the same file."""
-        return {"SshPublicKey": self.facts.ssh_public_key} if self.facts.ssh_public_key else {}
+        """What is sent beside the template: what differs between two people with the same file, or two days."""
+        sent = {"SshPublicKey": self.facts.ssh_public_key, "FileSystemId": self.file_system}
+        return {name: value for name, value in sent.items() if value}
 
     def resources_summary(self) -> list[tuple[str, str]]:
         """What is made, as (what, how much of it)."""

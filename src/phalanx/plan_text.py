@@ -25,7 +25,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
             "network",
             "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
         ),
-        ("shared directory", f"{spec.shared}, an encrypted EFS file system"),
+        ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         ("ssh", f"to the head from {'anywhere' if spec.ssh_from == ANYWHERE else spec.ssh_from}"),
         ("membership", "a queue, a table, a topic, a function, a log group"),
         ("cost", _cost(plan)),
@@ -36,6 +36,13 @@ def _place(plan: Plan) -> str:
     if plan.spec.cloud == "local":
         return f"the local cloud of this machine (it calls itself {plan.zone})"
     return f"your AWS account, zone {plan.zone}"
+
+
+def _file_system(plan: Plan) -> str:
+    if plan.spec.file_system:
+        return f"your EFS file system {plan.spec.file_system}"
+    kept = plan.facts.kept_file_system
+    return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
 
 
 def _nodes(plan: Plan) -> str:

@@ -41,6 +41,10 @@ class ClusterSpec(BaseModel):
     key_pair: Annotated[str, AfterValidator(checks.key_pair)] | None = None
     node_timeout_s: Annotated[int, AfterValidator(checks.node_timeout_s)] = 600
     """Seconds after which a node that did not answer counts as missing."""
+    file_system: Annotated[str, AfterValidator(checks.file_system)] | None = None
+    """An EFS file system that is there already, for the shared directory; None: one is made."""
+    keep: Annotated[str, AfterValidator(checks.keep)] | None = None
+    """yes, no or ask: whether the shared directory outlives `down`; None: yes for one that was there, else ask."""
     boot: Annotated[str, AfterValidator(checks.boot)] | None = None
     """Shell script that root runs on every node once the shared directory is mounted."""
 
@@ -69,6 +73,8 @@ KEYS = {
     "ssh_from": "text",
     "key_pair": "text",
     "node_timeout": "time",
+    "file_system": "text",
+    "keep": "word",
     "boot": "text",
 }
 """The keys of phalanx.yaml and the kind of value that each holds."""
@@ -129,6 +135,9 @@ def _of_kind(kind: str, value: Value) -> str | int:
         raise checks.WrongError("has no value", "write one, or remove the line")
     if kind == "time":
         return _time_s(value)
+    if kind == "word":
+        # YAML reads yes and no as truth values.
+        return value.text.lower()
     if kind == "whole number" and (not isinstance(value.plain, int) or isinstance(value.plain, bool)):
         raise checks.WrongError(
             f"must be a whole number, is {value.described}", "write digits only, such as 4, without quotes"
@@ -192,6 +201,8 @@ shared: /efs            # directory that all nodes share
 {ssh_from}
 # slots: 2              # processes a node is meant to run; default: its GPUs, else its vCPUs
 # key_pair: my-key      # an EC2 key pair that may log in too
+# file_system: fs-…     # an EFS file system of yours for the shared directory; default: a new one
+# keep: ask             # whether `down` keeps what is in the shared directory: yes, no or ask
 # node_timeout: 10m     # a node that has not answered by then counts as missing
 # boot: |               # shell script that root runs on every node, at most 2 KiB compressed
 #   pip install my-package

@@ -14,6 +14,8 @@ from phalanx.data import table
 CLOUDS = ("local", "aws")
 MOST_NODES = 1000
 LONGEST_NODE_TIMEOUT_S = 45 * 60
+FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
+KEEP = ("yes", "no", "ask")
 LARGEST_BOOT_BYTES = 2048
 ANYWHERE = "0.0.0.0/0"
 
@@ -133,6 +135,18 @@ def shared(value: str) -> str:
     if path in _SYSTEM_DIRECTORIES or any(path == tree or path.startswith(f"{tree}/") for tree in _SYSTEM_TREES):
         raise WrongError(f"'{path}' belongs to the system of every node", "mount it elsewhere, such as /efs")
     return path
+
+
+def file_system(value: str) -> str:
+    if not re.fullmatch(FILE_SYSTEM, value):
+        raise WrongError(f"must be the id of an EFS file system, is '{_cut(value)}'", "such as fs-0123456789abcdef0")
+    return value
+
+
+def keep(value: str) -> str:
+    if value not in KEEP:
+        raise WrongError(f"must be yes, no or ask, is '{_cut(value)}'", nearest(value, KEEP))
+    return value
 
 
 def ssh_from(value: str, cloud: str | None) -> str:

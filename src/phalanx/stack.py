@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Longer than CloudFormation itself tries, and the time that it takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
+FILE_SYSTEM = "AWS::EFS::FileSystem"
 
 # CloudFormation wraps what a node signalled in its own words (docs/aws-behaviour.md 1.10).
 _SIGNALLED = re.compile(
@@ -259,14 +260,17 @@ def wait_ready(stack: Stack, deadline_s: float = UP_DEADLINE_S) -> Roster:
 
 
 class Deletion:
-    """A stack on its way out. Iterate `steps()`: it ends when nothing is left; CloudError names what is."""
+    """A stack on its way out. Iterate `steps()`: it ends when nothing is left; CloudError names what is.
 
-    def __init__(self, stack: Stack, deadline_s: float = DOWN_DEADLINE_S) -> None:
-        self.stack = stack
+    A file system may outlive its stack: nothing but those in `file_systems` are deleted with it.
+    """
+
+    def __init__(self, stack: Stack, file_systems: Sequence[str] = (), deadline_s: float = DOWN_DEADLINE_S) -> None:
+        self.stack, self._file_systems = stack, file_systems
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
     def steps(self) -> Iterator[StackEvent | Leftovers]:
-        resources = self.stack.cloud.resources(self.stack.stack_id)
+        resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
         follower = yield from self._delete()
         if self._stuck(follower):
             # An interface that a Lambda or EFS still held is often free at the second try (docs/aws-behaviour.md 1.22).
@@ -300,6 +304,13 @@ class Deletion:
         for resource in resources:
             if resource.resource_type == "AWS::Logs::LogGroup" and resource.physical_id:
                 self.stack.cloud.delete_log_group(resource.physical_id)
+        for file_system in self._file_systems:
+            self.stack.cloud.delete_file_system(file_system)
+
+    def _to_go(self, recorded: Sequence[Resource]) -> list[Resource]:
+        """All that must be gone in the end."""
+        others = [resource for resource in recorded if resource.resource_type != FILE_SYSTEM]
+        return others + [Resource("FileSystem", file_system, FILE_SYSTEM) for file_system in self._file_systems]
 
     def _prove_gone(self, resources: Sequence[Resource]) -> Iterator[Leftovers]:
         cloud = self.stack.cloud
@@ -313,7 +324,13 @@ class Deletion:
             time.sleep(cloud.poll_interval_s)
 
 
+def file_systems_of(stack: Stack) -> tuple[str, ...]:
+    """Those that the stack itself has made, one that it has kept included."""
+    resources = stack.cloud.resources(stack.stack_id)
+    return tuple(one.physical_id for one in resources if one.resource_type == FILE_SYSTEM)
+
+
 def destroy(stack: Stack, deadline_s: float = DOWN_DEADLINE_S) -> None:
-    """Delete the stack and prove that nothing of it is left; raises CloudError naming what is."""
-    for _ in Deletion(stack, deadline_s).steps():
+    """Delete the stack, its data too, and prove that nothing of it is left; raises CloudError naming what is."""
+    for _ in Deletion(stack, file_systems_of(stack), deadline_s).steps():
         pass

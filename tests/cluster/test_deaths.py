@@ -16,7 +16,7 @@ from conftest import Terminal, make_terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\n"
+SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
 # Of a machine with much to do; `make soak` measures what a quiet one takes.
 MOMENT_S = 20.0
 SILENT_S = 9.0

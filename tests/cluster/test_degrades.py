@@ -21,7 +21,7 @@ def beside(cluster):
     terminal = type(cluster)(directory, cluster.state)
 
     def write(text):
-        (directory / "phalanx.yaml").write_text(f"name: degrades\ncloud: local\n{text}")
+        (directory / "phalanx.yaml").write_text(f"name: degrades\ncloud: local\nkeep: no\n{text}")
         return terminal
 
     yield write

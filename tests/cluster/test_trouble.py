@@ -16,7 +16,7 @@ from conftest import PHALANX, assert_nothing_is_left, descendants, make_terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: trouble\ncloud: local\nnodes: 1\n"
+SPEC = "name: trouble\ncloud: local\nnodes: 1\nkeep: no\n"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="hides a program from phalanx in a mount namespace")
 
 

@@ -17,7 +17,7 @@ from conftest import PHALANX, assert_nothing_is_left, make_terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: {name}\ncloud: local\nnodes: {nodes}\nmin: {minimum}\ntype: {type}\n"
+SPEC = "name: {name}\ncloud: local\nnodes: {nodes}\nmin: {minimum}\ntype: {type}\nkeep: no\n"
 
 
 def spec(name, nodes=2, minimum=2, type="c5.large", more=""):
@@ -130,6 +130,28 @@ def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
     shutil.rmtree(terminal.state / "clusters")
     assert "nothing of it is left" in terminal.phalanx("down").stdout
     assert_nothing_is_left(terminal, pids)
+
+
+def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
+    """With nobody there to ask, and then by the file's words."""
+    one = spec("passing", nodes=1, minimum=1)
+    (terminal.directory / "phalanx.yaml").write_text(one.replace("keep: no", "keep: ask"))
+    terminal.phalanx("up")
+    pids = terminal.local_cloud_pids()
+    terminal.on("head", "echo precious > /efs/data")
+    (kept,) = json.loads(terminal.phalanx("down", "--json").stdout)["kept"]
+    assert_nothing_is_left(terminal, pids)
+    assert (Path(kept["place"]) / "data").read_text() == "precious\n"
+    assert kept["file_system"] in terminal.phalanx("plan").stdout
+    terminal.phalanx("up")
+    assert terminal.on("head", "cat /efs/data") == "precious\n"
+    assert kept["delete"] in terminal.phalanx("down", "--yes").stdout
+    terminal.phalanx(*kept["delete"].split()[1:])
+    assert not Path(kept["place"]).exists()
+    terminal.phalanx("up")
+    assert terminal.on("head", "ls -A /efs") == ""
+    assert "kept" not in terminal.phalanx("down", "--yes").stdout, "an empty directory is no data"
+    assert not list((terminal.state / "local").glob("efs/*"))
 
 
 def test_a_cluster_whose_local_cloud_was_killed_is_gone_and_says_so(terminal):

@@ -76,6 +76,7 @@ class FakeCloud:
     deleted_groups: list[str] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
     progress: dict[str, str] = field(default_factory=dict)
+    deleted_file_systems: list[str] = field(default_factory=list)
     stopped: int = 0
     made: int = 0
 
@@ -143,6 +144,12 @@ class FakeCloud:
 
     def boot_logs(self, log_group):
         return self.logs
+
+    def delete_file_system(self, file_system):
+        self.deleted_file_systems.append(file_system)
+
+    def file_system_place(self, file_system):
+        return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"
 
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)

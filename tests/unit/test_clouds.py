@@ -139,6 +139,10 @@ def test_facts_are_read_from_what_ec2_says():
         "GpuInfo": {"Gpus": [{"Count": 4}]},
         "NetworkInfo": {"MaximumNetworkCards": 1},
     }
+    tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
+    free = {"FileSystemId": "fs-2", "LifeCycleState": "available", "NumberOfMountTargets": 0, "Tags": tags}
+    free["CreationTime"] = 1
+    mounted = {**free, "FileSystemId": "fs-1", "NumberOfMountTargets": 1, "CreationTime": 2}
     cloud = Scripted(
         {
             ("ec2", "describe_instance_types"): {"InstanceTypes": [described]},
@@ -146,9 +150,11 @@ def test_facts_are_read_from_what_ec2_says():
                 "InstanceTypeOfferings": [{"Location": "us-east-1c"}, {"Location": "us-east-1a"}]
             },
             ("ssm", "get_parameter"): refused("ParameterNotFound"),
+            ("efs", "describe_file_systems"): {"FileSystems": [mounted, free]},
         }
     )
     facts = lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="g5.12xlarge"), "key")
+    assert facts.kept_file_system == "fs-2"
     assert (facts.vcpus, facts.gpus, facts.memory_gib, facts.zones) == (48, 4, 192, ("us-east-1a", "us-east-1c"))
     assert facts.image_parameter_exists is False
 

@@ -50,8 +50,15 @@ def test_two_lines_are_enough(write):
         "ssh_from": "127.0.0.1/32",
         "key_pair": None,
         "node_timeout_s": 600,
+        "file_system": None,
+        "keep": None,
         "boot": None,
     }
+
+
+@pytest.mark.parametrize(("said", "keep"), [("yes", "yes"), ("no", "no"), ("No", "no"), ("'no'", "no"), ("ask", "ask")])
+def test_keep_is_a_word_although_yaml_has_truth_values(write, said, keep):
+    assert load(write(GOOD + f"keep: {said}\n")).keep == keep
 
 
 def test_every_key(write):
@@ -140,6 +147,8 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("ssh_from: home", "ssh_from: 'home' is no network;"),
         ("node_timeout: 600", "node_timeout: must be a time with its unit, is '600'; such as 600s or 600m"),
         ("node_timeout: 10 m", "node_timeout: must be a time with its unit, is '10 m'; such as 90s"),
+        ("keep: maybe", "keep: must be yes, no or ask, is 'maybe'"),
+        ("file_system: fs-xyz", "file_system: must be the id of an EFS file system, is 'fs-xyz'"),
         ("node_timeout: 0s", "node_timeout: must be from 1s to 45m, is 0s; the stack itself"),
         ("node_timeout: 2h", "node_timeout: must be from 1s to 45m, is 7200s;"),
         ("node_timeout: yes", "node_timeout: must be a time with its unit, is yes, which YAML reads as true;"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import HEAD_FAILED, FakeCloud
+from fake_cloud import HEAD_FAILED, READY, FakeCloud, event
 
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError
+from phalanx.remote import Completed, ConnectionLost, Remote
 from phalanx.take_down import TakeDown
 
 
@@ -50,6 +51,65 @@ def test_a_deletion_that_nobody_watched_to_its_end_is_brought_to_it(state):
     assert cloud.deleted_groups == ["physical-LogGroup"]
     assert cloud.left == []
     assert not (state / "clusters/demo").exists()
+
+
+FILES = [*READY[:5], event(7, "FileSystem", "CREATE_COMPLETE", "AWS::EFS::FileSystem"), READY[5]]
+
+
+@pytest.fixture
+def with_data(monkeypatch):
+    """A cluster whose shared directory is looked at; give what the look finds, and what the file says of `keep`."""
+
+    def make(listing: bytes, **spec: str | None) -> FakeCloud:
+        cloud = FakeCloud()
+        stack_id = cloud.put("demo", "CREATE_COMPLETE", script=FILES)
+        record = Cluster("demo", "local", "us-east-1", stack_id, "54.0.0.1", "/efs", spec=spec).save()
+        record.ssh_config.touch()
+        monkeypatch.setattr(Remote, "run", lambda *_, **__: Completed(0, listing, b""))
+        return cloud
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("listing", "spec", "answer", "deleted"),
+    [
+        (b"", {}, False, True),
+        (b"./data/a\n", {}, False, False),
+        (b"./data/a\n", {}, True, True),
+        (b"./data/a\n", {"keep": "no"}, False, True),
+        (b"", {"keep": "yes"}, True, False),
+    ],
+)
+def test_data_goes_only_when_there_is_none_or_somebody_said_so(with_data, listing, spec, answer, deleted):
+    cloud = with_data(listing, **spec)
+    asked: list[str] = []
+    take_down = TakeDown(cloud, "demo", wanted=lambda contents: asked.append(contents) or answer)
+    list(take_down.steps())
+    assert cloud.deleted_file_systems == (["physical-FileSystem"] if deleted else [])
+    assert (take_down.kept is None) == deleted
+    assert asked == (["1 files in /efs, such as data/a"] if listing and not spec else [])
+
+
+def test_what_the_user_says_now_counts_more_than_the_file(with_data):
+    cloud = with_data(b"./a\n", keep="no")
+    take_down = TakeDown(cloud, "demo", keep="yes")
+    list(take_down.steps())
+    assert (cloud.deleted_file_systems, take_down.kept.file_system) == ([], "physical-FileSystem")
+
+
+def test_data_that_nobody_can_look_at_is_kept(with_data, monkeypatch):
+    cloud = with_data(b"")
+    monkeypatch.setattr(Remote, "run", lambda *_, **__: (_ for _ in ()).throw(ConnectionLost("no way", "")))
+    list(TakeDown(cloud, "demo").steps())
+    assert cloud.deleted_file_systems == []
+
+
+def test_a_creation_that_never_ended_leaves_nothing():
+    cloud = FakeCloud()
+    cloud.put("demo", "CREATE_IN_PROGRESS", script=FILES[:6])
+    list(TakeDown(cloud, "demo").steps())
+    assert cloud.deleted_file_systems == ["physical-FileSystem"]
 
 
 def test_a_stack_of_somebody_else_is_not_touched():

@@ -116,8 +116,24 @@ def test_parameters_have_the_plans_defaults(document):
         "Zone": "us-east-1a",
         "Slots": 0,
         "SharedDirectory": "/efs",
+        "FileSystemId": "",
         "NodeTimeout": 600,
     }
+
+
+def test_the_data_outlives_the_stack_unless_it_was_said_otherwise(document):
+    assert document["Resources"]["FileSystem"]["DeletionPolicy"] == "RetainExceptOnCreate"
+    gone = json.loads(synthesize(plan(keep="no")))["Resources"]["FileSystem"]
+    assert gone["DeletionPolicy"] == "Delete"
+
+
+def test_a_file_system_that_is_there_takes_the_place_of_a_new_one():
+    made = json.loads(synthesize(plan(file_system="fs-0123abcd")))
+    assert made["Parameters"]["FileSystemId"]["Default"] == "fs-0123abcd"
+    assert made["Resources"]["FileSystem"]["Condition"] == "MakesFileSystem"
+    chosen = {"Fn::If": ["MakesFileSystem", {"Ref": "FileSystem"}, {"Ref": "FileSystemId"}]}
+    assert made["Resources"]["MountTarget"]["Properties"]["FileSystemId"] == chosen
+    assert plan(replace(FACTS, kept_file_system="fs-4567abcd")).parameters()["FileSystemId"] == "fs-4567abcd"
 
 
 def test_the_console_shows_every_parameter_in_a_group(document):

@@ -15,38 +15,61 @@ from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debu
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
-    from phalanx.cli.progress import Watch
+    from phalanx.take_down import Kept, TakeDown
 
 
 @click.command("down")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask: what would be asked about is kept.")
+@click.option(
+    "--keep",
+    type=click.Choice(("yes", "no", "ask")),
+    help="Whether to keep the shared directory; default: as the file says.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
-def command(name: str | None, file: Path | None, yes: bool, as_json: bool) -> int:
-    """Delete the cluster, the data in its shared directory included, wait, and prove that nothing is left.
+def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as_json: bool) -> int:
+    """Delete the cluster, wait, and prove that nothing is left.
+
+    What is in the shared directory is deleted when it is empty, when `keep: no` says so, or when you say so here.
 
     \b
     Examples:
       phalanx down
       phalanx down -c demo --yes
+      phalanx down --keep no
     """
     found = _where(name, file)
     if found is None:
-        return _report("", False, 0.0, as_json)
+        return _report("", None, 0.0, as_json)
     wanted, cloud, region = found
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete cluster {wanted} ({cloud}) and all data on it?", abort=True, err=True)
+    asks = not yes and sys.stdin.isatty()
+    if asks:
+        click.confirm(f"Delete cluster {wanted} ({cloud})?", abort=True, err=True)
     started_s = time.monotonic()
+    take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks)
     from phalanx.cli.progress import Watch
 
     with Watch(f"deleting cluster {wanted}", started_s) as watch:
         try:
-            existed = _take_down(watch, wanted, cloud, region)
+            watch.follow(take_down.steps() if take_down else ())
         except KeyboardInterrupt:
             note(f"interrupted; the deletion of {wanted} goes on. `phalanx down` follows it again.")
             return 130
-    return _report(wanted, existed, watch.elapsed_s, as_json)
+    return _report(wanted, take_down, watch.elapsed_s, as_json)
+
+
+def _keep_now(name: str, file: Path | None) -> str | None:
+    """`keep` as the cluster's file says it now: a change of mind needs no new cluster."""
+    from phalanx.errors import SpecError
+    from phalanx.spec import load
+
+    path = file or Path(DEFAULT_FILE)
+    try:
+        spec = load(path) if path.exists() else None
+    except SpecError:
+        return None
+    return spec.keep if spec and spec.name == name else None
 
 
 def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
@@ -74,25 +97,37 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
     return spec.name, spec.cloud, spec.region
 
 
-def _take_down(watch: Watch, name: str, cloud: str, region: str) -> bool:
-    """Whether there was anything to delete."""
+def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> TakeDown | None:
+    """All decided; None when there can't be anything to delete."""
     from phalanx.clouds import endpoint
     from phalanx.take_down import TakeDown, forget
 
-    take_down = TakeDown(clouds.get(cloud, region), name)
+    def wanted(contents: str) -> bool:
+        return asks and click.confirm(f"It holds {contents}. Delete that too?", default=False, err=True)
+
     try:
-        watch.follow(take_down.steps())
+        return TakeDown(clouds.get(cloud, region), name, keep, wanted)
     except endpoint.NotRunning:
         # All that it held went with its processes; only this machine's record can be left.
         forget(name)
-    return take_down.found
+        return None
 
 
-def _report(name: str, existed: bool, took_s: float, as_json: bool) -> int:
+def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> int:
+    existed, kept = (done.found, done.kept) if done else (False, None)
     if as_json:
-        print_json({"cluster": name or None, "existed": existed, "left": [], "took_s": round(took_s, 3)})
+        facts = {"cluster": name or None, "existed": existed, "left": [], "kept": _kept_as_json(kept)}
+        print_json({**facts, "took_s": round(took_s, 3)})
     elif existed:
-        say(f"Cluster {name} is deleted; nothing of it is left (checked in {duration(took_s)}).")
+        rest = "nothing else of it is left" if kept else "nothing of it is left"
+        say(f"Cluster {name} is deleted; {rest} (checked in {duration(took_s)}).")
     else:
         say("Nothing to do: there is no such cluster." if name else "Nothing to do: no cluster is known here.")
+    if kept and not as_json:
+        say(f"  kept     its shared directory, {kept.file_system}: {kept.place}")
+        say(f"           `phalanx up` of {name} goes on with it; `{kept.delete}` deletes it.")
     return 0
+
+
+def _kept_as_json(kept: Kept | None) -> list[dict[str, str]]:
+    return [{"file_system": kept.file_system, "place": kept.place, "delete": kept.delete}] if kept else []

@@ -48,6 +48,29 @@ def stop(force: bool) -> None:
     say("The local cloud has stopped." if stopped else "The local cloud is not running.")
 
 
+@command.command("delete")
+@click.argument("file_system", metavar="FS")
+@debug_option
+def delete(file_system: str) -> None:
+    """Delete a shared directory that `down` has kept, with all data in it. It can't be brought back.
+
+    \b
+    Examples:
+      phalanx local delete fs-1234abcd
+    """
+    from phalanx import clouds
+    from phalanx.clouds import endpoint, file_systems
+
+    region = file_systems.region_of(endpoint.state(), file_system)
+    endpoint.begin()
+    cloud = clouds.get("local", region)
+    try:
+        cloud.delete_file_system(file_system)
+    finally:
+        cloud.stop_if_idle()
+    say(f"{file_system} is deleted.")
+
+
 def _print(answer: dict[str, Any]) -> None:
     separated = "accounts separated" if answer["accounts_separated"] else "accounts NOT separated: every user is uid 0"
     say(f"running   {answer['url']}, process {answer['pid']}")

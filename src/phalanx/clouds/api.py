@@ -163,6 +163,12 @@ class ApiCloud(ABC):
         streams = self.call("logs", "describe_log_streams", logGroupName=log_group, limit=50)["logStreams"]
         return {stream["logStreamName"]: self._boot_log(log_group, stream["logStreamName"]) for stream in streams}
 
+    def delete_file_system(self, file_system: str) -> None:
+        self.exists("efs", "delete_file_system", FileSystemId=file_system)
+
+    @abstractmethod
+    def file_system_place(self, file_system: str) -> tuple[str, str]: ...
+
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)
 

@@ -27,6 +27,10 @@ class AwsCloud(ApiCloud):
         """Workers have no public address: through the head."""
         return SshRoute(worker_options=("ProxyJump=deeplearning-master",))
 
+    def file_system_place(self, file_system: str) -> tuple[str, str]:
+        words = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"
+        return f"EFS in {self.region}", words
+
     def accounts_separated(self) -> bool:
         return True
 

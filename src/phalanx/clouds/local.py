@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
 from phalanx.cloud import SshRoute
-from phalanx.clouds import endpoint
+from phalanx.clouds import endpoint, file_systems
 from phalanx.clouds.api import ApiCloud
+from phalanx.cluster import state_directory
 from phalanx.errors import CloudError, LocalCloudError
 
 if TYPE_CHECKING:
@@ -71,10 +74,17 @@ class LocalCloud(ApiCloud):
         from phalanx.plan import offline_facts
 
         known = offline_facts(spec, ssh_public_key)
-        if known is not None:
-            return known
+        if known is not None and not spec.file_system:
+            return replace(known, kept_file_system=file_systems.kept_beside(self._directory, spec.name, spec.region))
         endpoint.begin()
         return super().facts(spec, ssh_public_key)
+
+    @property
+    def _directory(self) -> Path:
+        return state_directory() / "local"
+
+    def file_system_place(self, file_system: str) -> tuple[str, str]:
+        return str(self._directory / "efs" / file_system), f"phalanx local delete {file_system}"
 
     def accounts_separated(self) -> bool:
         return self.endpoint.accounts_separated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from phalanx.clouds import file_systems
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import Facts, image_parameter, unknown_type_hint
 from phalanx.spec import ClusterSpec
@@ -19,6 +20,8 @@ class Api(Protocol):
 
 def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     """Sizes and zones of the type, and whether the image parameter exists."""
+    if spec.file_system:
+        file_systems.require_usable(api, spec.file_system)
     described = _describe_type(api, spec.type)
     gpus = sum(gpu["Count"] for gpu in described.get("GpuInfo", {}).get("Gpus", []))
     architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
@@ -30,6 +33,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         gpus=gpus,
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
         architecture=architecture,
+        kept_file_system="" if spec.file_system else file_systems.kept(api, spec.name),
         image_parameter_exists=_parameter_exists(api, image_parameter(spec, gpus, architecture)),
         ssh_public_key=ssh_public_key,
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),

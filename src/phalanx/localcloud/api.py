@@ -15,6 +15,7 @@ from werkzeug.wrappers import Response
 from phalanx.localcloud import (
     autoscaling,
     ec2,
+    file_systems,
     functions,
     iam,
     moto_setup,
@@ -40,7 +41,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One for the process, as moto's backends are.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # In this order: each stands on the ones before.
-PARTS = (ec2, functions, notifications, autoscaling, iam)
+PARTS = (file_systems, ec2, functions, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -156,6 +155,8 @@ def _write_endpoint(daemon: Daemon, url: str, key_id: str, secret: str) -> None:
 
 
 def _end(daemon: Daemon, context: Context, engine: Engine) -> None:
+    from phalanx.localcloud import file_systems
+
     (daemon.state / ENDPOINT_FILE).unlink(missing_ok=True)
     left = [stack.name for stack in engine.stacks if not stack.gone]
     if left:
@@ -163,4 +164,4 @@ def _end(daemon: Daemon, context: Context, engine: Engine) -> None:
     context.stop()
     for node in context.runner.nodes():
         context.runner.kill(node.instance_id)
-    shutil.rmtree(daemon.state / "efs", ignore_errors=True)
+    file_systems.sweep(daemon.state)

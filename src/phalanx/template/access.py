@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan import Plan
-from phalanx.template.names import CLUSTER_TAG, arn, cluster_tag, tags
+from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, arn, cluster_tag, tags
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
@@ -155,7 +155,12 @@ def _membership_of_worker() -> list[dict[str, Any]]:
 
 def _every_node() -> list[dict[str, Any]]:
     mounts = ("ClientMount", "ClientWrite", "ClientRootAccess")
-    return [_allow([f"elasticfilesystem:{action}" for action in mounts], GetAtt("FileSystem", "Arn")), _logs()]
+    return [_allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()), _logs()]
+
+
+def _file_system() -> Sub:
+    named = arn("elasticfilesystem", "file-system/${Id}").data["Fn::Sub"]
+    return Sub(named, Id=FILE_SYSTEM)
 
 
 def _logs() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from troposphere import FindInMap, GetAtt, If, NoValue, Ref, Template, autoscali
 from phalanx.plan import Plan
 from phalanx.spec_checks import packed_boot
 from phalanx.template import userdata
-from phalanx.template.names import CLUSTER_TAG, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
+from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
 from phalanx.template.rendezvous import HEAD_NEEDS, WORKERS_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
@@ -129,7 +129,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots"),
         "shared": Ref("SharedDirectory"),
-        "file_system": Ref("FileSystem"),
+        "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "boot": boot,

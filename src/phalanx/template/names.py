@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from troposphere import Ref, Sub, Tags
+from troposphere import If, Ref, Sub, Tags
 
 CLUSTER_TAG = "phalanx:cluster"
 """Every resource that can be tagged carries it, so that what is left of a cluster can be found."""
@@ -15,7 +15,11 @@ WORKERS_GROUP = Sub("${AWS::StackName}-workers")
 
 GOES_WITH_THE_STACK: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
 """Said aloud for what holds data: nothing of a cluster is left by `phalanx down`."""
+STAYS_ONCE_MADE: dict[str, Any] = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+"""`phalanx down` decides what becomes of it; a creation that fails takes it along (docs/aws-behaviour.md 1.18)."""
 STAYS: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+
+FILE_SYSTEM = If("MakesFileSystem", Ref("FileSystem"), Ref("FileSystemId"))
 
 
 def tags(name: str = "") -> Tags:

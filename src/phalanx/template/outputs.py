@@ -7,6 +7,7 @@ from typing import Any
 from troposphere import GetAtt, If, Join, Output, Ref, Select, Split, Sub, Template
 
 from phalanx.plan import Plan
+from phalanx.template.names import FILE_SYSTEM
 from phalanx.template.rendezvous import condition_name
 from phalanx.template.userdata import AGENT_VERSION
 
@@ -28,7 +29,7 @@ def _for_tools() -> dict[str, tuple[Any, str]]:
     return {
         "RosterTable": (Ref("RosterTable"), "DynamoDB table with the members"),
         "HeadQueue": (Ref("HeadQueue"), "Queue that nodes write to"),
-        "SharedFileSystem": (Ref("FileSystem"), "EFS file system behind the shared directory"),
+        "SharedFileSystem": (FILE_SYSTEM, "EFS file system behind the shared directory"),
         "LogGroup": (Ref("LogGroup"), "Boot logs, a stream per node; it stays when the stack is deleted"),
         "HeadGroup": (Ref("HeadGroup"), "Auto Scaling group of the head"),
         "WorkersGroup": (Ref("WorkersGroup"), "Auto Scaling group of the workers"),

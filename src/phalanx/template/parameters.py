@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan import Plan
-from phalanx.spec_checks import LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.spec_checks import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 
 # Texts that end up in user data must not hold what could end a line or a quotation there.
 _PUBLIC_KEY = (
@@ -18,7 +18,7 @@ _NETWORK = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
 _GROUPS = (
     ("Cluster", ("Nodes", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
-    ("Jobs and boot", ("Slots", "SharedDirectory", "NodeTimeout")),
+    ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
 )
 _LABELS = {
     "Nodes": "Nodes, the head included",
@@ -32,6 +32,7 @@ _LABELS = {
     "SshPublicKey": "ssh public key",
     "Slots": "Processes per node",
     "SharedDirectory": "Shared directory",
+    "FileSystemId": "EFS file system that is there already",
     "NodeTimeout": "Seconds that a node may take to answer",
 }
 
@@ -39,6 +40,7 @@ _LABELS = {
 def add_to(template: Template, plan: Plan) -> None:
     for name, settings in (_sizes(plan) | _places(plan) | _access(plan) | _jobs(plan)).items():
         template.add_parameter(Parameter(name, **settings))
+    template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
     template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
@@ -115,6 +117,9 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             ),
             "MaxLength": 128,
         },
+        "FileSystemId": _text(
+            plan.spec.file_system or "", "Without mount targets. Empty: one is made.", f"^$|^{FILE_SYSTEM}$"
+        ),
         "NodeTimeout": _number(
             plan.spec.node_timeout_s,
             1,

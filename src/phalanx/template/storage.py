@@ -5,19 +5,24 @@ from __future__ import annotations
 from troposphere import GetAtt, Ref, Template, efs, logs
 
 from phalanx.plan import Plan
-from phalanx.template.names import GOES_WITH_THE_STACK, STAYS, cluster_tag, tags
+from phalanx.template.names import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, tags
 
 LOG_RETENTION_DAYS = 14
 
 
-def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
-    for resource in (_file_system(), _mount_target(), _log_group()):
+def add_to(template: Template, plan: Plan) -> None:
+    for resource in (_file_system(plan), _mount_target(), _log_group()):
         template.add_resource(resource)
 
 
-def _file_system() -> efs.FileSystem:
+def _file_system(plan: Plan) -> efs.FileSystem:
     return efs.FileSystem(
-        "FileSystem", Encrypted=True, PerformanceMode="generalPurpose", FileSystemTags=tags(), **GOES_WITH_THE_STACK
+        "FileSystem",
+        Condition="MakesFileSystem",
+        Encrypted=True,
+        PerformanceMode="generalPurpose",
+        FileSystemTags=tags(),
+        **(GOES_WITH_THE_STACK if plan.spec.keep == "no" else STAYS_ONCE_MADE),
     )
 
 
@@ -25,7 +30,7 @@ def _mount_target() -> efs.MountTarget:
     """One is enough: all nodes are in its zone (docs/aws-behaviour.md 4.5, 4.6)."""
     return efs.MountTarget(
         "MountTarget",
-        FileSystemId=Ref("FileSystem"),
+        FileSystemId=FILE_SYSTEM,
         SubnetId=Ref("PrivateSubnet"),
         SecurityGroups=[GetAtt("StorageSecurityGroup", "GroupId")],
     )

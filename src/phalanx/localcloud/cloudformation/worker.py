@@ -161,6 +161,7 @@ class Worker:
             resource.properties,
             tags,
             lambda error: self.post(self._settled, name, attempt, error),
+            resource.declared.deletion_policy in RETAINED,
         )
 
     def _settled(self, name: str, attempt: object, error: str | None) -> None:

@@ -27,7 +27,7 @@ class Request:
     """What a resource type gets to work with.
 
     `properties` are resolved. `settled(error)` ends a pending creation or deletion, from any thread:
-    None when it worked, else the reason. `tags` are the stack's, AWS's own included.
+    None when it worked, else the reason. `tags` are the stack's, AWS's own included. `stays`: without its stack, too.
     """
 
     context: Context
@@ -38,6 +38,7 @@ class Request:
     properties: Mapping[str, Any]
     tags: Mapping[str, str]
     settled: Callable[[str | None], None]
+    stays: bool = False
 
     def name(self, key: str, limit: int) -> str:
         """The property `key` if given, else a unique physical name of at most `limit` characters."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 from moto.dynamodb.models import dynamodb_backends
 from moto.efs.models import efs_backends
 from moto.logs.models import logs_backends
 
+from phalanx.localcloud import file_systems
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.network import truth
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
@@ -19,15 +18,9 @@ def _efs(request: Request) -> Any:
     return efs_backends[request.context.account][request.region]
 
 
-def file_system_directory(state: Path, file_system_id: str) -> Path:
-    """Where the data of a file system lies on this machine."""
-    return state / "efs" / file_system_id
-
-
 def _delete_file_system(request: Request, physical_id: str) -> None:
     if physical_id in _efs(request).file_systems_by_id:
         _efs(request).delete_file_system(physical_id)
-    shutil.rmtree(file_system_directory(request.context.state, physical_id), ignore_errors=True)
 
 
 @resource("AWS::EFS::FileSystem", _delete_file_system, "Arn FileSystemId")
@@ -44,7 +37,8 @@ def _file_system(request: Request) -> Made:
         backup=properties.get("BackupPolicy", {}).get("Status") == "ENABLED",
         tags=request.tag_list("FileSystemTags"),
     )
-    file_system_directory(request.context.state, made.file_system_id).mkdir(parents=True, mode=0o755)
+    if not request.stays:
+        file_systems.goes_with_its_stack(request.context.state, made.file_system_id)
     return Made(made.file_system_id, {"Arn": made.file_system_arn, "FileSystemId": made.file_system_id})
 
 

@@ -1,0 +1,71 @@
+"""EFS file systems that a cluster's stack did not make: brought by the user, or kept by an earlier `down`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from phalanx.cloud import CLUSTER_TAG
+from phalanx.errors import LocalCloudError, SpecError
+
+
+class Api(Protocol):
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+def kept(api: Api, cluster: str) -> str:
+    """The newest file system with the cluster's tag that is free; "" without one. Only asked when there is no stack."""
+    tag = {"Key": CLUSTER_TAG, "Value": cluster}
+    found = [f for f in _all(api) if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"]
+    free = [f for f in found if not f["NumberOfMountTargets"]]
+    return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
+
+
+def require_usable(api: Api, file_system: str) -> None:
+    """Raise SpecError unless it exists and is mounted nowhere: EFS serves one VPC at a time, and each cluster has its
+    own (docs/aws-behaviour.md 4.6)."""
+    answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
+    if not answer or not answer["FileSystems"]:
+        raise SpecError(
+            f"file_system: {file_system} does not exist in {api.region}", "Remove the line to have one made."
+        )
+    targets = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
+    if targets:
+        raise SpecError(
+            f"file_system: {file_system} has a mount target in {targets[0].get('VpcId', 'a VPC')}",
+            "EFS serves one VPC at a time, and a cluster has its own: delete them, or `down` the other cluster.",
+        )
+
+
+def kept_beside(directory: Path, cluster: str, region: str) -> str:
+    """The same of a local cloud that need not run: it writes down what is to outlive it; `directory` is its own."""
+    newest_first = sorted(directory.glob("efs/fs-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest_first:
+        note = json.loads(path.read_text())
+        if note["region"] == region and {"Key": CLUSTER_TAG, "Value": cluster} in note["tags"]:
+            return path.stem
+    return ""
+
+
+def region_of(directory: Path, file_system: str) -> str:
+    """The region that a file system of a local cloud says it is in. Raises LocalCloudError when it is not there."""
+    notes = {path.stem: path for path in directory.glob("efs/fs-*.json")}
+    if file_system not in notes:
+        kept = f"These are: {', '.join(sorted(notes))}." if notes else "None is."
+        raise LocalCloudError(f"no file system '{file_system}' is kept here", kept)
+    return json.loads(notes[file_system].read_text())["region"]
+
+
+def _all(api: Api) -> Iterator[dict[str, Any]]:
+    marker: dict[str, str] = {}
+    while True:
+        answer = api.call("efs", "describe_file_systems", **marker)
+        yield from answer["FileSystems"]
+        if not answer.get("NextMarker"):
+            return
+        marker = {"Marker": answer["NextMarker"]}

@@ -1,0 +1,85 @@
+"""File systems of the local cloud: a directory each, and a note beside it when it is to outlive the local cloud."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from moto.efs.models import EFSBackend, FileSystem, efs_backends
+
+from phalanx.localcloud.context import Context
+
+PATCHED = ("moto.efs.models.EFSBackend.create_file_system", "moto.efs.models.EFSBackend.delete_file_system")
+_create, _delete = EFSBackend.create_file_system, EFSBackend.delete_file_system
+
+
+def directory(state: Path, file_system_id: str) -> Path:
+    """Where the data of a file system lies on this machine."""
+    return state / "efs" / file_system_id
+
+
+def goes_with_its_stack(state: Path, file_system_id: str) -> None:
+    """Let a file system end with the local cloud, if its stack has not ended it before."""
+    _note(state, file_system_id).unlink(missing_ok=True)
+
+
+def sweep(state: Path) -> None:
+    """Remove the data of every file system that was not to outlive the local cloud."""
+    shelf = state / "efs"
+    for path in shelf.iterdir() if shelf.is_dir() else ():
+        if path.is_dir() and not _note(state, path.name).exists():
+            shutil.rmtree(path, ignore_errors=True)
+    if shelf.is_dir() and not any(shelf.iterdir()):
+        shelf.rmdir()
+
+
+def install(context: Context) -> None:
+    """Give every file system of moto's its directory, and bring those back that an earlier local cloud left."""
+
+    def create_file_system(self: EFSBackend, creation_token: str, *args: Any, **kwargs: Any) -> FileSystem:
+        made = _create(self, creation_token, *args, **kwargs)
+        directory(context.state, made.file_system_id).mkdir(parents=True, mode=0o755)
+        tags = self.tagging_service.convert_dict_to_tags_input(
+            self.tagging_service.get_tag_dict_for_resource(made.file_system_id)
+        )
+        kept = {"region": self.region_name, "token": creation_token, "encrypted": made.encrypted, "tags": tags}
+        _note(context.state, made.file_system_id).write_text(json.dumps(kept))
+        return made
+
+    def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
+        _delete(self, file_system_id)
+        _note(context.state, file_system_id).unlink(missing_ok=True)
+        shutil.rmtree(directory(context.state, file_system_id), ignore_errors=True)
+
+    setattr(EFSBackend, "create_file_system", create_file_system)  # noqa: B010 (pyright knows the original's type)
+    setattr(EFSBackend, "delete_file_system", delete_file_system)  # noqa: B010
+    sweep(context.state)
+    for note in sorted((context.state / "efs").glob("*.json")):
+        _bring_back(context, note.stem, json.loads(note.read_text()))
+
+
+def _note(state: Path, file_system_id: str) -> Path:
+    return state / "efs" / f"{file_system_id}.json"
+
+
+def _bring_back(context: Context, file_system_id: str, kept: dict[str, Any]) -> None:
+    backend = efs_backends[context.account][kept["region"]]
+    made: Any = FileSystem(
+        context.account,
+        kept["region"],
+        kept["token"],
+        file_system_id,
+        context=backend,
+        performance_mode="generalPurpose",
+        encrypted=kept["encrypted"],
+        kms_key_id="",
+        throughput_mode="bursting",
+        provisioned_throughput_in_mibps=0,
+        availability_zone_name="",
+        backup=False,
+    )
+    backend.file_systems_by_id[file_system_id] = made
+    backend.tagging_service.tag_resource(file_system_id, kept["tags"])
+    backend.creation_tokens.add(kept["token"])
