@@ -6,6 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from phalanx.node.process import RUNNER
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import SILENT_S, Contact
 from phalanx.node.runner.loop import Loop, Sender
@@ -13,6 +14,8 @@ from phalanx.node.runner.system import spawn
 
 if TYPE_CHECKING:
     from typing import Any, Optional, Tuple
+
+    from phalanx.node.process import JobDescription
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
@@ -56,6 +59,12 @@ def spawned(argv: Tuple[str, ...]) -> Line:
     for fd in (in_read, out_write, err_write):
         os.close(fd)
     return Line(in_write, out_read, err_read, lambda: os.kill(pid, signal.SIGKILL))
+
+
+def log_in(job: JobDescription, node: str, is_head: bool) -> Line:
+    """The line to a starter over ssh, or on the head itself without."""
+    words = ["starter", job.id, job.work, *(["--head"] if is_head else [])]
+    return spawned(command_on(node, is_head, os.path.join(job.directory, RUNNER), *words))
 
 
 class Channel:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import _thread
 import json
-import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RUNNER, JobDescription, Process
+from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
 from phalanx.node.runner import frames
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
-from phalanx.node.runner.channel import Channel, Line, answer_over, command_on, spawned
+from phalanx.node.runner.channel import Channel, Line, answer_over, log_in
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
 from phalanx.node.runner.membership import Patience
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome, daemon_failure
@@ -60,8 +59,7 @@ class Conductor:
         self._roster = roster
         self._processes = list(processes)
         self._on_begin = on_begin
-        self._dial = dial or self._log_in
-        self._can_dial_again = dial is None
+        self._dial = dial or (lambda node: log_in(job, node, self._is_head(node)))
         self._ranks: Counter[str] = Counter()
         for process in processes:
             self._ranks.update(process.ranks)
@@ -74,7 +72,7 @@ class Conductor:
         self._agents: Dict[int, int] = {}
         self._channels: Dict[str, Channel] = {}
         self._inquiries: Dict[str, Inquiry] = {}  # about nodes that were lost
-        self._patience = Patience(roster)
+        self._patience = Patience(roster, can_dial_again=dial is None)
         self._problems: Dict[str, List[str]] = {}  # what is missing → on which nodes
         self._refusal = 0
         self._engines_told = False
@@ -113,11 +111,6 @@ class Conductor:
             for channel in list(self._channels.values()):
                 channel.beat()
 
-    def _log_in(self, node: str) -> Line:
-        is_head = node == self._roster.head.name
-        words = ["starter", self._job.id, self._job.work, *(["--head"] if is_head else [])]
-        return spawned(command_on(node, is_head, os.path.join(self._job.directory, RUNNER), *words))
-
     def _open(self, node: str) -> None:
         channel = Channel(self._stage.loop, node, self._dial(node), self._on_frame, self._lose)
         channel.send(frames.pack_json(frames.CHECK, self._needs(node)))
@@ -142,7 +135,7 @@ class Conductor:
     def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
         node, number = member.node, self._add(member)
         own = {**self._job.env, **self._job.secrets, **env}
-        if node == self._roster.head.name:
+        if self._is_head(node):
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self._ranks[node], "harmless": harmless}
         self._channels[node].send(frames.pack_json(frames.SPAWN, body, number))
@@ -213,8 +206,7 @@ class Conductor:
 
     def _lose(self, channel: Channel) -> None:
         """A starter's channel has closed, or is silent."""
-        can_wait = self._can_dial_again and self._phase == self._check and not channel.checked
-        if can_wait and self._patience.has_for(channel.node):
+        if self._phase == self._check and not channel.checked and self._patience.has_for(channel.node):
             self._stage.on_wait(f"{channel.node}: {channel.error}")
             return
         if channel.report is None:
@@ -235,8 +227,7 @@ class Conductor:
         # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
         from phalanx.node.runner.settle import Inquiry
 
-        is_head = node == self._roster.head.name
-        self._inquiries[node] = Inquiry(self._job.directory, self._job.id, node, is_head)
+        self._inquiries[node] = Inquiry(self._job.directory, self._job.id, node, self._is_head(node))
 
     def _witness(self, node: str) -> Optional[int]:
         """Whose last lines tell most about the end of this node."""
@@ -251,6 +242,9 @@ class Conductor:
             self._live.discard(number)
             if number in self._agents:
                 answer(self._agents.pop(number), REFUSED)
+
+    def _is_head(self, node: str) -> bool:
+        return node == self._roster.head.name
 
     def _live_on(self, node: str) -> List[int]:
         return [number for number in self._live if self._members[number].node == node]

@@ -27,7 +27,8 @@ def read_roster() -> Roster:
 class Patience:
     """Which nodes of an attempt are worth another try before any process of it was started."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, can_dial_again: bool = True) -> None:
+        self._can_dial_again = can_dial_again
         self._ids = {node.name: node.instance_id for node in roster.nodes}
         self._due_at: Dict[str, float] = {}
 
@@ -35,7 +36,7 @@ class Patience:
         """The node can't be reached: shall it be tried again? Not when the roster has given it up, or is long known."""
         found = read_roster().find(node)
         is_fresh = time.time() - os.stat(roster_path()).st_mtime < _SETTLES_WITHIN_S
-        if not is_fresh or found is None or found.instance_id != self._ids[node]:
+        if not self._can_dial_again or not is_fresh or found is None or found.instance_id != self._ids[node]:
             return False
         self._due_at[node] = time.monotonic() + _AGAIN_AFTER_S
         return True
