@@ -12,17 +12,17 @@ from pathlib import Path
 
 from benchmarks.measure import PHALANX, descendants, environment, seconds
 
-SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\nkeep: no\n"
+SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\nslots: {slots}\nkeep: no\n"
 
 
 class BenchCluster:
     """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
 
-    def __init__(self, root: Path, nodes: int = 4) -> None:
+    def __init__(self, root: Path, nodes: int = 4, slots: int = 2) -> None:
         # Apart, because the project is the code that every `run` sends.
         self.directory, self.state = root / "project", root / "state"
         self.directory.mkdir()
-        (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes))
+        (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes, slots=slots))
 
     def phalanx(self, *arguments: str) -> float:
         return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
@@ -36,13 +36,33 @@ class BenchCluster:
     def down(self) -> float:
         return self.phalanx("down", "--yes")
 
-    def on_head(self, command: str) -> str:
+    def on_head(self, command: str, timeout_s: float = 60) -> str:
         argv = [PHALANX, "ssh", "head", "--", command]
         done = subprocess.run(
-            argv, cwd=self.directory, env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+            argv,
+            cwd=self.directory,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
         )
-        done.check_returncode()
-        return done.stdout.decode()
+        if done.returncode:
+            raise SystemExit(f"on the head: {command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
+    def show(self, output: Path, *arguments: str, timeout_s: float = 150) -> None:
+        """Type a command whose output goes to a file, as to a terminal."""
+        with output.open("wb") as stdout:
+            subprocess.run(
+                [PHALANX, *arguments],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                timeout=timeout_s,
+                check=True,
+            )
 
     def local_cloud_pids(self) -> set[int]:
         endpoint = json.loads((self.state / "local" / "endpoint.json").read_text())
@@ -50,9 +70,9 @@ class BenchCluster:
 
 
 @contextmanager
-def bench_cluster(nodes: int = 4) -> Iterator[BenchCluster]:
+def bench_cluster(nodes: int = 4, slots: int = 2) -> Iterator[BenchCluster]:
     root = Path(tempfile.mkdtemp(prefix="phx-"))
-    cluster = BenchCluster(root, nodes)
+    cluster = BenchCluster(root, nodes, slots)
     try:
         yield cluster
     finally:

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import machine
@@ -140,9 +141,9 @@ def _judge_nodes(cluster: SoakCluster, result: Result, token: str, bystander: st
         result.problems.append("the other job no longer runs")
 
 
-def soak(trials: Sequence[Trial]) -> list[Result]:
-    """Run them on a cluster of their own, and show each as it ends."""
-    results = []
+def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
+    """Run them on a cluster of their own; show each as it ends, and append it to the record."""
+    results: list[Result] = []
     with bench_cluster() as bench:
         cluster = SoakCluster(bench)
         bench.up()
@@ -153,6 +154,9 @@ def soak(trials: Sequence[Trial]) -> list[Result]:
             if breaks and not cluster.heal():
                 results[-1].problems.append("not every node came back within 120 s")
             _show(results[-1])
+            if record:
+                with record.open("a") as file:
+                    file.write(json.dumps(asdict(results[-1])) + "\n")
             if breaks or results[-1].problems:
                 cluster.phalanx("stop", bystander)
                 bystander = cluster.post_bystanders()
@@ -166,6 +170,13 @@ def _show(result: Result) -> None:
     late = f"late at load {result.load:g}" if result.is_late else ""
     verdict = "; ".join([*result.problems, *filter(None, [late])]) or "held"
     print(f"{trial.number:>4}  {trial.launcher:<11}{trial.fault:<14}{trial.node[-1]}  {took:>7}  {verdict}", flush=True)
+
+
+def read(record: Path) -> list[Result]:
+    """What earlier parts of the same trials left there, in their order."""
+    found = [json.loads(line) for line in record.read_text().splitlines()]
+    results = [Result(**{**one, "trial": Trial(**one["trial"])}) for one in found]
+    return sorted(results, key=lambda result: result.trial.number)
 
 
 def write(results: Sequence[Result], seed: int) -> None:
@@ -226,6 +237,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with trial N of the seed's")
+    parser.add_argument("--record", type=Path, help="a file that joins parts (--first, --trials) to one result")
     parser.add_argument("--fault", choices=FAULTS, action="append", help="these alone; nothing is written then")
     parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="these alone; nothing is written then")
     arguments = parser.parse_args()
@@ -233,7 +245,9 @@ def main() -> None:
     trials = plan(arguments.first + arguments.trials, arguments.seed, launchers, faults)[arguments.first :]
     # In the background of a script Ctrl-C is ignored, which the command lines started here would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    results = soak(trials)
+    results = soak(trials, arguments.record)
+    if arguments.record:
+        results = read(arguments.record)
     if not arguments.launcher and not arguments.fault:
         write(results, arguments.seed)
     raise SystemExit(any(result.problems for result in results))

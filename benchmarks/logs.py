@@ -1,0 +1,92 @@
+"""Logs: 16 processes on 4 nodes write 100,000 lines a second; `run` must show every line, and soon after.
+
+Beside it the same under `mpiexec` typed on the head, its output in a file, and `tail -f` over ssh.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.cluster import BenchCluster, bench_cluster
+from benchmarks.measure import Figure, show
+
+NODES, PER_NODE = 4, 4
+RANKS = NODES * PER_NODE
+LINES_PER_S = 100_000
+SECONDS = 10
+EACH = LINES_PER_S * SECONDS // RANKS
+BEHIND_S = 1.0
+
+# Paced, so that it is the rate that is asked for and not what the machine can do; one write for all lines of 10 ms.
+WRITER = f"""import os, time
+rank, rate, each = int(os.environ["OMPI_COMM_WORLD_RANK"]), {LINES_PER_S // RANKS}, {EACH}
+began, written = time.time(), 0
+while written < each:
+    due = min(each, int((time.time() - began) * rate) + 1)
+    text = "".join(f"line {{rank}} {{number}} {{time.time():.3f}}\\n" for number in range(written, due))
+    while text:
+        text = text[os.write(1, text.encode()):]
+    written = due
+    time.sleep(0.01)
+"""
+
+
+class Seen:
+    """What of the lines came into a file: how many are missing, out of order in their rank, and how late the last."""
+
+    def __init__(self, output: Path) -> None:
+        self.last_written_at = 0.0
+        self.out_of_order = 0
+        counts: Counter[str] = Counter()
+        with output.open(errors="replace") as lines:
+            for line in lines:
+                _, found, text = line.rstrip("\n").partition("line ")
+                words = text.split()
+                if not found or len(words) != 3:
+                    continue
+                self.out_of_order += int(words[1]) != counts[words[0]]
+                counts[words[0]] += 1
+                self.last_written_at = max(self.last_written_at, float(words[2]))
+        self.lost = RANKS * EACH - sum(counts.values())
+        self.behind_s = output.stat().st_mtime - self.last_written_at
+
+
+def under_phalanx(cluster: BenchCluster, code: Path) -> Seen:
+    output = code.parent / "phalanx.log"
+    words = ("run", "--launcher", "mpi", "-n", str(RANKS), "-N", str(PER_NODE), "--directory", str(code))
+    cluster.show(output, *words, "--", "python", "writer.py")
+    return Seen(output)
+
+
+def by_hand(cluster: BenchCluster, code: Path) -> Seen:
+    output = code.parent / "mpiexec.log"
+    cluster.phalanx("put", str(code), "writer")
+    command = (
+        f"cd /efs/writer && : > all.log && mpiexec --tag-output -n {RANKS} -N {PER_NODE} python writer.py > all.log &"
+        " sleep 0.1; tail -n +1 -f --pid=$! /efs/writer/all.log; wait"
+    )
+    cluster.show(output, "ssh", "head", "--", command)
+    return Seen(output)
+
+
+def figures() -> Iterator[Figure]:
+    with bench_cluster(NODES, PER_NODE) as cluster:
+        code = cluster.directory / "code"
+        code.mkdir()
+        (code / "writer.py").write_text(WRITER)
+        cluster.up()
+        ours, theirs = under_phalanx(cluster, code), by_hand(cluster, code)
+        cluster.down()
+    rate = f"{LINES_PER_S:,} lines/s from {RANKS} processes"
+    yield Figure(f"{rate} for {SECONDS} s: lines lost", (ours.lost,), unit="", reach=0)
+    yield Figure("  of them out of their order in a rank", (ours.out_of_order,), unit="", reach=0)
+    yield Figure("  last line shown after it was written", (ours.behind_s,), reach=BEHIND_S)
+    yield Figure("  beside: mpiexec --tag-output and tail -f: lines lost", (theirs.lost,), unit="")
+    yield Figure("  beside: out of their order in a rank", (theirs.out_of_order,), unit="")
+    yield Figure("  beside: last line shown after it was written", (theirs.behind_s,))
+
+
+if __name__ == "__main__":
+    show(list(figures()))
