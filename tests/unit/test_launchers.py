@@ -59,7 +59,7 @@ def test_more_than_there_is_room_for_is_refused_with_the_numbers(launcher, asked
 
 
 def test_an_unknown_launcher_is_refused_with_those_there_are():
-    with pytest.raises(RefusedError, match="mpi, dmlc, torchrun, exec"):
+    with pytest.raises(RefusedError, match="mpi, ray, dmlc, torchrun, exec"):
         load("mpx")
 
 

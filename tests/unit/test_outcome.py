@@ -53,5 +53,5 @@ def test_a_daemon_may_exit_as_its_engine_likes_but_not_be_killed(code, failure):
     ],
 )
 def test_a_line_of_mpiexec_that_would_only_alarm_is_left_out(text, left):
-    [mpiexec] = load("mpi").processes(JobDescription("1", "mpi", ("hostname",), "/efs/1"), roster(2))
+    [mpiexec] = load("mpi").processes(JobDescription("1", "mpi", ("hostname",), "/efs/1"), roster(2, 2))
     assert re.sub(mpiexec.harmless.encode(), b"", text, flags=re.MULTILINE) == (text if left is None else left)

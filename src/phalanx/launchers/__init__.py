@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS = {
     "mpi": "phalanx.launchers.mpi",
+    "ray": "phalanx.launchers.ray",
     "dmlc": "phalanx.launchers.dmlc",
     "torchrun": "phalanx.launchers.torchrun",
     "exec": "phalanx.launchers.plain",

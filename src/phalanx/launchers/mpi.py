@@ -12,6 +12,7 @@ NAME = "mpi"
 SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
 ENGINE = ("mpiexec", "--version")
 OPTIONS: Tuple[str, ...] = ()
+RECIPES: Tuple[str, ...] = ("openmpi", "mpich", "chainermn")
 
 # Where the engines say a process's rank: Open MPI, then MPICH, Intel MPI and MVAPICH.
 _RANK = "OMPI_COMM_WORLD_RANK,PMI_RANK"

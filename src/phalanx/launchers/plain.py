@@ -12,6 +12,7 @@ NAME = "exec"
 SUMMARY = "the plain command on every node, with RANK, WORLD_SIZE and MASTER_ADDR"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ()
+RECIPES: Tuple[str, ...] = ()
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:

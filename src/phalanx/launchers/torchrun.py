@@ -13,6 +13,7 @@ NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
 ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ()
+RECIPES: Tuple[str, ...] = ("torch",)
 
 # What torchrun sets for each rank (torch.distributed.run's documentation).
 _SETS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")

@@ -36,7 +36,8 @@ class JobDescription:
     `nodes_min` and `nodes_max` are set for a job that is to go on with fewer nodes and to grow again; an engine that
     does so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; it says in OPTIONS
     which it takes), `role_env` variables for the processes of one role alone. `hosts` are the only nodes that may be
-    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in.
+    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `token` is
+    a secret of this job's own, for engines that ask one of those who join: it may stand in files alone.
     """
 
     id: str
@@ -49,6 +50,7 @@ class JobDescription:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     master_port: int = 0
+    token: str = field(default="", repr=False)
     first_port: int = FIRST_PORT
     engine: str = ""
     nodes_min: Optional[int] = None
@@ -121,6 +123,7 @@ class Launcher(Protocol):
     SUMMARY: str
     ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
     OPTIONS: Tuple[str, ...]  # names of `phalanx.launchers.options` that it takes
+    RECIPES: Tuple[str, ...]  # that bring its engine
 
     def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
         """Every process to start. Raises RefusedError when the roster can't take the job."""

@@ -60,6 +60,7 @@ class Campaign:
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
         self._port = 0
+        self._token = os.urandom(32).hex()
         self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
         self._port_choices = 0
         self._generation = 0  # of the last attempt's roster
@@ -280,7 +281,7 @@ class Campaign:
         roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self._lost))
         states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
         env = {**self._job["env"], "PHALANX_RESTART": str(len(self._attempts))}
-        found = {"master_port": self._port, "first_port": self._first_port, "engine": engine}
+        found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}
         description = describe({**self._job, "env": env}, self._directory, **found)
         return description, roster, planned(self._launcher, description, roster)
 

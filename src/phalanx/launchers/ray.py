@@ -1,0 +1,86 @@
+"""Ray: a cluster of its own for the time of the job, and the user's command on the head as its driver."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Dict, List, Tuple
+
+from phalanx.launchers.placement import place
+from phalanx.node.process import JobDescription, Process
+from phalanx.node.roster import Node, Roster
+
+NAME = "ray"
+SUMMARY = "a Ray cluster for the time of the job; the command runs once, on the head, as its driver"
+ENGINE: Tuple[str, ...] = ()
+OPTIONS: Tuple[str, ...] = ()
+RECIPES: Tuple[str, ...] = ("ray",)
+
+# Which of the job's ports is whose; Ray's defaults would collide with another job's cluster on the same node.
+_GCS, _AGENT = range(2)
+_DRIVER = "ray_driver.py"
+_TOKEN = "ray-token"
+# How to connect, to add nodes and to stop: phalanx does all that. Warnings and errors have other words. Ray may write a
+# line and its end apart.
+_ADVICE = r"^(?:[-\d]+ [\d:,]+\t(?:INFO|SUCC) .*)?\n?"
+# Ray's own 30 s are few for nodes that begin all at once.
+_START_WITHIN_S = "120"
+
+
+def processes(job: JobDescription, roster: Roster) -> List[Process]:
+    """`ray start` on every node, with as many CPUs as -n and -N (or the slots) say; then the command."""
+    cpus = place(job, roster)
+    nodes = [node for node in roster.nodes if node.name in cpus]
+    address = f"{nodes[0].address}:{job.port(_GCS)}"
+    return [_driver(job, nodes[0], address, len(nodes)), *(_ray(job, node, nodes[0], cpus) for node in nodes)]
+
+
+def _driver(job: JobDescription, head: Node, address: str, nodes: int) -> Process:
+    source = pkgutil.get_data(__package__ or "", _DRIVER) or b""
+    return Process(
+        label="0",
+        node=head.name,
+        argv=("python3", f"{job.directory}/{_DRIVER}", str(nodes), *job.command),
+        command=job.command,
+        ranks={head.name: 1},
+        env={"RAY_ADDRESS": address, **_key(job)},
+        files={_DRIVER: source.decode(), _TOKEN: job.token},
+        is_rank=True,
+    )
+
+
+def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> Process:
+    ports = (job.port(_AGENT),) if node != head else (job.port(_GCS), job.port(_AGENT))
+    return Process(
+        label=f"ray@{node.name}",
+        node=node.name,
+        argv=("ray", "start", *_flags(job, node, head, cpus[node.name])),
+        command=job.command,
+        ranks={node.name: 0},
+        env={"RAY_raylet_start_wait_time_s": _START_WITHIN_S, **_key(job)},
+        service=True,
+        ports=ports,
+        harmless=_ADVICE,
+    )
+
+
+def _key(job: JobDescription) -> Dict[str, str]:
+    """Else whoever reaches Ray's ports may run anything."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{job.directory}/{_TOKEN}"}
+
+
+def _flags(job: JobDescription, node: Node, head: Node, cpus: int) -> Tuple[str, ...]:
+    own: Dict[str, object] = {
+        "node-ip-address": node.address,
+        "num-cpus": cpus,
+        "num-gpus": node.gpus,
+        "dashboard-agent-listen-port": job.port(_AGENT),
+    }
+    if node == head:
+        whose: Dict[str, object] = {
+            "port": job.port(_GCS),
+            "include-dashboard": "false",
+        }
+    else:
+        whose = {"address": f"{head.address}:{job.port(_GCS)}"}
+    words = (f"--{name}={value}" for name, value in {**whose, **own}.items())
+    return (*(("--head",) if node == head else ()), *words, "--disable-usage-stats", "--block")

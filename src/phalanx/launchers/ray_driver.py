@@ -1,0 +1,38 @@
+"""`python3 ray_driver.py NODES COMMAND…`: becomes COMMAND as soon as the Ray cluster of RAY_ADDRESS has so many nodes.
+
+A file of its own in the job's directory, because it runs with the Python that has Ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+
+_WITHIN_S = 120.0
+_LOOK_EVERY_S = 0.2
+
+
+def main() -> None:
+    """Ray itself would give up on a head that is not there yet, and start work on the first node alone."""
+    wanted, command = int(sys.argv[1]), sys.argv[2:]
+    deadline = time.monotonic() + _WITHIN_S
+    while (there := _nodes(os.environ["RAY_ADDRESS"])) < wanted:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"phalanx: {there} of {wanted} nodes have joined the Ray cluster within {_WITHIN_S:g} s")
+        time.sleep(_LOOK_EVERY_S)
+    os.execvp(command[0], command)
+
+
+def _nodes(address: str) -> int:
+    # What `ray.nodes()` asks, without the two seconds that a driver takes to begin and to end.
+    ray = importlib.import_module("ray._raylet")
+    try:
+        return sum(node.state == 0 for node in ray.GcsClient(address=address).get_all_node_info(timeout=5).values())
+    except Exception:  # not there yet; Ray's classes for that differ by its version
+        return 0
+
+
+if __name__ == "__main__":
+    main()
