@@ -151,6 +151,7 @@ def test_deepspeed_starts_on_each_node_with_hostfile_and_its_number():
 
 def test_deepspeed_uses_the_cpu_where_there_are_no_gpus_and_takes_flags_of_its_own():
     assert planned("deepspeed")[0].env == {"DS_ACCELERATOR": "cpu"}
+    assert planned("deepspeed", env={"DS_ACCELERATOR": "xpu"})[0].env == {}
     [alone] = planned("deepspeed", with_gpus(2), options={"deepspeed-flags": "--no_local_rank --log_level=error"})
     assert alone.env == {}
     assert alone.argv[-4:-1] == ("--no_local_rank", "--log_level=error", "--no_python")

@@ -24,10 +24,11 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     """One `deepspeed --no_ssh` per node; the hostfile gives each exactly the ranks that it is to have."""
     ranks = place(job, roster)
     on_cpu = not gpus.per_process(job, roster, ranks)
-    return [_process(job, ranks, number, node, on_cpu) for number, node in enumerate(ranks)]
+    env = {"DS_ACCELERATOR": "cpu"} if on_cpu and "DS_ACCELERATOR" not in job.env else {}
+    return [_process(job, ranks, number, node, env) for number, node in enumerate(ranks)]
 
 
-def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str, on_cpu: bool) -> Process:
+def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str, env: Dict[str, str]) -> Process:
     flags: Dict[str, object] = {
         "hostfile": f"{job.directory}/hostfile",
         "node_rank": number,
@@ -42,7 +43,7 @@ def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str,
         argv=(*argv, f"{job.directory}/rank"),
         command=job.command,
         ranks={node: ranks[node]},
-        env={"DS_ACCELERATOR": "cpu"} if on_cpu else {},
+        env=env,
         files={"hostfile": _hostfile(ranks), "rank": _rank(job)},
         ports=() if number else (job.port(_MASTER),),
     )
