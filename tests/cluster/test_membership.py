@@ -13,7 +13,7 @@ from conftest import assert_nothing_is_left, make_terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\n"
+SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\n"
 REPLACED_S = 40.0
 KEPT = "/efs/.kept"
 
@@ -102,15 +102,49 @@ def test_a_shortage_is_told_in_the_cloud_s_words(terminal):
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
 
 
-def test_the_head_comes_back_as_head_at_the_same_address(terminal):
+AGAIN = """import os, sys, time
+told = os.path.join(os.environ["EFS_MOUNT"], sys.argv[1])
+with open(told, "a") as file:
+    print(os.environ["PHALANX_JOB"], file=file)
+while sum(1 for _ in open(told)) < 2 or len(sys.argv) > 2:
+    time.sleep(0.1)
+"""
+
+
+def wait_for_state(terminal, job: str, wanted: set[str]) -> dict:
+    deadline = time.monotonic() + REPLACED_S
+    while time.monotonic() < deadline:
+        found = json.loads(terminal.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json"))
+        if found["state"] in wanted:
+            return found
+        time.sleep(0.3)
+    raise AssertionError(found)
+
+
+def start(terminal, name: str, *words: str) -> str:
+    """A job with one process, that has begun; its id."""
+    code = terminal.directory / "code"
+    code.mkdir(exist_ok=True)
+    (code / "again.py").write_text(AGAIN)
+    options = ["--directory", str(code), "--launcher", "exec", "-n", "1", "--name", name, "--detach"]
+    terminal.phalanx("run", *options, *words)
+    terminal.on("head", f"for _ in $(seq 100); do [ -s /efs/{name} ] && break; sleep 0.1; done; cat /efs/{name}")
+    return terminal.on("head", f"cat /efs/{name}").strip()
+
+
+def test_the_head_comes_back_as_head_at_the_same_address_and_settles_the_jobs(terminal):
+    """Without anybody who looks at the jobs: their states are read from the shared directory here."""
     before = json.loads(terminal.phalanx("status", "--json").stdout)
+    again = start(terminal, "again", "--restarts", "1", "--", "python3", "again.py", "again")
+    once = start(terminal, "once", "--", "python3", "again.py", "once", "for ever")
     victim = kill(terminal, "deeplearning-worker1", silent=False)
     wait_for_replacement(terminal, "deeplearning-worker1", victim)
     after = json.loads(terminal.phalanx("status", "--json").stdout)
     assert after["head_address"] == before["head_address"]
     assert after["nodes"][1:] == before["nodes"][1:]
-    # The workers hear of the new authority with their next beat.
-    tries = "for _ in $(seq 50); do ssh -o BatchMode=yes deeplearning-worker{0} true && break; sleep 0.2; done"
-    terminal.on("head", "; ".join(tries.format(number) for number in (2, 3)))
+    # At once: the workers hear of the new authority with their next beat, and jobs wait for that.
     ran = terminal.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
     assert len({line.split()[-1] for line in ran.splitlines() if "ip-10-" in line}) == 3
+    wait_for_state(terminal, again, {"succeeded"})
+    assert terminal.on("head", "cat /efs/again").split() == [again, again]
+    assert "head lost" in wait_for_state(terminal, once, {"lost"})["message"]

@@ -27,6 +27,7 @@ class Memory:
         self.reading = Reading(3, (), ())
         self.signals: list[tuple[str, str]] = []
         self.logged: list[str] = []
+        self.settled: list[tuple] = []
 
     def get(self, item: str, consistent: bool = True) -> dict:
         return dict(self.items.get(item, {}))
@@ -56,6 +57,7 @@ def memory(monkeypatch) -> Memory:
     made = Memory()
     monkeypatch.setattr(head.outcome, "signal", lambda url, status, text: made.signals.append((status, text)))
     monkeypatch.setattr(head.proof, "log_in", lambda nodes, user, uid: {})
+    monkeypatch.setattr(head.proof, "settle_jobs", lambda *place: made.settled.append(place))
     return made
 
 
@@ -74,7 +76,13 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
     (home / "proc").mkdir(exist_ok=True)
     me = a_node(number, name="", host_key=keys[number][0], user_key=keys[number][1])
     settings = SimpleNamespace(
-        cluster="demo", nodes=nodes, min=minimum, node_timeout_s=600, job_user="phalanx", wait_handle="url"
+        cluster="demo",
+        nodes=nodes,
+        min=minimum,
+        node_timeout_s=600,
+        job_user="phalanx",
+        wait_handle="url",
+        shared="/efs",
     )
     return SimpleNamespace(
         settings=settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from typing import Any, Optional
@@ -10,6 +11,7 @@ from typing import Any, Optional
 from phalanx.node import beats, contract, files, outcome, progress, proof, trust
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
+from phalanx.node.command import CommandError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
 from phalanx.node.roster import Node, Roster
 
@@ -38,6 +40,7 @@ class Head:
         self._checked_at = 0.0
         self._check_s = _CHECK_FIRST_S
         self._awake_at = time.monotonic()
+        self._has_old_jobs = False
 
     def serve(self) -> None:
         """Never returns."""
@@ -67,6 +70,7 @@ class Head:
         if item:
             self.state.roster = Roster.from_json(item["roster"])
             self.state.signalled = bool(known.get("ready"))
+            self._has_old_jobs = True
         else:
             raise_workers(self.agent)
         self._put_generation()
@@ -210,6 +214,16 @@ class Head:
         refused = proof.log_in(nodes, self.agent.settings.job_user, self.agent.job_uid())
         self.state.failed.update(refused)
         self.state.proven.update(n.instance_id for n in nodes if n.instance_id not in refused)
+        if self._has_old_jobs:
+            self._has_old_jobs = bool(refused)
+            threading.Thread(target=self._settle_jobs, daemon=True).start()
+
+    def _settle_jobs(self) -> None:
+        """Once all nodes let a head in that has come back."""
+        try:
+            proof.settle_jobs(self.agent.settings.shared, self.agent.settings.job_user, self.agent.job_uid())
+        except CommandError as error:
+            self.agent.log.say(f"the jobs of the head before can't be settled: {error}")
 
     def signal(self, status: str, text: str) -> None:
         """Tell CloudFormation how it ended; once in the cluster's life."""
