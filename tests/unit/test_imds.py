@@ -30,6 +30,7 @@ def facts(instance_id: str = "i-1", public: str | None = "203.0.113.5", role: st
         credentials=lambda: {"Code": "Success", "AccessKeyId": "ASIA1", "Token": "t"},
         tags={"Name": "demo"},
         user_data=b"#!/bin/sh\n\xff",
+        architecture="arm64",
     )
 
 
@@ -118,6 +119,7 @@ def test_documents(service: Service) -> None:
     assert json.loads(service.get("meta-data/iam/info"))["Code"] == "Success"
     identity = json.loads(service.get("dynamic/instance-identity/document"))
     assert (identity["instanceId"], identity["region"], identity["privateIp"]) == ("i-1", "us-east-1", "10.0.1.12")
+    assert identity["architecture"] == "arm64"
     assert service.ask("GET", "/latest/user-data", {TOKEN: service.token()}) == (200, b"#!/bin/sh\n\xff")
 
 

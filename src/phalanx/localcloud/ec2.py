@@ -79,6 +79,7 @@ def _facts(context: Context, instance: Instance) -> InstanceFacts:
         credentials=lambda: _credentials(context, instance),
         tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
+        architecture=instance.architecture,
     )
 
 

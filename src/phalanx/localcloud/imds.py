@@ -44,6 +44,7 @@ class InstanceFacts:
     tags: Mapping[str, str] = field(default_factory=dict)
     user_data: bytes = b""
     account: str = "123456789012"
+    architecture: str = "x86_64"
 
 
 Lookup = Callable[[str, str], "InstanceFacts | None"]
@@ -126,7 +127,7 @@ def _role(facts: InstanceFacts) -> dict[str, Value]:
 def _identity(facts: InstanceFacts) -> dict[str, Any]:
     return {
         "accountId": facts.account,
-        "architecture": "x86_64",
+        "architecture": facts.architecture,
         "availabilityZone": facts.zone,
         "imageId": facts.image_id,
         "instanceId": facts.instance_id,

@@ -19,6 +19,7 @@ from phalanx.localcloud.nodes.machine import DNS_ADDRESS, DNS_PORT, WAY_OUT_PORT
 # A boot takes 20 ms; this is for machines that are very busy, and longer than the supervisor's own limits.
 _ANSWER_TIMEOUT_S = 60.0
 _BACKLOG = 512
+_SEND_TIMEOUT_S = 10
 
 
 class NodeRunner:
@@ -31,6 +32,8 @@ class NodeRunner:
     def __init__(self, channel: socket.socket, gateway: socket.socket | None = None) -> None:
         self.on_exit: Callable[[str], None] = _ignore
         self._channel = channel
+        # All threads ask through it: a supervisor that hangs must not hold the lock, and so all of them, for ever.
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wire.timeval(_SEND_TIMEOUT_S))
         self._gateway = gateway
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._lock = threading.Lock()
@@ -142,7 +145,11 @@ class NodeRunner:
             self._next += 1
             number = self._next
             self._waiting[number] = future
-            wire.send(self._channel, {"id": number, "call": call, **arguments})
+            try:
+                wire.send(self._channel, {"id": number, "call": call, **arguments})
+            except OSError as problem:
+                del self._waiting[number]
+                raise NodeError(f"{call}: the supervisor takes no requests: {problem}") from problem
         try:
             answer, fds = future.result(_ANSWER_TIMEOUT_S)
         except FutureTimeout:

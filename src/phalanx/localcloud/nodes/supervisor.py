@@ -56,7 +56,7 @@ class Supervisor:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         # a reader that hangs must not hang us
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_TIMEOUT_S))
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wire.timeval(_SEND_TIMEOUT_S))
         self._watch(channel.fileno(), self._take_request)
         self._watch(os.pidfd_open(api), self._end_of_api)
 
@@ -125,7 +125,13 @@ class Supervisor:
         self._wait_for_image()
         (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
         said_r, said_w = os.pipe()
-        node = self._fork_node(machine, request["id"], said_r, said_w)
+        try:
+            node = self._fork_node(machine, request["id"], said_r, said_w)
+        except OSError:
+            os.close(said_r)
+            os.close(said_w)
+            shutil.rmtree(self._site.node(machine.instance_id), ignore_errors=True)
+            raise
         self._nodes[machine.instance_id] = node
         self._watch(node.pidfd, lambda: self._node_ended(node))
         self._watch(said_r, lambda: self._node_said(node))
@@ -209,8 +215,8 @@ class Supervisor:
         if pid == 0:
             init.run(self._site, machine, vpc, link, said_w)
         kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
-        os.close(said_w)
         pidfd = os.pidfd_open(pid)
+        os.close(said_w)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
         return _Node(machine, pid, self._host_pid(pidfd), pidfd, said_r, link, request, deadline)
 
@@ -275,7 +281,3 @@ class Supervisor:
             self._answer(number)
         node.killers.clear()
         self._finish_removal(node.machine.vpc_id)
-
-
-def _timeval(seconds: int) -> bytes:
-    return seconds.to_bytes(8, sys.byteorder) + bytes(8)

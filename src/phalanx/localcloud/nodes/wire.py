@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from typing import Any
 
 # user data is 16 KiB at most, 22 KiB in base64
@@ -14,6 +15,11 @@ _MAX_FDS = 1
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two ends that keep packets apart."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def timeval(seconds: int) -> bytes:
+    """A struct timeval, for SO_SNDTIMEO."""
+    return seconds.to_bytes(8, sys.byteorder) + bytes(8)
 
 
 def send(channel: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:

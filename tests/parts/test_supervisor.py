@@ -1,0 +1,49 @@
+"""The line between the API process and the supervisor when one end fails: nobody waits for ever, nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from phalanx.localcloud.nodes import client, wire
+from phalanx.localcloud.nodes.client import NodeRunner
+from phalanx.localcloud.nodes.machine import Machine, NodeError
+from phalanx.localcloud.nodes.supervisor import Supervisor
+
+
+def test_a_supervisor_that_hangs_does_not_hold_who_asks(monkeypatch):
+    monkeypatch.setattr(client, "_SEND_TIMEOUT_S", 1)
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                wire.send(ours, {"call": "nobody reads this"})
+        ours.setblocking(True)
+        runner = NodeRunner(ours)
+        with pytest.raises(NodeError, match="kill: the supervisor takes no requests"):
+            runner.kill("i-1")
+        assert not runner._waiting and not runner._lock.locked()
+        theirs.close()
+
+
+def test_a_boot_that_can_t_fork_leaves_nothing(tmp_path):
+    def refuse(*_):
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    machine = Machine(
+        "i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "c5.large", 2, b"", "us-east-1", "us-east-1a", ()
+    )
+    supervisor = SimpleNamespace(
+        _nodes={},
+        _vpc=lambda _: SimpleNamespace(serve=lambda _: None),
+        _wait_for_image=lambda: None,
+        _site=SimpleNamespace(node=lambda identity: tmp_path / identity),
+        _fork_node=refuse,
+    )
+    before = list(Path("/proc/self/fd").iterdir())
+    with pytest.raises(BlockingIOError):
+        Supervisor._do_boot(supervisor, {"id": 1, "machine": machine.to_json()})  # type: ignore[arg-type]
+    assert (list(tmp_path.iterdir()), len(list(Path("/proc/self/fd").iterdir()))) == ([], len(before))
