@@ -9,6 +9,7 @@ from fake_nodes import roster
 
 from phalanx import cli
 from phalanx.cluster import Cluster
+from phalanx.schedulers import SCHEDULERS
 
 ROSTER = roster(nodes=3, slots=2)
 
@@ -77,6 +78,14 @@ def test_local_stays_on_the_head(launched):
     )
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_batch_system_is_asked_for_the_nodes(monkeypatch, scheduler):
+    seen = []
+    monkeypatch.setattr("phalanx.cli.starting.start", lambda _, spec, detach: seen.append(spec) or 0)
+    assert cli.execute(["launch", "--launcher", scheduler, "--via-option", "-q all", "-n", "2", "true"]) == 0
+    assert (seen[0].via, seen[0].via_options, seen[0].hosts) == (scheduler, ("-q", "all"), ())
+
+
 def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
     monkeypatch.setenv("PS_VERBOSE", "2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
@@ -99,6 +108,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
         (["-n", "1", "--env-server", "A=b", "true"], 2, "'A=b' is not of the form NAME:VALUE"),
         (["-n", "1", "--launcher", "local", "-H", "hosts", "true"], 2, "--launcher local takes no hosts file"),
         (["-n", "1", "-H", "hosts", "true"], 2, "hosts:2: 172.16.9.9 is no node of the cluster"),
+        (["-n", "1", "--launcher", "mesos", "true"], 2, "'mesos' is not one of 'ssh', 'mpi', 'local'"),
         (["-n", "1", "-H", "nosuch", "true"], 2, "can't read the hosts file nosuch"),
     ],
 )

@@ -11,8 +11,9 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.environment import chosen_environment, environment_options
-from phalanx.cli.options import debug_option, load_cluster
+from phalanx.cli.options import debug_option, load_cluster, via_option
 from phalanx.errors import SpecError
+from phalanx.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from phalanx.cluster import Cluster
@@ -82,11 +83,12 @@ def _here(name: str) -> str:
     "--launcher",
     "--cluster",
     "kind",
-    type=click.Choice(("ssh", "mpi", "local")),
+    type=click.Choice(("ssh", "mpi", "local", *SCHEDULERS)),
     default="ssh",
     show_default=True,
-    help="local: all on the head. ssh and mpi mean the same here.",
+    help="local: all on the head; ssh, mpi: on the hosts; else the cluster's own batch system, asked for the nodes.",
 )
+@via_option
 @click.option(
     "--env",
     multiple=True,
@@ -140,6 +142,8 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         options={"servers": str(chosen["servers"] or chosen["workers"])},
         hosts=_hosts(cluster, chosen["kind"], chosen["hostfile"]),
         sync_dir=chosen["sync_dir"],
+        via=chosen["kind"] if chosen["kind"] in SCHEDULERS else None,
+        via_options=chosen["via_options"],
         environment=chosen_environment(chosen["recipe"], chosen["requirements"], chosen["no_requirements"], Path()),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,24 @@ file_option = click.option(
     default=DEFAULT_FILE,
     show_default=True,
     help="The cluster's file.",
+)
+
+
+def _words(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Each value may hold several words, quoted as in a shell."""
+    try:
+        return tuple(word for value in values for word in shlex.split(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+via_option = click.option(
+    "--via-option",
+    "via_options",
+    multiple=True,
+    metavar="TEXT",
+    callback=_words,
+    help="For the batch system, as it is: a queue, a time limit. Repeatable.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 

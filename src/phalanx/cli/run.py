@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from phalanx.cli.environment import chosen_environment, environment_options
-from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
@@ -32,14 +31,6 @@ def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     if not (fewest.isdigit() and most.isdigit() and 1 <= int(fewest) <= int(most)):
         raise click.BadParameter(f"'{value}' is not of the form MIN:MAX, such as 2:4")
     return int(fewest), int(most)
-
-
-def _words(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Each value may hold several words, quoted as in a shell."""
-    try:
-        return tuple(word for value in values for word in shlex.split(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -87,14 +78,7 @@ def _launcher_options(command: Any) -> Any:
     help="torchrun alone: go on with fewer nodes when some die, and grow again.",
 )
 @click.option("--via", type=click.Choice(list(SCHEDULERS)), help="The cluster's batch system, asked for the nodes.")
-@click.option(
-    "--via-option",
-    "via_options",
-    multiple=True,
-    metavar="TEXT",
-    callback=_words,
-    help="For the batch system, as it is: a queue, a time limit. Repeatable.",
-)
+@via_option
 @click.option("--restarts", type=click.IntRange(0), default=0, help="How often it is started again when it fails.")
 @click.option("--name", "job_name", help="A name for the job, to find it by.")
 @click.option(
