@@ -111,6 +111,8 @@ def command(
 ) -> int:
     """Run COMMAND on the cluster: this directory goes over once, every rank's output comes back with its [rank].
 
+    What .gitignore names stays here (.phalanxignore overrules it); of a large directory only what changed goes over.
+
     \b
     The launcher decides how many processes there are without -n and -N:
       mpi       one per slot, started by mpiexec
