@@ -155,3 +155,8 @@ def test_deepspeed_uses_the_cpu_where_there_are_no_gpus_and_takes_flags_of_its_o
     [alone] = planned("deepspeed", with_gpus(2), options={"deepspeed-flags": "--no_local_rank --log_level=error"})
     assert alone.env == {}
     assert alone.argv[-4:-1] == ("--no_local_rank", "--log_level=error", "--no_python")
+
+
+def test_deepspeed_refuses_variables_that_it_sets_itself():
+    with pytest.raises(RefusedError, match="WORLD_SIZE can't be set"):
+        planned("deepspeed", env={"WORLD_SIZE": "3"})

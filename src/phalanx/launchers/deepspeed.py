@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
+from phalanx.node.process import JobDescription, Process, refuse_variables
 from phalanx.node.roster import Roster
 
 NAME = "deepspeed"
@@ -16,12 +16,19 @@ ENGINE: Tuple[str, ...] = ()
 OPTIONS: Tuple[str, ...] = ("deepspeed-flags",)
 RECIPES: Tuple[str, ...] = ("deepspeed",)
 
+# What deepspeed/launcher/launch.py sets for every rank.
+_SETS = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
+)
+
 # Which of the job's ports is rank 0's, where all ranks meet.
 _MASTER = 0
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
     """One `deepspeed --no_ssh` per node; the hostfile gives each exactly the ranks that it is to have."""
+    refuse_variables(job, _SETS)
     ranks = place(job, roster)
     on_cpu = not gpus.per_process(job, roster, ranks)
     env = {"DS_ACCELERATOR": "cpu"} if on_cpu and "DS_ACCELERATOR" not in job.env else {}
