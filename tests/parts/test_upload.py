@@ -10,6 +10,7 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx import job as jobs
+from phalanx import upload
 from phalanx.errors import JobError
 from phalanx.job import JOBS, JobSpec, JobStatus, list_jobs, submit
 from phalanx.node.runner import codestore
@@ -121,14 +122,22 @@ def test_a_file_that_changes_or_vanishes_on_its_way_spoils_nothing(cluster, code
     assert {int(path.name.partition("-")[2]) for path in objects.iterdir()} == {0}
 
 
-def test_a_connection_that_breaks_leaves_no_job(cluster, code, monkeypatch):
-    def broken(*_):
-        raise BrokenPipeError("cut")
+def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, code, monkeypatch):
+    whole = upload._write
 
-    monkeypatch.setattr("phalanx.upload._write", broken)
+    def broken(out, file):
+        """The second file comes half."""
+        if Path(file.name).name == "run.sh":
+            out.write((100).to_bytes(8, "big") + b"half")
+            raise BrokenPipeError("cut")
+        whole(out, file)
+
+    monkeypatch.setattr(upload, "_write", broken)
     with pytest.raises(JobError, match="the code did not go over: the code's end did not come"):
         run(cluster, code)
+    monkeypatch.undo()
     assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+    assert [path.stat().st_size for path in (cluster.root / "shared/.phalanx/code/objects").iterdir()] == [BIG]
 
 
 def test_the_store_keeps_what_was_used_last_and_no_more_than_its_limit(tmp_path, monkeypatch):

@@ -46,8 +46,9 @@ def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> N
             store.receive(entries[number][1], stdin)
         store.make(entries, os.path.join(directory, WORK), lambda: answer(b"\n"))
         store.remember(entries)
-        store.tidy()
     finally:
+        # After a failure too: what came half must not fill the disk, and what came whole need not come again.
+        store.tidy()
         store.close()
     answer(b'{"made": true}\n')
 
