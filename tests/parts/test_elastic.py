@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_nodes import FakeCluster, kill_marked, kill_starter
+from fake_nodes import FakeCluster, kill_chosen, kill_marked, kill_starter
 
 from phalanx.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
 
@@ -73,6 +73,16 @@ def test_it_goes_on_with_those_left_and_grows_again(cluster):
     endpoints = (cluster.root / "endpoints").read_text().split()
     assert len(endpoints) == 4
     assert len(set(endpoints)) == 1
+
+
+def test_an_engine_that_is_killed_on_a_node_that_lives_is_started_again(cluster):
+    run = Run(cluster, 3, 3)
+    run.wait_for("head", "2", "3")
+    kill_chosen(lambda words, env: f"{cluster.root}/bin/torchrun" in words and "FAKE_NODE=deeplearning-worker3" in env)
+    run.wait_for("head", "2", "3")  # its peers' ranks were started again, too
+    status = run.go()
+    assert (status.state, status.exit_code, status.message) == (JobState.SUCCEEDED, 0, "")
+    assert [verdict.clean for verdict in status.nodes] == [True, True, True]
 
 
 def test_too_few_are_its_end(cluster):

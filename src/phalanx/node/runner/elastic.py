@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     Look = Callable[[], Optional[Tuple[Roster, Sequence[Process]]]]
 
 _ASK_AGAIN_AFTER_S = 5.0
+# An engine that is killed again and again on a node that lives (no memory left there) is not worth more.
+_MOST_REVIVALS = 3
 
 
 class ElasticConductor(Conductor):
@@ -40,6 +43,12 @@ class ElasticConductor(Conductor):
         self._joining: Dict[str, Process] = {}
         self._invited_at = dict.fromkeys(self._ranks, self._roster.generation)
         self._succeeded = False
+        self._engines: Dict[str, Process] = {}
+        self._revivals: Counter[str] = Counter()
+
+    def _start(self, process: Process) -> None:
+        self._engines[process.node] = process
+        super()._start(process)
 
     def _on_rank(self, channel: Channel, number: int, label: str) -> None:
         # The engine has started its ranks again: what ended them before is overcome.
@@ -51,10 +60,21 @@ class ElasticConductor(Conductor):
         super()._on_exit(number, code)
 
     def _on_failure(self, member: Member, code: int) -> None:
-        if not member.is_main:
+        if not member.is_main or (code < 0 and self._revive(member.node)):
             return
         self.gave_up = self.gave_up or code > 0
         self._go_on_or_end()
+
+    def _revive(self, node: str) -> bool:
+        """An engine that was killed did not end by its own doing: start it again, unless its node is gone, too."""
+        is_over = self._phase != self._run or self._succeeded or self._channels[node].closed
+        if is_over or self._revivals[node] >= _MOST_REVIVALS:
+            return False
+        self._revivals[node] += 1
+        # The ranks that it left behind here, and those elsewhere that wait for them.
+        self._tell_all(frames.pack(frames.KICK))
+        self._start(self._engines[node])
+        return True
 
     def _lose(self, channel: Channel) -> None:
         if self._joining.pop(channel.node, None) is None:
