@@ -16,11 +16,12 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mxnet_mnist"
 FIRST_USE_S = 600
+TRAINED_WITHIN_S = 300
 
 
 @pytest.fixture(scope="module")
 def mnist(engines) -> Terminal:
-    """The example's directory as a user's own, with a hosts file beside it."""
+    """The example's directory as a user's own, with a hosts file beside it; the environment is there."""
     directory = engines.state.parent / "mnist"
     shutil.copytree(EXAMPLE, directory)
     shutil.copy(engines.directory / "phalanx.yaml", directory)
@@ -28,7 +29,9 @@ def mnist(engines) -> Terminal:
     (directory / "hosts").write_text(
         f"# three of the four\n{address}:22\n\ndeeplearning-worker1\ndeeplearning-worker2\n"
     )
-    return Terminal(directory, engines.state)
+    mnist = Terminal(directory, engines.state)
+    mnist.phalanx("run", "--recipe", "mxnet", "--launcher", "exec", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
+    return mnist
 
 
 def accuracies(output: str) -> list[float]:
@@ -37,10 +40,10 @@ def accuracies(output: str) -> list[float]:
 
 def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
-    job = mnist.phalanx(
-        *("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--at-least", "0.95"),
-        timeout_s=FIRST_USE_S,
-    )
+    # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
+    words += ("--env-worker", "OMP_NUM_THREADS:1")
+    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--batch-size", "400", "--lr", "0.3")
+    job = mnist.phalanx("launch", *words, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
     found = accuracies(job.stdout)
     assert len(found) == 3
     assert min(found) >= 0.95
@@ -51,9 +54,9 @@ def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
 
 
 def test_dist_async_reaches_it_too(mnist):
-    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1")
+    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", "--env", "OMP_NUM_THREADS=1")
     job = mnist.phalanx(
-        "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=FIRST_USE_S
+        "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=TRAINED_WITHIN_S
     )
     # The last worker to be done has seen what all of them have learned.
     assert max(accuracies(job.stdout)) >= 0.95
@@ -62,10 +65,13 @@ def test_dist_async_reaches_it_too(mnist):
 def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
     mnist.phalanx("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")
-    wait_for(lambda: mnist.phalanx("logs", "dies").stdout.count("Epoch[0] Train") == 3)
-    killed_at = time.time()
-    mnist.on("deeplearning-worker3", "pkill -KILL -f train_mnist.py")
-    job = mnist.phalanx("logs", "-f", "dies", check=False)
+    try:
+        wait_for(lambda: len(re.findall(r"worker \d of 3", mnist.phalanx("logs", "dies").stdout)) == 3)
+        killed_at = time.time()
+        mnist.on("deeplearning-worker3", "pkill -KILL -f train_mnist.py")
+        job = mnist.phalanx("logs", "-f", "dies", check=False)
+    finally:
+        mnist.phalanx("stop", "dies", check=False)
     assert "worker 2 on deeplearning-worker3 was ended by SIGKILL" in job.stderr
     assert "no process of it is left on 4 nodes" in job.stderr
     status = next(job for job in json.loads(mnist.phalanx("jobs", "--json").stdout) if job["name"] == "dies")
