@@ -186,8 +186,9 @@ class _Installer:
     def _pip(self) -> List[str]:
         python = os.path.join(self._path, "bin", "python")
         if self._uv:
-            return [self._uv, "pip", "install", "--compile-bytecode", "--python", python]
-        return [python, "-m", "pip", "install"]
+            return [self._uv, "pip", "install", "--python", python]
+        # Compiling all of it can take longer than the rest; what is imported is compiled then, by whoever is first.
+        return [python, "-m", "pip", "install", "--no-compile"]
 
     def _environment(self) -> Dict[str, str]:
         own = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
