@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -73,6 +75,43 @@ def test_mpi_ranks_meet_and_keep_their_output_apart(cluster, code):
     for rank in range(8):
         lines = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
         assert lines == [f"{rank} 8 {rank}.0", *(f"{rank}.{number}" for number in range(1, 5000))]
+
+
+def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluster, code):
+    (code / "words.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    words = ["a", ":", "b c", ""]
+    done = run(cluster, code, "python", "words.py", *words, launcher="mpi", options=("-N", "1"))
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {words}" for rank in range(4)]
+    before = newest(cluster)["id"]
+    told = [run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))]
+    assert [(one.returncode, one.stderr) for one in told] == [(7, told[0].stderr)] * 3
+    assert told[0].stderr.startswith("error: 1000 processes were asked for; 4 nodes have room for 8.\n")
+    assert newest(cluster)["id"] == before
+
+
+def test_a_large_directory_goes_over_in_parts_and_each_job_has_its_own_copy(cluster, code):
+    (code / ".gitignore").write_text("secret*\n")
+    (code / "secret.txt").write_text("stays here\n")
+    for name in ("one", "two"):
+        (code / name).write_bytes(os.urandom(2 << 20))
+    digest = hashlib.sha256((code / "one").read_bytes()).hexdigest()
+    script = "echo $(ls) $(sha256sum < one); ls /efs/.phalanx/code/objects | wc -l; echo more >> one"
+    first = run(cluster, code, "sh", "-c", script, options=("-n", "1"))
+    (code / "two").write_bytes(os.urandom(2 << 20))
+    second = run(cluster, code, "sh", "-c", script, options=("-n", "1"))
+    names, count = first.stdout.splitlines()
+    assert names == f"[0] one two {digest} -"
+    assert second.stdout.splitlines() == [names, f"[0] {int(count.split()[1]) + 1}"]
+
+
+def test_torchrun_takes_a_module_and_tells_a_missing_package_once(cluster, code):
+    (code / "train.py").write_text("import os\nprint(__name__, os.environ['RANK'], os.environ['PWD'] == os.getcwd())\n")
+    done = run(cluster, code, "-m", "train", launcher="torchrun", options=("-n", "1"))
+    assert done.stdout == "[0] __main__ 0 True\n"
+    (code / "train.py").write_text("import nosuch\n")
+    done = run(cluster, code, "-m", "train", launcher="torchrun")
+    assert done.stderr.count("no module named 'nosuch'") == 1
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_torchrun_ranks_meet(cluster, code):
