@@ -63,7 +63,7 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
     """One trial, and all that must hold after it."""
     result, fault = Result(trial), FAULTS[trial.fault]
     token = str(100_000 + trial.number)
-    cluster.nodes()
+    cluster.forget_nodes()
     typed = _submit(cluster, trial, token, result)
     struck_at = None
     if result.job_id:
@@ -112,6 +112,11 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None) ->
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     job: dict[str, Any] = {}
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
+        if fault.breaks_node and struck_at and (job.get("started_at") or 0.0) > struck_at:
+            # Nothing had begun when the node broke: the job waited for the next roster, and runs on that.
+            cluster.phalanx("stop", result.job_id)
+            result.state, result.message = "went on", "on the next roster"
+            return
         time.sleep(0.2)
     result.state, result.message = job.get("state", "unknown"), job.get("message", "")
     is_named = not fault.names_node or result.trial.node in result.message

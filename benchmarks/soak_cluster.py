@@ -19,7 +19,7 @@ from benchmarks.measure import PHALANX, descendants
 NODES = tuple(f"deeplearning-worker{number}" for number in range(1, 5))
 BYSTANDER = "86399"  # `sleep` of the user's own, on every node
 BYSTANDER_JOB = "86398"
-_VICTIM_WITHIN_S = 20.0
+_VICTIM_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.03
 
 # Prints, computes nothing, and leaves a child that has thrown off mark, session and parent.
@@ -120,10 +120,15 @@ class SoakCluster:
         return time.time()
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """Name → what `phalanx nodes --json` says; asked once per state of the cluster."""
+        """Name → what `phalanx nodes --json` says; asked once for each trial."""
         if not self._nodes:
             self._nodes = {one["name"]: one for one in json.loads(self.phalanx("nodes", "--json").stdout)}
         return self._nodes
+
+    def forget_nodes(self) -> None:
+        """Ask anew, now."""
+        self._nodes = {}
+        self.nodes()
 
     def job(self, job_id: str) -> dict[str, Any]:
         """The job as `phalanx jobs --json` tells it; {} when that can't be asked."""
@@ -142,7 +147,6 @@ class SoakCluster:
         meet = f"for name in {names}; do ssh -o BatchMode=yes $name true || exit 1; done; echo met"
         while time.monotonic() < deadline:
             if self.phalanx("exec", "--", meet).stdout.count("met\n") == len(NODES):
-                self._nodes = {}
                 return True
             time.sleep(0.5)
         return False
