@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.runner import state as states
 from phalanx.node.runner.interpreters import Interpreter, find
 from phalanx.node.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl
+from phalanx.node.runner.uv_settings import from_pip
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
@@ -201,7 +202,8 @@ class _Installer:
             place = os.path.join(self._path, _FILES, "constraints.txt")
             names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
             quiet.update(dict.fromkeys(names, place))
-        return {**own, **quiet, **self._wanted["variables"]}
+        uv = from_pip(own) if self._uv else {}
+        return {**own, **uv, **quiet, **self._wanted["variables"]}
 
     def _run(self, argv: Sequence[str], name: str, mend: str = "") -> None:
         where = os.path.join(self._path, _FILES)
