@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from benchmarks.measure import ROOT, Figure, header, show
 
-MODULES = ("help", "up", "run", "start", "logs", "throughput", "down", "memory", "tests")
+MODULES = ("help", "up", "run", "launch", "start", "logs", "throughput", "down", "memory", "tests")
 
 
 def machine() -> dict[str, object]:

@@ -36,7 +36,8 @@ TYPED_ON_THE_HEAD = """cd /efs/launch && date +%s%N && PYTHONPATH=/efs/launch/tr
 def fetch_tracker(directory: Path) -> None:
     """The tracker's files, out of MXNet's wheel."""
     pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory), "mxnet==1.9.1")
-    subprocess.run(pip, check=True, timeout=600)
+    if subprocess.run(pip, check=False, timeout=600).returncode:
+        raise SystemExit("launch: pip can't bring the wheel of mxnet 1.9.1, in which dmlc's tracker is")
     with zipfile.ZipFile(next(directory.glob("mxnet-*.whl"))) as wheel:
         wanted = [name for name in wheel.namelist() if name.startswith(("dmlc_tracker/", "mxnet/tools/launch.py"))]
         wheel.extractall(directory / "tracker", wanted)
