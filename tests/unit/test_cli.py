@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster
@@ -230,6 +231,20 @@ def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
     assert "nothing of it is left" in phalanx.out
     assert phalanx("down", "--yes") == 0
     assert "Nothing to do" in phalanx.out
+
+
+def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(phalanx, cloud, monkeypatch):
+    asked = []
+    monkeypatch.setattr("phalanx.take_down.TakeDown._is_to_go", lambda done: asked.append(done._keep) or False)
+    monkeypatch.setattr("phalanx.take_down.file_systems_of", lambda stack: ("fs-1",))
+    spec = Path("phalanx.yaml")
+    text = spec.read_text()
+    for line, words in (("keep: No  # really", []), ("", []), ("keep: no", ["--keep", "yes"])):
+        spec.write_text(f"{text}{line}\n")
+        phalanx("up")
+        assert phalanx("down", "--yes", *words) == 0
+        assert "aws efs delete-file-system fs-1" in phalanx.out
+    assert asked == ["no", None, "yes"]
 
 
 def test_down_without_a_record_works_by_name(phalanx, cloud):

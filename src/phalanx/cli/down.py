@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
     from phalanx.take_down import Kept, TakeDown
+
+_KEEP_LINE = re.compile(r"^keep:[ \t]*(['\"]?)(?P<keep>yes|no|ask)\1[ \t]*(?:#.*)?$", re.M | re.I)
 
 
 @click.command("down")
@@ -60,16 +63,12 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
 
 
 def _keep_now(name: str, file: Path | None) -> str | None:
-    """`keep` as the cluster's file says it now: a change of mind needs no new cluster."""
-    from phalanx.errors import SpecError
-    from phalanx.spec import load
-
+    """`keep` as the cluster's file says it now, by its line: a change of mind needs no new cluster."""
     path = file or Path(DEFAULT_FILE)
-    try:
-        spec = load(path) if path.exists() else None
-    except SpecError:
+    if not path.exists() or cluster_name(None, path) != name:
         return None
-    return spec.keep if spec and spec.name == name else None
+    found = _KEEP_LINE.search(path.read_text())
+    return found["keep"].lower() if found else None
 
 
 def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
