@@ -51,6 +51,7 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
     [
         *(["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"], ["exec", "--", "true"]),
         *(["get", "x"], ["put", "ssh"], ["forward", "47113"], ["tensorboard"], ["notebook"], ["ssh-config"]),
+        ["launch", "-n", "1", "true"],
     ],
     ids=lambda a: a[0],
 )
