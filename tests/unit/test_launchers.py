@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from fake_nodes import roster
 
+from phalanx.environments import recipe
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
-from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, RefusedError, planned
+from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, RefusedError, planned, with_recipes
 
 JOB = JobDescription("1", "exec", ("python", "t.py"), "/efs/.phalanx/jobs/1", master_port=29500)
 ROSTER = roster(nodes=3, slots=4)
@@ -200,3 +201,37 @@ def test_an_option_that_counts_takes_a_number():
 def test_a_jobs_ports_stay_among_its_own():
     job = replace(JOB, first_port=FIRST_PORT + PORTS - 1)
     assert [job.port(0), job.port(1)] == [FIRST_PORT + PORTS - 1, FIRST_PORT]
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "torchrun", "jax"])
+def test_nodes_with_and_without_gpus_are_no_place_for_one_job_unless_n_per_node_says_how(launcher):
+    first, *others = ROSTER.nodes
+    mixed = replace(ROSTER, nodes=(replace(first, gpus=4), *others))
+    with pytest.raises(RefusedError, match="deeplearning-worker1 has 4, deeplearning-worker2 has 0"):
+        load(launcher).processes(replace(JOB, launcher=launcher), mixed)
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "torchrun", "exec", "ray"])
+def test_engines_that_choose_a_gpu_by_local_rank_see_all_of_the_node(launcher):
+    nodes = replace(ROSTER, nodes=tuple(replace(node, gpus=4) for node in ROSTER.nodes))
+    processes = load(launcher).processes(replace(JOB, launcher=launcher, per_node=4), nodes)
+    assert not [name for process in processes for name in process.env if "VISIBLE_DEVICES" in name]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
+    assert [recipe(name).launcher for name in load(launcher).RECIPES] == [launcher] * len(load(launcher).RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "missing", "told"),
+    [
+        ("mpi", "mpiexec", "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` brings it"),
+        ("ray", "ray", "; `--recipe ray` brings it"),
+        ("mpi", "./a.out", ""),
+        ("exec", "nvidia-smi", ""),
+    ],
+)
+def test_an_engine_that_is_missing_is_told_with_the_recipes_that_bring_it(launcher, missing, told):
+    message = f"command '{missing}' is not on deeplearning-worker1 (PATH /bin)"
+    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"

@@ -42,6 +42,7 @@ COMMANDS = {
     },
     "Jobs": {
         "run": ("phalanx.cli.run", "Run a program on all nodes and follow its output."),
+        "launchers": ("phalanx.cli.launchers", "List what a job can be started with."),
         "launch": ("phalanx.cli.launch", "Run a parameter server's program, as MXNet's launch.py does."),
         "tf-scripts": ("phalanx.cli.tf_scripts", "Write a script per host that starts TensorFlow 1's tasks there."),
         "recipes": ("phalanx.cli.recipes", "List the environments that jobs can run in."),

@@ -13,6 +13,7 @@ from phalanx.node.roster import Roster
 NAME = "deepspeed"
 SUMMARY = "deepspeed on every node, one rank per GPU or slot"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = "deepspeed"
 OPTIONS: Tuple[str, ...] = ("deepspeed-flags",)
 RECIPES: Tuple[str, ...] = ("deepspeed",)
 

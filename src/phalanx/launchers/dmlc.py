@@ -14,6 +14,7 @@ from phalanx.node.roster import Node, Roster
 NAME = "dmlc"
 SUMMARY = "scheduler, servers and workers of a parameter server: MXNet's dist_sync and dist_async"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ("servers",)
 RECIPES: Tuple[str, ...] = ("mxnet",)
 

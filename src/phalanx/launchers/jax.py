@@ -12,6 +12,7 @@ from phalanx.node.roster import Roster
 NAME = "jax"
 SUMMARY = "one process per GPU or slot, so that jax.distributed.initialize() needs no arguments"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("jax",)
 

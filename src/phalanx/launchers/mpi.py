@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Tuple
 
+from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
@@ -11,6 +12,7 @@ from phalanx.node.roster import Roster
 NAME = "mpi"
 SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
 ENGINE = ("mpiexec", "--version")
+PROGRAM = "mpiexec"
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("openmpi", "mpich", "chainermn")
 
@@ -31,6 +33,7 @@ _OPEN_MPI_FLAGS = ("--leave-session-attached",)
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
     """One mpiexec; its hostfile gives each node exactly the slots that are to be used."""
     ranks = place(job, roster)
+    gpus.require_alike(job, roster, ranks)
     hydra = _is_hydra(job.engine)
     hosts = ("-f" if hydra else "--hostfile", f"{job.directory}/hostfile", "-n", str(sum(ranks.values())))
     mpiexec = Process(

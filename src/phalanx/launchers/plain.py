@@ -11,6 +11,7 @@ from phalanx.node.roster import Roster
 NAME = "exec"
 SUMMARY = "the plain command on every node, with RANK, WORLD_SIZE and MASTER_ADDR"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ()
 

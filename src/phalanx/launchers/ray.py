@@ -12,6 +12,7 @@ from phalanx.node.roster import Node, Roster
 NAME = "ray"
 SUMMARY = "a Ray cluster for the time of the job; the command runs once, on the head, as its driver"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = "ray"
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("ray",)
 

@@ -16,6 +16,7 @@ from phalanx.node.roster import Roster
 NAME = "tensorflow"
 SUMMARY = "TensorFlow's workers and parameter servers: TF_CONFIG, or TF1's --ps_hosts and --worker_hosts"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ("ps", "tf-style")
 RECIPES: Tuple[str, ...] = ("tensorflow",)
 

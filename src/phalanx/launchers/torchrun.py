@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, Tuple
 
+from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.process import JobDescription, Process, RefusedError, refuse_variables
 from phalanx.node.roster import Roster
@@ -12,6 +13,7 @@ from phalanx.node.roster import Roster
 NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
 ENGINE: Tuple[str, ...] = ()
+PROGRAM = "torchrun"
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("torch",)
 
@@ -32,6 +34,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     if job.nodes_min is not None:
         return _elastic(job, roster)
     ranks = place(job, roster)
+    gpus.require_alike(job, roster, ranks)
     return [_torchrun(job, ranks, number, node) for number, node in enumerate(ranks)]
 
 

@@ -123,6 +123,7 @@ class Launcher(Protocol):
     SUMMARY: str
     ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
     OPTIONS: Tuple[str, ...]  # names of `phalanx.launchers.options` that it takes
+    PROGRAM: str  # that it starts on nodes beside the user's command; "" for none
     RECIPES: Tuple[str, ...]  # that bring its engine
 
     def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
@@ -158,3 +159,13 @@ def refuse_variables(job: JobDescription, own: Collection[str]) -> None:
     if wrong:
         words = f"{', '.join(wrong)} can't be set: the launcher {job.launcher} sets it for each process itself"
         raise RefusedError(f"{words}.\nLeave it out of --env and --secret, or call it something else.")
+
+
+def with_recipes(launcher: Launcher, message: str) -> str:
+    """The message of a job that failed; one about the launcher's own program ends with what brings that."""
+    begin = f"command '{launcher.PROGRAM}' is not on "
+    if not (launcher.PROGRAM and launcher.RECIPES and message.startswith(begin)):
+        return message
+    first, *others = message.split("\n")
+    recipes = " or ".join(f"`--recipe {name}`" for name in launcher.RECIPES)
+    return "\n".join([f"{first}; {recipes} brings it", *others])

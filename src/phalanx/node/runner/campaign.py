@@ -8,7 +8,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import FIRST_PORT, PORTS, JobDescription, Launcher, Process, RefusedError, planned
+from phalanx.node.process import (
+    FIRST_PORT,
+    PORTS,
+    JobDescription,
+    Launcher,
+    Process,
+    RefusedError,
+    planned,
+    with_recipes,
+)
 from phalanx.node.roster import Roster
 from phalanx.node.runner import scheduling
 from phalanx.node.runner import state as states
@@ -127,6 +136,7 @@ class Campaign:
             return
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
+        outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
         if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
             self._end(outcome)
             return
