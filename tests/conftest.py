@@ -29,7 +29,7 @@ class Terminal:
     directory: Path
     state: Path
 
-    def phalanx(self, *arguments: str, timeout_s: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def phalanx(self, *arguments: str, timeout_s: float = 300, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Type `phalanx …`; with `check`, a failure fails the test and shows what was printed."""
         done = subprocess.run(
             [str(PHALANX), *arguments],
@@ -45,7 +45,7 @@ class Terminal:
             assert done.returncode == 0, shown
         return done
 
-    def on(self, node: str, command: str, timeout_s: float = 60, check: bool = True) -> str:
+    def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
         """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
 

@@ -62,7 +62,7 @@ def url(process: subprocess.Popen[str]) -> str:
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=180)
     return process.returncode, said
 
 
@@ -111,7 +111,7 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     separated = json.loads((cluster.state / "clusters/contract/cluster.json").read_text())["accounts_separated"]
     assert not separated or seen == "0\n"
     cluster.on("head", "touch /efs/looked")
-    said, _ = typed.communicate(timeout=60)
+    said, _ = typed.communicate(timeout=180)
     assert [line.split("] ")[1] for line in lines] == [f"{len(SECRET)}\n"] * 4, said
     assert SECRET not in said
     assert set(outputs(cluster, "--sudo", files)) == {""}
@@ -141,7 +141,7 @@ def test_plain_ssh_scp_and_a_forwarded_agent_reach_every_node(cluster, tmp_path)
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")
     flags = ["-q", "-F", str(tmp_path / "hosts")]
-    subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=30)
+    subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=180)
     seen = subprocess.run(
         ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=30
     )
@@ -203,7 +203,7 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
     (tmp_path / "rank.sh").write_text("echo $RANK > made.$RANK; echo rank $RANK\n")
     with phalanx.Cluster.open("contract") as opened:
         future = opened.run(["sh", "rank.sh"], launcher="exec", directory=tmp_path)
-        result = future.result(timeout=30)
+        result = future.result(timeout=180)
         assert (result.exit_code, result.verified, result.output(2)) == (0, True, "rank 2\n")
         assert opened.get("made.3", tmp_path / "home", job=future).bytes == 2
         assert [verdict.ok for verdict in opened.exec(["true"])] == [True] * 4

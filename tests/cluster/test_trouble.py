@@ -49,7 +49,7 @@ def in_namespaces(terminal, flags, before):
         env={**os.environ, "PHALANX_STATE_DIR": str(terminal.state)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
 
 
@@ -65,7 +65,7 @@ def test_output_without_newlines_and_bytes_that_are_no_text_arrive_whole(cluster
     options = code("import os, sys\nos.write(1, bytes(range(14, 256)) + b'\\n')\nsys.stdout.write('x' * 3_000_000)")
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
     words = [str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"]
-    done = subprocess.run(words, cwd=cluster.directory, env=environment, capture_output=True, timeout=60)
+    done = subprocess.run(words, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
     assert done.returncode == 0
     assert done.stdout.startswith(b"[0] " + bytes(range(14, 256)) + b"\n")
     assert done.stdout.count(b"x") == 3_000_000 + 1
@@ -75,7 +75,7 @@ def test_a_reader_that_leaves_does_not_end_the_job(cluster, code):
     options = code("import time\nprint('first', flush=True)\nfor _ in range(20000): print('more')\ntime.sleep(0.5)")
     piped = f'"{PHALANX}" run --name piped {" ".join(options)} -n 1 -- python rank.py | head -1'
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
-    shown = subprocess.run(piped, shell=True, cwd=cluster.directory, env=environment, capture_output=True, timeout=60)
+    shown = subprocess.run(piped, shell=True, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
     assert shown.stdout == b"[0] first\n"
     assert "more" in cluster.phalanx("logs", "--follow", "piped").stdout
 
