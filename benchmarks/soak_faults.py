@@ -103,7 +103,8 @@ FAULTS = {
     "rank": Fault(_rank, FAILED, _KILLED, 5),
     "starter": Fault(_starter, FAILED, _GONE, 5),
     "connection": Fault(_connection, FAILED, _GONE, 5),
-    "keeper": Fault(_keeper, FAILED, _KILLED, 5, _ENGINES),
+    # Killed before it has begun its rank, it is a failed child of the engine's and nothing more.
+    "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@"), 5, _ENGINES),
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, _ENGINES),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -221,6 +222,38 @@ def test_any_bytes_are_kept(cluster, code):
     assert [event.data for event in events if isinstance(event, OutputLine) and event.stream == "stderr"] == [
         b"no newline"
     ]
+
+
+def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(cluster, code):
+    script = "head -c 100000000 /dev/zero | tr '\\0' x; exit 3"
+    job = submit(cluster, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
+    received, status = 0, None
+    for event in job.follow():
+        if isinstance(event, OutputLine):
+            received += len(event.data)
+        else:
+            status = event
+    assert status is not None
+    assert (received, status.exit_code) == (100_000_000, 3)
+    assert "rank 0 on deeplearning-worker1 ended with exit code 3" in status.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk that is soon full")
+def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
+    tight = FakeCluster(tmp_path)
+    disk = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=755", "tmpfs", tight.shared]
+    if subprocess.run(disk, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        script = f"echo began; cat /dev/zero > {tight.shared}/all; seq 100000; sleep 1; exit 5"
+        lines, status = run(tight, code, "sh", "-c", script, processes=1)
+        assert lines[0] == "0: began"
+        assert (status.state, status.exit_code) == (JobState.FAILED, 5)
+        assert "No space left on device" in status.message
+        assert status.verified
+        assert list_jobs(tight)[0].exit_code == 5
+    finally:
+        subprocess.run(["umount", "-l", tight.shared], check=True)
 
 
 def test_what_leaves_its_parent_session_and_environment_is_found_and_ended(cluster, code):

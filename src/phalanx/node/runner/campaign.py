@@ -314,7 +314,13 @@ class Campaign:
 
     def _write(self, **changes: Any) -> None:
         self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
-        states.write(self._directory, self._state)
+        try:
+            states.write(self._directory, self._state)
+        except OSError as error:
+            if self._state["state"] in states.FINAL:
+                raise
+            # The job goes on: its processes may have filled the disk, and its end will be told.
+            self._stage.output.error = self._stage.output.error or f"its state was not kept: {error.strerror}"
         self._stage.door.tell()
 
 

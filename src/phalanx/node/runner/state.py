@@ -20,6 +20,9 @@ FAILED = "failed"
 STOPPED = "stopped"
 LOST = "lost"
 FINAL = (SUCCEEDED, FAILED, STOPPED, LOST)
+# Kept from the job's submission to its end, for its last state.
+_ROOM = "room"
+_ROOM_BYTES = 64 << 10
 
 
 def initial(job: Dict[str, Any], has_secrets: bool) -> State:
@@ -44,9 +47,33 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
     }
 
 
+def keep_room(directory: str) -> None:
+    """Take what a job's last state needs of the disk, so that its end can be told on a full one. Raises OSError."""
+    write_file(os.path.join(directory, _ROOM), "\0" * _ROOM_BYTES)
+
+
 def write(directory: str, state: State) -> None:
-    """Replace state.json in one step: a reader sees the old one or the new one."""
-    write_file(os.path.join(directory, "state.json"), json.dumps(state))
+    """Replace state.json in one step: a reader sees the old one or the new one.
+
+    Raises OSError on a full disk; a final state is written in the room that was kept for it then.
+    """
+    path, text = os.path.join(directory, "state.json"), json.dumps(state)
+    if state["state"] not in FINAL:
+        write_file(path, text)
+        return
+    try:
+        write_file(path, text)
+    except OSError:
+        _give_room(directory)
+        write_file(path, text)
+    _give_room(directory)
+
+
+def _give_room(directory: str) -> None:
+    try:
+        os.unlink(os.path.join(directory, _ROOM))
+    except FileNotFoundError:
+        pass  # given before, or a job that was taken before there was such a thing
 
 
 def read(directory: str) -> State:
@@ -59,9 +86,13 @@ def write_file(path: str, text: str, mode: int = 0o600) -> None:
     """Write beside and rename."""
     beside = f"{path}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-    os.replace(beside, path)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError:
+        os.unlink(beside)
+        raise
 
 
 def this_runner(head: str) -> Dict[str, Any]:

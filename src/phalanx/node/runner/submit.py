@@ -47,6 +47,7 @@ def submit(directory: str, plugins: Plugins, stdin: BinaryIO, detach: bool, secr
         planned(plugins.launcher(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
         if in_parts:
             _unpack(directory, stdin)
+        states.keep_room(directory)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(directory, error)
     state = states.initial(job, has_secrets=bool(secrets))
