@@ -25,6 +25,7 @@ from phalanx.node.runner.conductor import Conductor
 from phalanx.node.runner.elastic import ElasticConductor
 from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.membership import read_roster
+from phalanx.node.runner.outcome import missing_engine
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import ENVIRONMENT, activated
@@ -136,7 +137,9 @@ class Campaign:
             return
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
-        outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
+        if ENVIRONMENT not in description.env:
+            hint = missing_engine(outcome, processes, self._launcher.RECIPES)
+            outcome["message"] = outcome.get("message", "") + hint
         if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
             self._end(outcome)
             return

@@ -1,0 +1,181 @@
+"""Environments of jobs: made once on the shared directory, whoever needs them first, and never used half made."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import PHALANX, Terminal
+
+pytestmark = pytest.mark.cluster
+
+ROOT = "/efs/.phalanx/environments"
+INDEX = "--no-index\n--find-links /efs/wheels\n"
+# A package whose building waits for ever: pip is then in the middle of its work for as long as a test needs.
+SLOW = {
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n',
+    "slow.py": "import time\ndef get_requires_for_build_wheel(settings=None):\n    time.sleep(1000)\n",
+}
+BUILDING = "get_requires_for_build_wheel"  # an argument of pip's own process that calls it
+
+
+def write_wheel(directory: Path, name: str, body: str) -> None:
+    """The smallest wheel that pip takes: one module."""
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", body)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="module")
+def wheels(cluster: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """The cluster with packages of its own on the shared directory: no test here asks an index."""
+    directory = tmp_path_factory.mktemp("packages") / "wheels"
+    (directory / "slow").mkdir(parents=True)
+    for name in ("tiny", "mini", "half"):
+        write_wheel(directory, name, f"WORD = '{name} is here'\n")
+    for name, text in SLOW.items():
+        (directory / "slow" / name).write_text(text)
+    cluster.phalanx("put", str(directory))
+    return cluster
+
+
+def code_with(directory: Path, requirements: str) -> Path:
+    (directory / "requirements.txt").write_text(INDEX + requirements)
+    return directory
+
+
+def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    words = ("run", "--directory", str(code), "--launcher", "exec", *options, "--", *words)
+    return cluster.phalanx(*words, check=False, timeout_s=240)
+
+
+def say_word(module: str) -> tuple[str, ...]:
+    return ("python", "-c", f"import {module}; print({module}.WORD)")
+
+
+def newest(cluster: Terminal) -> dict:
+    return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]
+
+
+def test_requirements_are_there_on_every_node_and_made_once(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "tiny\n")
+    first = run(wheels, code, *say_word("tiny"))
+    second = run(wheels, code, *say_word("tiny"))
+    for done in (first, second):
+        assert done.returncode == 0, done.stderr
+        assert sorted(re.findall(r"\[(\d)\] tiny is here", done.stdout)) == ["0", "1", "2", "3"]
+    assert "[environment] Successfully installed tiny-1.0" in first.stdout
+    assert "[environment]" not in second.stdout
+    assert "making environment requirements" in first.stderr
+
+
+def test_packages_of_the_image_stay_visible(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "tiny\n")
+    done = run(wheels, code, "python", "-c", "import numpy, tiny, sys; print(sys.prefix)", options=("-n", "1"))
+    assert f"[0] {ROOT}/requirements-" in done.stdout, done.stderr
+
+
+def test_no_requirements_leaves_the_file_alone(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "tiny\n")
+    done = run(wheels, code, *say_word("tiny"), options=("-n", "1", "--no-requirements"))
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'tiny'" in done.stderr
+
+
+def test_a_requirement_that_is_not_there_starts_nothing_and_shows_pips_words(wheels: Terminal, tmp_path: Path) -> None:
+    done = run(wheels, code_with(tmp_path, "tiny\nno-such-package\n"), "touch", "/efs/it-ran")
+    assert done.returncode == 1
+    assert "environment requirements can't be made: pip ended with exit code 1" in done.stderr
+    assert "  | ERROR: No matching distribution found for no-such-package" in done.stderr
+    assert "no process of it is left" in done.stderr
+    assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
+
+
+def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "/efs/wheels/slow\n")
+    job = subprocess.Popen(
+        [str(PHALANX), "run", "--directory", str(code), "--launcher", "exec", "--", "true"],
+        cwd=wheels.directory,
+        env={**os.environ, "PHALANX_STATE_DIR": str(wheels.state)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_for(lambda: "making environment" in newest(wheels)["message"])
+    wait_for(lambda: BUILDING in processes(wheels))
+    assert newest(wheels)["state"] == "pending"
+    job.send_signal(signal.SIGINT)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "stopped: stopped on request" in said
+    assert "no process of it is left" in said
+    assert BUILDING not in processes(wheels)
+    assert not environments(wheels)[newest_environment(wheels)]["complete"]
+
+
+def processes(cluster: Terminal) -> str:
+    """The command lines of all processes on the head."""
+    return cluster.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
+
+
+def wait_for(is_so, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.2)
+
+
+def environments(cluster: Terminal, *flags: str) -> dict[str, dict]:
+    """What is told of each environment, by its path."""
+    listed = json.loads(cluster.phalanx("recipes", "--json", *flags).stdout)["environments"]
+    return {one["path"]: one for one in listed}
+
+
+def newest_environment(cluster: Terminal) -> str:
+    return cluster.on("head", f"ls -dt {ROOT}/*/ | head -1").strip().rstrip("/")
+
+
+def test_two_jobs_at_once_make_it_once(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "mini\n")
+    with ThreadPoolExecutor() as both:
+        jobs = [both.submit(run, wheels, code, *say_word("mini"), options=("-n", "1")) for _ in range(2)]
+        outputs = [job.result().stdout for job in jobs]
+    assert all("[0] mini is here" in output for output in outputs), outputs
+    assert sum("Successfully installed mini-1.0" in output for output in outputs) == 1
+
+
+def test_a_half_made_one_is_made_again(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "half\n")
+    assert run(wheels, code, "true", options=("-n", "1")).returncode == 0
+    path = newest_environment(wheels)
+    wheels.on("head", f"rm {path}/.complete {path}/lib/python3*/site-packages/half.py")
+    done = run(wheels, code, *say_word("half"), options=("-n", "1"))
+    assert f"{path} is half made: starting over" in done.stdout
+    assert "[0] half is here" in done.stdout
+
+
+def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "half\ntiny\n")
+    words = ("--directory", str(code), "--launcher", "exec", "-n", "1", "--", "sh", "-c", "echo ready; sleep 1000")
+    job = wheels.phalanx("run", "--detach", *words).stdout.strip()
+    wait_for(lambda: "ready" in wheels.phalanx("logs", job).stdout)
+    used = newest_environment(wheels)
+    others = set(environments(wheels)) - {used}
+    pruned = environments(wheels, "--prune")
+    assert {path for path, one in pruned.items() if one["removed"]} == others
+    assert pruned[used]["in_use"]
+    assert set(environments(wheels)) == {used}
+    wheels.phalanx("stop", job)
+    wait_for(lambda: not environments(wheels)[used]["in_use"])

@@ -1,0 +1,126 @@
+"""The nodes' way out: what may be reached, as what names are answered, and which of pip's settings go along."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from phalanx.localcloud import pip_settings
+from phalanx.localcloud.nat import routes
+from phalanx.localcloud.nat.names import Names
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def query(name: str, kind: int = 1) -> bytes:
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    return struct.pack("!HHHHHH", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
+
+
+def answered(reply: bytes) -> tuple[int, list[str]]:
+    """(code, addresses) of a reply."""
+    number, flags, _, count, *_ = struct.unpack_from("!HHHHHH", reply)
+    assert number == 7
+    assert flags & 0x8000
+    return flags & 0xF, [socket.inet_ntoa(reply[len(reply) - 16 * (i + 1) :][12:16]) for i in reversed(range(count))]
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254", "::1", "::ffff:127.0.0.1", "224.0.0.1"]
+)
+def test_this_machine_is_no_way_out(address):
+    with pytest.raises(routes.Refused, match="own"):
+        routes.connect(address, 80)
+
+
+def test_a_name_that_means_this_machine_is_refused_too():
+    with pytest.raises(routes.Refused, match="own"):
+        routes.connect("localhost", 80)
+
+
+def test_the_machines_own_proxy_is_asked_with_its_password(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://me:pass%40word@127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", "inside.test")
+        heard = []
+
+        def serve() -> None:
+            connection, _ = proxy.accept()
+            with connection:
+                heard.append(connection.recv(4096))
+                connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\nhello")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with routes.connect("index.test", 443) as connection:
+            assert connection.recv(5) == b"hello"
+        thread.join(10)
+    assert heard[0].startswith(b"CONNECT index.test:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic bWU6cGFzc0B3b3Jk\r\n" in heard[0]
+    assert routes.proxy_for("a.inside.test") is None
+
+
+def test_a_proxys_refusal_is_told(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+
+        def refuse() -> None:
+            with proxy.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 407 Who are you?\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(ConnectionError, match="407 Who are you"):
+            routes.connect("index.test", 443)
+        thread.join(10)
+
+
+def test_names_are_answered_as_this_machine_resolves_them(monkeypatch):
+    monkeypatch.setattr(routes, "is_open", lambda: True)
+    assert answered(Names().answer(query("localhost"))) == (0, ["127.0.0.1"])
+    assert answered(Names().answer(query("localhost", kind=28))) == (0, [])
+    assert answered(Names().answer(query("1.0.0.10.in-addr.arpa", kind=12))) == (3, [])
+
+
+def test_without_a_way_out_a_name_fails_at_once(monkeypatch):
+    monkeypatch.setattr(routes, "is_open", lambda: False)
+    assert answered(Names().answer(query("index.test"))) == (2, [])
+
+
+def test_behind_a_proxy_an_address_stands_for_the_name(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    names = Names()
+    code, (address,) = answered(names.answer(query("index.test")))
+    assert code == 0
+    assert names.meant_by(address) == "index.test"
+    assert answered(names.answer(query("index.test"))) == (0, [address])
+    assert names.meant_by("203.0.113.9") == "203.0.113.9"
+
+
+@pytest.mark.parametrize("damaged", [b"", b"short", query("index.test")[:-3], b"\xff" * 40])
+def test_damaged_queries_do_no_harm(damaged):
+    assert len(Names().answer(damaged)) in (0, 12)
+
+
+def test_pips_settings_go_along_with_what_they_name(tmp_path: Path):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "mirror/simple").mkdir(parents=True)
+    (tmp_path / ".pip").mkdir()
+    file = f"[global]\nindex-url = file://{tmp_path}/mirror/simple\nfind-links = /nowhere\nno-cache-dir = true\n"
+    (tmp_path / ".pip/pip.conf").write_text(file)
+    environ = {"HOME": str(tmp_path), "PIP_FIND_LINKS": f"{tmp_path}/wheels", "REQUESTS_CA_BUNDLE": "/ca.pem"}
+    settings = pip_settings.read(environ)
+    assert f"index-url = file://{tmp_path}/mirror/simple\n" in settings.text
+    assert f"find-links = {tmp_path}/wheels\n" in settings.text
+    assert "cache" not in settings.text
+    assert {tmp_path / "mirror", tmp_path / "wheels"} <= set(settings.paths)

