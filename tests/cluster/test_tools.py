@@ -137,17 +137,20 @@ def test_one_command_everywhere_has_a_verdict_for_each_node(cluster):
     assert failed.stderr.count(": status 7 after") == 2
 
 
-def test_plain_ssh_scp_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
+def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")
     flags = ["-q", "-F", str(tmp_path / "hosts")]
     subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=180)
     seen = subprocess.run(
-        ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=30
+        ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=180
     )
     assert seen.stdout == b"carried" + cluster.on("worker3", "hostname").encode()
+    shell = f"ssh {' '.join(flags)}"
+    subprocess.run(["rsync", "-e", shell, "contract-worker3:/tmp/carried", tmp_path / "back"], check=True, timeout=180)
+    assert (tmp_path / "back").read_text() == "carried"
     agent = subprocess.run(
-        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=30
+        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=180
     )
     assert "The agent has no identities" in agent.stdout
 
