@@ -78,7 +78,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    train(arguments, strategy_of(resolver), resolver.task_id or 0)
+    strategy = strategy_of(resolver)
+    print(f"{resolver.task_type} {resolver.task_id}: {strategy.num_replicas_in_sync} in step", flush=True)
+    train(arguments, strategy, resolver.task_id or 0)
 
 
 if __name__ == "__main__":
