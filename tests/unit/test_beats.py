@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from types import SimpleNamespace
 
@@ -13,33 +12,34 @@ from phalanx.node import beats
 
 @pytest.fixture
 def ends(monkeypatch):
-    """An ear and a beat whose threads do nothing by themselves, and the beat's socket."""
-    with monkeypatch.context() as here, socket.socket(type=socket.SOCK_DGRAM) as ours:
+    """An ear and a beat whose threads do nothing by themselves."""
+    with monkeypatch.context() as here:
         here.setattr(beats, "PORT", 17312)
         here.setattr(beats.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
         ear, beat = beats.Ear("127.0.0.1"), beats.Beat()
         here.setattr(beats.threading, "Thread", THREAD)
-        ours.settimeout(5)
+        beat._socket.settimeout(5)
         beat.head = "127.0.0.1"
-        yield ear, beat, ours
+        yield ear, beat
         ear._socket.close()
+        beat._socket.close()
 
 
 THREAD = threading.Thread
 
 
-def exchange(ear, beat, ours) -> bool:
+def exchange(ear, beat) -> bool:
     """One beat and its answer; whether there was news."""
     beat.news.clear()
     answering = threading.Thread(target=ear.answer)
     answering.start()
-    beat.once(ours)
+    beat.once()
     answering.join()
     return beat.news.is_set()
 
 
 def test_a_worker_is_heard_and_told_of_a_new_generation(ends):
-    ear, beat, _ = ends
+    ear, beat = ends
     ear.generation = beat.generation = 3
     assert not exchange(*ends)
     first = ear.heard["127.0.0.1"]
@@ -49,7 +49,25 @@ def test_a_worker_is_heard_and_told_of_a_new_generation(ends):
 
 
 def test_a_silent_head_is_news(ends):
-    _, beat, ours = ends
-    ours.settimeout(0.01)
-    beat.once(ours)
+    _, beat = ends
+    beat._socket.settimeout(0.01)
+    beat.once()
     assert beat.news.is_set()
+
+
+def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):
+    ear, beat = ends
+    assert not exchange(*ends)
+    ear.tell(1)
+    beat.listen(0.05)
+    assert beat.news.is_set()
+
+
+def test_another_head_is_greeted_at_once(ends):
+    ear, beat = ends
+    beat.head = ""
+    beat.aim("127.0.0.1")
+    ear.answer()
+    assert list(ear.heard) == ["127.0.0.1"]
+    beat.aim("")
+    assert beat.head == "127.0.0.1"

@@ -199,7 +199,7 @@ class Head:
             ready=self.state.signalled,
         )
         if self.ear:
-            self.ear.generation = number
+            self.ear.tell(number)
 
     def _give_up(self, action: Publish) -> None:
         """End what is no node, and ask Auto Scaling for as many as can be had."""

@@ -29,7 +29,8 @@ def serve(agent: Agent) -> None:
     beat = beats.beat()
     while True:
         known = agent.table.get("generation", consistent=False)
-        generation, beat.head = known.get("number", 0), known.get("head_address", "")
+        generation = known.get("number", 0)
+        beat.aim(known.get("head_address", ""))
         if generation and generation != applied and follow(agent, me):
             beat.generation = applied = generation
         now = time.monotonic()
@@ -37,14 +38,19 @@ def serve(agent: Agent) -> None:
             hello_at = now
             hello(agent, me)
         # The head's answer to a beat ends the pause when there is news; without it the poll finds them.
-        beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, applied is not None))
+        if beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, applied is not None)):
+            # All workers hear it at the same moment.
+            time.sleep(random.uniform(0, agent.settings.nodes / _READS_PER_S))
         beat.news.clear()
 
 
 def poll_pause_s(elapsed_s: float, nodes: int, settled: bool) -> float:
-    """How long to wait before the next look: a tenth of the wait so far, less often the more nodes there are."""
+    """How long to wait before the next look: a third of the wait so far, less often the more nodes there are.
+
+    The head tells of news by itself; this is for who does not know it yet, or does not hear it.
+    """
     least = max(_POLL_LEAST_S, nodes / _READS_PER_S)
-    pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 10), max(least, _POLL_MOST_S))
+    pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
     return pause * random.uniform(0.7, 1.3)
 
 
