@@ -55,7 +55,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
 
     with Watch(f"deleting cluster {wanted}", started_s) as watch:
         try:
-            watch.follow(take_down.steps() if take_down else ())
+            _follow(watch, take_down)
         except KeyboardInterrupt:
             note(f"interrupted; the deletion of {wanted} goes on. `phalanx down` follows it again.")
             return 130
@@ -110,6 +110,19 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
         # All that it held went with its processes; only this machine's record can be left.
         forget(name)
         return None
+
+
+def _follow(watch: Watch, take_down: TakeDown | None) -> None:
+    from phalanx.clouds import endpoint
+    from phalanx.take_down import forget
+
+    if take_down is None:
+        return
+    try:
+        watch.follow(take_down.steps())
+    except endpoint.NotRunning:
+        # Another `down` was quicker: the local cloud ends with its last cluster.
+        forget(take_down.name)
 
 
 def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> int:
