@@ -9,9 +9,7 @@ import pytest
 from phalanx.environments import from_requirements, recipe, recipe_names
 from phalanx.errors import JobError
 from phalanx.launchers import LAUNCHERS, load
-from phalanx.node.process import Process
 from phalanx.node.runner.interpreters import allows
-from phalanx.node.runner.outcome import missing_engine
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -73,12 +71,3 @@ def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
 def test_what_means_the_same_everywhere_is_taken(tmp_path: Path, line: str):
     (tmp_path / "requirements.txt").write_text(f"{line}\n")
     assert from_requirements(tmp_path / "requirements.txt").files["requirements.txt"] == f"{line}\n"
-
-
-def test_a_missing_engine_is_told_with_its_recipes():
-    process = Process("m", "n", argv=("mpiexec", "python"), command=("python",), ranks={"n": 1})
-    missing = {"message": "command 'mpiexec' is not on n (PATH /bin)"}
-    assert missing_engine(missing, [process], ("openmpi", "mpich")).endswith(
-        "`--recipe openmpi` brings it (so do mpich)"
-    )
-    assert missing_engine({"message": "command 'python' is not on n"}, [process], ("openmpi",)) == ""

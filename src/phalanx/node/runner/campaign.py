@@ -25,7 +25,6 @@ from phalanx.node.runner.conductor import Conductor
 from phalanx.node.runner.elastic import ElasticConductor
 from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.membership import read_roster
-from phalanx.node.runner.outcome import missing_engine
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import ENVIRONMENT, activated
@@ -137,9 +136,7 @@ class Campaign:
             return
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
-        if ENVIRONMENT not in description.env:
-            hint = missing_engine(outcome, processes, self._launcher.RECIPES)
-            outcome["message"] = outcome.get("message", "") + hint
+        outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
         if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
             self._end(outcome)
             return

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional
 
-from phalanx.node.process import Process
 from phalanx.node.runner import state as states
 
 # How much a failure explains. A rank that an engine ended knows nothing; an engine's exit code says more, a rank that
@@ -101,13 +100,3 @@ class Outcome:
         """The job went on in spite of it."""
         if self._record.get("state") == states.FAILED:
             self.__init__()
-
-
-def missing_engine(outcome: Mapping[str, Any], processes: Sequence[Process], recipes: Sequence[str]) -> str:
-    """What to add to the message of an attempt whose engine was not there: the recipes that bring it."""
-    engines = {process.argv[0] for process in processes if process.argv[0] != process.command[0]}
-    said = outcome.get("message", "")
-    if not recipes or not any(f"command '{engine}' is not on" in said for engine in engines):
-        return ""
-    others = f" (so do {', '.join(recipes[1:])})" if len(recipes) > 1 else ""
-    return f"\n`--recipe {recipes[0]}` brings it{others}"
