@@ -157,7 +157,7 @@ def test_clouds_and_launchers_do_not_import_each_other() -> None:
             assert [i for i in foreign if not is_in(i, f"phalanx.{package}")] == [], module.name
 
 
-@pytest.mark.parametrize("package", ["phalanx.clouds", "phalanx.launchers"])
+@pytest.mark.parametrize("package", ["phalanx.clouds", "phalanx.launchers", "phalanx.schedulers"])
 def test_neighbours_in_a_table_of_plugins_do_not_import_each_other(package: str) -> None:
     registered = {m.name for m in MODULES} & next(m.table for m in MODULES if m.name == package)
     assert len(registered) > 1

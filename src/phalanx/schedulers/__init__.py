@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 SCHEDULERS = {
     "slurm": "phalanx.schedulers.slurm",
+    "sge": "phalanx.schedulers.sge",
+    "yarn": "phalanx.schedulers.yarn",
 }
 
 

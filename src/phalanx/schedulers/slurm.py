@@ -26,7 +26,7 @@ _AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
 def arguments(request: Request) -> list[str]:
     """sbatch's command line; the user's own options come last, so that they count."""
     shape = [f"--ntasks={request.processes}"]
-    if request.nodes:
+    if not request.anywhere:
         shape += [f"--nodes={request.nodes}", f"--ntasks-per-node={request.per_node}"]
     fixed = ["sbatch", "--parsable", "--no-requeue", f"--job-name={request.name}", f"--output={request.log}"]
     return [*fixed, *shape, *request.options]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from packages import lay
+
 # The smallest Slurm that schedules: namespaces have no cgroups of their own, the network is trusted, nobody accounts.
 CONF = """\
 ClusterName=lab
@@ -37,14 +39,15 @@ NODE = "NodeName={hostname} NodeAddr={address} CPUs={slots} State=UNKNOWN"
 
 def main(packages: str) -> None:
     """Lay the packages over /usr, where they belong, and start the daemons."""
-    layers = f"lowerdir={packages}/usr:/usr,userxattr"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, "/usr"], check=True)
+    lay(packages)
     nodes = json.loads(Path("/opt/phalanx/roster.json").read_text())["nodes"]
     head = next(node for node in nodes if node["head"])
     for directory in ("/etc/slurm", "/var/lib/slurm", "/var/lib/slurmd"):
         Path(directory).mkdir()
     lines = "\n".join(NODE.format(**node) for node in nodes)
     Path("/etc/slurm/slurm.conf").write_text(CONF.format(head=f"{head['hostname']}({head['address']})", nodes=lines))
+    # Without this it looks for a mounted hierarchy, and a namespace has none.
+    Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     if Path("/etc/hostname").read_text().strip() == head["hostname"]:
         subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd"], check=True)

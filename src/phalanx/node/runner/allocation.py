@@ -6,11 +6,14 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
 from phalanx.node.roster import Roster
+from phalanx.node.runner import frames
+from phalanx.node.runner.beats import Pace
 from phalanx.node.runner.channel import Line
 from phalanx.node.runner.doorway import turn_away
 from phalanx.node.runner.scheduling import ENDED, HELD, Request, Standing, shown
@@ -32,6 +35,7 @@ _NODES_COME_WITHIN_S = 120.0
 _ENDS_BY_ITSELF_S = 5.0
 _ENDS_WITHIN_S = 60.0
 _LOG_TAIL_BYTES = 600
+_BEAT = frames.pack(frames.BEAT)
 
 
 class EndedError(Exception):
@@ -77,6 +81,8 @@ class Allocation:
         self._id = ""
         self._log = ""
         self._attendees: Dict[str, _Attendee] = {}
+        self._doubled = ""
+        self._pace = Pace()
         self._wanted = math.inf
         self._look_at = 0.0
         self._pause_s = _FIRST_LOOK_S
@@ -93,6 +99,7 @@ class Allocation:
         self._record(self._id)
         while len(self._attendees) < self._wanted and not self._stage.stop_asked:
             self._look()
+            self._beat()
             self._stage.loop.turn(_TURN_S)
         return not self._stage.stop_asked
 
@@ -140,6 +147,11 @@ class Allocation:
         now = time.monotonic()
         if now > self._deadline:
             raise RefusedError(self._incomplete())
+        if self._doubled:
+            raise RefusedError(
+                f"{self._scheduler.NAME} put two places of {shown(self._id)} on {self._doubled}, not one\n"
+                "Ask for places so large that no two fit on a node (--via-option)."
+            )
         if now < self._look_at:
             return
         standing = self._standing()
@@ -154,6 +166,12 @@ class Allocation:
         else:
             self._tell(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
 
+    def _beat(self) -> None:
+        """The starters that are there wait for the others, and would take silence for the runner's end."""
+        if self._pace.is_due():
+            for attendee in self._attendees.values():
+                os.write(attendee.fds[1], _BEAT)
+
     def _incomplete(self) -> str:
         number, came = shown(self._id), len(self._attendees)
         of = f"{came} of {self._wanted} nodes" if came else "no node"
@@ -165,7 +183,11 @@ class Allocation:
 
     def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
         """A starter has come. Those of another allocation, an earlier attempt's, are sent away."""
-        if hello["allocation"] != shown(self._id) or hello["node"] in self._attendees:
+        if hello["allocation"] != shown(self._id):
+            turn_away(connection, fds, hello)
+            return
+        if hello["node"] in self._attendees:
+            self._doubled = hello["node"]
             turn_away(connection, fds, hello)
             return
         self._wanted = hello["nodes"]
@@ -195,16 +217,13 @@ class Allocation:
 
 
 def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
-    """What the launcher's plan for the whole cluster needs: where the user (or the engine) says how many go on a node,
-    that many on as many nodes; else just so many in all, wherever there is room."""
-    ranks: Dict[str, int] = {}
+    """What the launcher's plan for the whole cluster needs; with -n alone the scheduler may place it as it likes."""
+    ranks: Counter[str] = Counter()
     for process in processes:
-        for node, count in process.ranks.items():
-            ranks[node] = ranks.get(node, 0) + count
-    request = Request(job["id"], directory, scheduler, sum(ranks.values()), options=tuple(job["via"]["options"]))
-    if job["processes"] is not None and job["per_node"] is None:
-        return request
-    return replace(request, nodes=len(ranks), per_node=max(ranks.values()))
+        ranks.update(process.ranks)
+    anywhere = job["processes"] is not None and job["per_node"] is None
+    shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
+    return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via"]["options"]))
 
 
 def last_words(path: str) -> str:

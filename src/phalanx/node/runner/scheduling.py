@@ -12,7 +12,7 @@ from phalanx.node.process import RUNNER, RefusedError
 from phalanx.node.runner import state as states
 
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Protocol, Sequence, Tuple
+    from typing import Callable, Protocol, Sequence, Tuple
 
     # argv and its stdin → its stdout; RefusedError with the command's own words when it fails
     Call = Callable[[Sequence[str], str], str]
@@ -59,7 +59,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job needs: `processes` in all, and (unless None) `per_node` on each of `nodes` nodes.
+    """What a job needs: `processes` in all, `per_node` on each of `nodes` nodes, or (`anywhere`) as they come.
 
     `options` are words for the scheduler's own command, passed on as they are.
     """
@@ -68,8 +68,9 @@ class Request:
     directory: str
     scheduler: str
     processes: int
-    nodes: Optional[int] = None
-    per_node: Optional[int] = None
+    nodes: int
+    per_node: int
+    anywhere: bool = False
     options: Tuple[str, ...] = ()
 
     @property

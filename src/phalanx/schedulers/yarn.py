@@ -1,0 +1,133 @@
+"""Hadoop YARN over the ResourceManager's REST API: an application of Hadoop's distributed shell, a container a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shlex
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from phalanx.node.process import RefusedError
+from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing, shown
+
+if TYPE_CHECKING:
+    from phalanx.node.runner.scheduling import Call
+
+NAME = "yarn"
+SUMMARY = "YARN's distributed shell, through the ResourceManager's REST API"
+HIDDEN = ("CONTAINER_ID", "YARN_SHELL_ID")
+SHOWN = ()
+NODE_INDEX = ""
+
+# What --via-option may hold: where the ResourceManager is, and what a container takes of a node.
+_DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "1024", "--vcores": ""}
+_MASTER = "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
+_MASTER_MB = 512
+_ANSWER_WITHIN_S = 30.0
+# "application states" of the ResourceManager's REST API.
+_QUEUED = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+_HELD = ("RUNNING", "FINISHING")
+
+
+def options(request: Request) -> dict[str, str]:
+    """--rm, --queue, --memory and --vcores of each container. Raises RefusedError for anything else."""
+    words = request.options
+    chosen = dict(zip(words[::2], words[1::2]))  # noqa: B905 (Python 3.9 has no strict)
+    if len(words) % 2 or set(chosen) - set(_DEFAULTS):
+        raise RefusedError(f"yarn takes {', '.join(_DEFAULTS)}, each with a value, not '{' '.join(words)}'")
+    return {**_DEFAULTS, "--vcores": str(request.per_node), **chosen}
+
+
+def application(request: Request, name: str, chosen: dict[str, str]) -> dict[str, Any]:
+    """The body of the Cluster Applications API's submission."""
+    return {
+        "application-id": name,
+        "application-name": request.name,
+        "application-type": "YARN",
+        "queue": chosen["--queue"],
+        "max-app-attempts": 1,
+        "resource": {"memory": _MASTER_MB, "vCores": 1},
+        "am-container-spec": {
+            "commands": {"command": command(request, name, chosen)},
+            "environment": {"entry": [{"key": "CLASSPATH", "value": _classpath()}]},
+        },
+    }
+
+
+def command(request: Request, name: str, chosen: dict[str, str]) -> str:
+    """What YARN runs as application master. It reads what its containers run from a file of its own directory."""
+    attend = request.attend(name, str(request.nodes), str(request.per_node))
+    flags = (
+        f"--container_memory {chosen['--memory']} --container_vcores {chosen['--vcores']}"
+        f" --num_containers {request.nodes} --priority 0"
+    )
+    java = f"{{{{JAVA_HOME}}}}/bin/java -Xmx{_MASTER_MB // 2}m {_MASTER} {flags}"
+    # Java's readUTF: the length in two bytes comes first.
+    length = "".join(f"\\{byte:03o}" for byte in len(attend.encode()).to_bytes(2, "big"))
+    return f"printf '{length}%s' {shlex.quote(attend)} >shellCommands && {java} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
+
+
+def _classpath() -> str:
+    parts = ["common", "hdfs", "yarn"]
+    homes = [f"{{{{HADOOP_{part.upper()}_HOME}}}}/share/hadoop/{part}" for part in parts]
+    return "<CPS>".join(["{{HADOOP_CONF_DIR}}", *(f"{home}/{tail}" for home in homes for tail in ("*", "lib/*"))])
+
+
+def submit(request: Request, _call: Call) -> str:
+    """Hand it in; returns the application's own URL."""
+    chosen = options(request)
+    apps = f"{chosen['--rm'].rstrip('/')}/ws/v1/cluster/apps"
+    name = _ask("POST", f"{apps}/new-application")["application-id"]
+    _ask("POST", apps, application(request, name, chosen))
+    return f"{apps}/{name}"
+
+
+def look(allocation: str, _call: Call) -> Standing:
+    """As the Cluster Application API sees it."""
+    return standing(_ask("GET", allocation)["app"])
+
+
+def standing(app: dict[str, Any]) -> Standing:
+    """From the application's record: what ended it is in its diagnostics."""
+    words = " ".join(str(app.get("diagnostics", "")).split())
+    if app["state"] in _QUEUED:
+        return Standing(QUEUED, words)
+    if app["state"] in _HELD:
+        return Standing(HELD, app["state"])
+    killed = app["state"] != "FINISHED"
+    again = killed and "preempted" in words.lower()
+    return Standing(ENDED, f"{app['state']}{': ' if words else ''}{words}", killed=killed, again=again)
+
+
+def cancel(allocation: str, _call: Call) -> None:
+    """The Cluster Application State API's KILLED."""
+    _ask("PUT", f"{allocation}/state", {"state": "KILLED"})
+
+
+def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request; what it answers as JSON, {} for nothing. Raises RefusedError."""
+    data = json.dumps(body).encode() if body is not None else None
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    # Where nothing else says who asks, YARN takes the name's word for it.
+    asked = f"{url}?user.name={pwd.getpwuid(os.getuid()).pw_name}"
+    request = urllib.request.Request(asked, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=_ANSWER_WITHIN_S) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        raise RefusedError(f"yarn refused: {_reason(error)}") from None
+    except OSError as error:
+        words = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {error}"
+        raise RefusedError(f"{words}\n--via-option '--rm http://HOST:8088' says where it is.") from None
+    return json.loads(text) if text.strip() else {}
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["RemoteException"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason} for {shown(error.url)}"

@@ -1,0 +1,160 @@
+"""Jobs handed to a real Slurm and a real Grid Engine, from Debian's packages, on three nodes of their own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal, make_terminal
+
+pytestmark = pytest.mark.cluster
+
+PACKAGES = (Path(sys.prefix) / "schedulers").resolve()
+NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3)]
+SAY = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) job=$SLURM_JOB_ID$JOB_ID hidden=$SLURM_NODELIST$PE_HOSTFILE"'
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Terminal]:
+    assert (PACKAGES / ".complete").exists(), "scripts/schedulers unpacks what is missing here; `make test` calls it"
+    terminal = make_terminal("name: lab\ncloud: local\nnodes: 3\nmin: 3\nslots: 2\nshared: /efs\n")
+    try:
+        terminal.phalanx("up")
+        terminal.phalanx("put", str(Path(__file__).parent / "schedulers"))
+        for scheduler in ("slurm", "sge"):
+            for node in NODES:
+                command = f"sudo python3 /efs/schedulers/{scheduler}_node.py {shlex.quote(str(PACKAGES))}"
+                terminal.phalanx("ssh", "--admin", node, "--", command)
+        until(lambda: terminal.on("head", "sinfo -h -t idle -o %D").strip() == "3", "Slurm's nodes are idle")
+        until(lambda: sge(terminal, "qhost").count("lx-amd64") == 3, "Grid Engine's nodes report")
+        yield terminal
+        terminal.phalanx("down", "--yes")
+    finally:
+        terminal.phalanx("local", "stop", "--force", check=False)
+        shutil.rmtree(terminal.state.parent, ignore_errors=True)
+
+
+def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.2)
+
+
+def sge(lab: Terminal, command: str) -> str:
+    return lab.on("head", f"sh -lc {shlex.quote(command)}", check=False)
+
+
+def run(lab: Terminal, *words: str):
+    return lab.phalanx("run", "--directory", str(code(lab)), *words, check=False)
+
+
+def start(lab: Terminal, *words: str) -> str:
+    return lab.phalanx("run", "--detach", "--directory", str(code(lab)), *words).stdout.strip()
+
+
+def code(lab: Terminal) -> Path:
+    directory = lab.directory / "code"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def status(lab: Terminal, job: str) -> dict:
+    return next(one for one in json.loads(lab.phalanx("jobs", "--json").stdout) if one["id"] == job)
+
+
+def has_ended(lab: Terminal, job: str) -> bool:
+    return status(lab, job)["state"] not in ("pending", "running")
+
+
+def assert_nothing_is_left(lab: Terminal, job: str) -> None:
+    found = status(lab, job)
+    assert len(found["nodes"]) == 3, found
+    assert all(node["clean"] for node in found["nodes"]), found
+    look = shlex.quote(f"grep -lz ^PHALANX_JOB={job}$ /proc/[0-9]*/environ 2>/dev/null")
+    assert "".join(lab.on("head", f"ssh {node} {look}", check=False) for node in NODES) == ""
+
+
+def test_slurm_grants_nodes_without_the_head_and_mpiexec_runs_there(lab):
+    head = lab.on("head", "hostname").strip()
+    done = run(lab, "--via", "slurm", "--via-option", f"--exclude {head}", "-n", "4", "--", "sh", "-c", SAY)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.split()[1:] for line in done.stdout.splitlines())
+    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
+    assert head not in done.stdout
+    assert all(line[2].startswith("job=") and line[2] != "job=" and line[3] == "hidden=" for line in lines), lines
+    assert "granted by slurm as" in done.stderr
+    assert lab.on("head", "squeue -h") == ""
+
+
+def test_a_job_that_scancel_ends_says_so_and_leaves_nothing(lab):
+    job = start(lab, "--via", "slurm", "--launcher", "exec", "--restarts", "2", "--", "sleep", "1000")
+    until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    lab.on("head", "scancel --user=$(id -un)")
+    until(lambda: has_ended(lab, job), "the job has ended")
+    found = status(lab, job)
+    assert found["state"] == "failed"
+    assert "slurm ended" in found["message"] and "CANCELLED" in found["message"], found["message"]
+    assert_nothing_is_left(lab, job)
+
+
+def test_a_job_waits_in_the_queue_and_can_be_stopped_there(lab):
+    lab.on("head", "sbatch --parsable -n 6 --output=/dev/null --wrap 'sleep 1000'")
+    until(lambda: lab.on("head", "squeue -h -t R -o %i") != "", "the other job runs")
+    job = start(lab, "--via", "slurm", "--launcher", "exec", "--", "true")
+    until(lambda: "(" in status(lab, job)["message"], "Slurm's reason is told")
+    assert status(lab, job)["message"].startswith("queued in slurm as")
+    lab.phalanx("stop", job, check=False)
+    found = status(lab, job)
+    assert found["state"] == "stopped" and "queued in slurm" in found["message"]
+    assert "phalanx" not in lab.on("head", "squeue -h -o %j")
+    lab.on("head", "scancel --user=$(id -un)")
+    until(lambda: lab.on("head", "squeue -h") == "", "the other job has gone")
+
+
+def test_the_allocation_ends_with_the_runner(lab):
+    job = start(lab, "--via", "slurm", "--launcher", "exec", "--", "sleep", "1000")
+    until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    pid = json.loads(lab.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json"))["runner"]["pid"]
+    lab.on("head", f"kill -9 {pid}")
+    until(lambda: has_ended(lab, job), "somebody found out")
+    assert status(lab, job)["state"] == "lost"
+    until(lambda: lab.on("head", "squeue -h") == "", "the allocation is free")
+    assert_nothing_is_left(lab, job)
+
+
+def test_what_slurm_refuses_is_told_in_its_own_words(lab):
+    done = run(lab, "--via", "slurm", "--via-option", "--partition nosuch", "-n", "2", "--", "true")
+    assert done.returncode == 2
+    assert "invalid partition specified: nosuch" in done.stderr
+
+
+def test_grid_engine_grants_hosts_and_mpiexec_runs_there(lab):
+    done = run(lab, "--via", "sge", "-n", "4", "--", "sh", "-c", SAY)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.split()[1:] for line in done.stdout.splitlines())
+    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
+    assert len({line[1] for line in lines}) == 3, "a round robin uses all hosts"
+    assert all(line[2] != "job=" and line[3] == "hidden=" for line in lines), lines
+
+
+def test_a_job_that_qdel_ends_says_so_and_leaves_nothing(lab):
+    job = start(lab, "--via", "sge", "--launcher", "exec", "--", "sleep", "1000")
+    until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    sge(lab, "qdel -u $(id -un)")
+    until(lambda: has_ended(lab, job), "the job has ended")
+    assert "sge ended" in status(lab, job)["message"]
+    assert_nothing_is_left(lab, job)
+
+
+def test_what_grid_engine_refuses_is_told_in_its_own_words(lab):
+    done = run(lab, "--via", "sge", "--via-option", "-q nosuch", "-n", "2", "--", "true")
+    assert done.returncode == 2
+    assert 'unknown queue "nosuch"' in done.stderr

@@ -1,0 +1,139 @@
+"""Batch schedulers as text: what is asked of them, and what their answers mean. No scheduler runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.errors import JobError
+from phalanx.job_model import JobSpec
+from phalanx.node.process import Process, RefusedError
+from phalanx.node.runner.allocation import request_for
+from phalanx.node.runner.attend import assignments, environment
+from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, count_here, shown
+from phalanx.schedulers import SCHEDULERS, load, sge, slurm
+
+EVEN = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", processes=6, nodes=3, per_node=2)
+ANYWHERE = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", 4, 2, 2, anywhere=True, options=("--partition", "gpu"))
+
+
+def planned(*ranks: dict[str, int]) -> Sequence[Process]:
+    return [Process(str(number), next(iter(one)), ("x",), ("x",), one) for number, one in enumerate(ranks)]
+
+
+def job(**fields: int) -> dict:
+    return {"id": "J1", "processes": None, "per_node": None, "via": {"scheduler": "slurm", "options": []}, **fields}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_has_what_the_protocol_says(name):
+    scheduler = load(name)
+    assert name == scheduler.NAME
+    assert scheduler.SUMMARY
+    for part in ("HIDDEN", "SHOWN", "NODE_INDEX", "submit", "look", "cancel"):
+        assert hasattr(scheduler, part)
+
+
+def test_what_is_asked_for_follows_from_what_the_launcher_plans():
+    even = request_for(job(), "/d", "slurm", planned({"a": 1}, {"b": 1}, {"c": 1}))
+    assert (even.processes, even.nodes, even.per_node, even.anywhere) == (3, 3, 1, False)
+    alone = request_for(job(processes=3), "/d", "slurm", planned({"a": 2, "b": 1}))
+    assert (alone.processes, alone.anywhere) == (3, True)
+
+
+def test_sbatch_is_asked_for_a_shape_only_where_there_is_one():
+    assert slurm.arguments(EVEN)[-3:] == ["--ntasks=6", "--nodes=3", "--ntasks-per-node=2"]
+    words = slurm.arguments(ANYWHERE)
+    assert words[-3:] == ["--ntasks=4", "--partition", "gpu"]
+    assert not [word for word in words if word.startswith("--nodes")]
+
+
+def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
+    text = slurm.script(EVEN)
+    assert "--ntasks-per-node=1" in text and "--cpu-bind=none" in text
+    assert "runner.pyz' attend slurm '/efs/.phalanx/jobs/J1' \"$SLURM_JOB_ID\"" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "killed", "again", "words"),
+    [
+        ("JobId=4 JobState=PENDING Reason=Resources", QUEUED, False, False, "Resources"),
+        ("JobId=4 JobState=PENDING Reason=None", QUEUED, False, False, ""),
+        ("JobId=4 JobState=RUNNING Reason=None", HELD, False, False, "RUNNING"),
+        ("JobId=4 JobState=COMPLETING Reason=None", HELD, False, False, "COMPLETING"),
+        ("JobId=4 JobState=COMPLETED Reason=None", ENDED, False, False, "COMPLETED"),
+        ("JobId=4 JobState=FAILED Reason=NonZeroExitCode", ENDED, False, False, "FAILED, NonZeroExitCode"),
+        ("JobId=4 JobState=CANCELLED Reason=None", ENDED, True, False, "CANCELLED"),
+        ("JobId=4 JobState=TIMEOUT Reason=TimeLimit", ENDED, True, False, "TIMEOUT, TimeLimit"),
+        ("JobId=4 JobState=PREEMPTED Reason=None", ENDED, True, True, "PREEMPTED"),
+        ("JobId=4 JobState=NODE_FAIL Reason=NodeDown", ENDED, True, True, "NODE_FAIL, NodeDown"),
+    ],
+)
+def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
+    found = slurm.standing(text)
+    assert (found.phase, found.killed, found.again, found.words) == (phase, killed, again, words)
+
+
+def test_a_job_that_slurm_has_forgotten_has_ended():
+    def call(argv: Sequence[str], _: str) -> str:
+        raise RefusedError("slurm refused: slurm_load_jobs error: Invalid job id specified")
+
+    assert slurm.look("4", call).phase == ENDED
+
+
+def test_processes_of_a_node_are_read_from_slurms_short_form():
+    assert [count_here("2(x3),1", index) for index in range(4)] == [2, 2, 2, 1]
+    assert count_here("5", 3) == 5
+    assert shown("http://head:8088/ws/v1/cluster/apps/application_1_0002") == "application_1_0002"
+
+
+ENVIRONMENTS = {
+    "smp": {"allocation_rule": "$pe_slots", "control_slaves": "FALSE"},
+    "two": {"allocation_rule": "2", "control_slaves": "TRUE"},
+    "orte": {"allocation_rule": "$fill_up", "control_slaves": "TRUE"},
+}
+
+
+def test_the_parallel_environment_is_the_one_that_places_the_job_as_meant():
+    assert sge.choose(EVEN, ENVIRONMENTS) == "two"
+    assert sge.choose(ANYWHERE, ENVIRONMENTS) == "orte"
+    with pytest.raises(RefusedError, match=r"there are: smp \(\$pe_slots\)"):
+        sge.choose(EVEN, {"smp": ENVIRONMENTS["smp"]})
+
+
+def test_qsub_takes_a_parallel_environment_that_the_user_names():
+    assert "-pe" not in sge.arguments(ANYWHERE, None)
+    assert sge.arguments(EVEN, "two")[-3:] == ["-pe", "two", "6"]
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"), [("qw", QUEUED), ("hqw", QUEUED), ("r", HELD), ("t", HELD), ("dr", HELD), ("Eqw", QUEUED)]
+)
+def test_what_qstat_says_of_a_job(state, phase):
+    job = f"<job_list><JB_job_number>7</JB_job_number><state>{state}</state></job_list>"
+    text = f"<job_info><queue_info>{job}</queue_info></job_info>"
+    assert sge.standing(text, "7").phase == phase
+    assert sge.standing(text, "8").phase == ENDED
+
+
+def test_what_qacct_says_of_a_job():
+    assert not sge.account("jobnumber 7\nfailed       0\nexit_status  0\n").killed
+    limit = sge.account("failed       37  : qmaster enforced h_rt, h_cpu, or h_vmem limit\nexit_status  137\n")
+    assert limit.killed and "h_rt" in limit.words
+    assert "deleted" in sge.account("failed       100 : assumedly after job\n").words
+
+
+def test_processes_see_the_nodes_contract_and_not_what_leads_engines_to_the_scheduler():
+    found = {"SLURM_NODELIST": "a,b", "SLURM_JOB_ID": "4", "PMI_RANK": "0", "HOME": "/home/p", "PATH": "/bin"}
+    kept = environment(found, slurm.HIDDEN, slurm.SHOWN, {"PATH": "/opt/bin"})
+    assert kept == {"SLURM_JOB_ID": "4", "HOME": "/home/p", "PATH": "/opt/bin"}
+    assert assignments(['A="1 2"\n', "# B=3\n", "A=4\n"]) == {"A": "4"}
+
+
+def test_options_that_contradict_are_refused_before_anything_starts():
+    for fields in ({"nodes_min": 2, "nodes_max": 3}, {"hosts": ("deeplearning-worker2",)}):
+        with pytest.raises(JobError, match="it is slurm that says"):
+            JobSpec(command=("true",), via="slurm", **fields)
+    with pytest.raises(JobError, match="--via-option is for --via"):
+        JobSpec(command=("true",), via_options=("-p", "gpu"))
