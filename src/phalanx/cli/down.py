@@ -16,6 +16,7 @@ from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debu
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
+    from phalanx.cli.progress import Watch
     from phalanx.take_down import Kept, TakeDown
 
 _KEEP_LINE = re.compile(r"^keep:[ \t]*(['\"]?)(?P<keep>yes|no|ask)\1[ \t]*(?:#.*)?$", re.M | re.I)
