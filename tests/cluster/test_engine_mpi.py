@@ -1,0 +1,64 @@
+"""Open MPI 5 and MPICH on a real cluster, beside the image's Open MPI 4: started, killed, and gone without a trace."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+FIRST_USE_S = 300
+HELLO = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+print("rank", comm.rank, "of", comm.allreduce(1), MPI.Get_library_version().split()[0])
+"""
+DIE = """
+import os, signal, sys, time
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+pid = os.getpid()
+while sys.argv[1] != "rank" and open(f"/proc/{pid}/comm").read().strip() not in ("orted", "prted", "hydra_pmi_proxy"):
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+if MPI.COMM_WORLD.rank == 2:
+    os.kill(pid, signal.SIGKILL)
+time.sleep(600)
+"""
+LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-|ompi|prte|segment|mpich|hydra' || echo none"
+
+
+@pytest.fixture(scope="module")
+def programs(engines):
+    (engines.directory / "hello.py").write_text(HELLO)
+    (engines.directory / "die.py").write_text(DIE)
+    return engines
+
+
+@pytest.mark.parametrize(("recipe", "library"), [("openmpi", "Open"), ("mpich", "MPICH")])
+def test_every_engine_starts_ranks_on_all_nodes(programs, recipe, library):
+    done = programs.phalanx("run", "--recipe", recipe, "-N", "1", "--", "python", "hello.py", timeout_s=FIRST_USE_S)
+    assert sorted(re.findall(rf"\[(\d)\] rank \1 of 4 {library}", done.stdout)) == ["0", "1", "2", "3"]
+    assert "setpgid" not in done.stdout + done.stderr
+    assert "no process of it is left on 4 nodes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("rank", "rank 2 on deeplearning-worker3"), ("daemon", "mpiexec@deeplearning-worker3")]
+)
+@pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
+def test_what_was_killed_is_named_and_nothing_is_left(programs, recipe, what, told):
+    own = ("--recipe", recipe) if recipe else ("--no-requirements",)
+    words = ("run", *own, "-N", "1", "--", "python", "die.py", what)
+    done = programs.phalanx(*words, timeout_s=FIRST_USE_S, check=False)
+    assert done.returncode == 137
+    assert f"{told} was ended by SIGKILL" in done.stderr
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert programs.on("deeplearning-worker3", LEFT).split() == ["none"]
+
+
+def test_typed_on_the_head_mpiexec_knows_the_nodes(programs):
+    programs.phalanx("put", str(programs.directory / "hello.py"), "hello.py")
+    bin = "/efs/.phalanx/environments/openmpi-*/bin"
+    printed = programs.on("head", f"PATH=$(echo {bin}):$PATH; mpiexec -n 8 -N 2 python /efs/hello.py", timeout_s=120)
+    assert sorted(re.findall(r"rank (\d) of 8 Open", printed)) == [str(n) for n in range(8)]
