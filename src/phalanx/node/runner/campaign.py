@@ -16,6 +16,7 @@ from phalanx.node.process import (
     Process,
     RefusedError,
     planned,
+    with_recipes,
 )
 from phalanx.node.roster import Roster
 from phalanx.node.runner import scheduling
