@@ -25,7 +25,7 @@ from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
 from benchmarks.measure import ROOT
 from benchmarks.soak_cluster import BYSTANDER, BYSTANDER_JOB, NODES, SoakCluster
-from benchmarks.soak_faults import FAULTS, LAUNCHERS, Trial, possible_nodes
+from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, Trial, possible_nodes
 
 # What a node that hears nothing of the runner may keep, and what a machine with much to do adds to that.
 _GONE_WITHIN_S = 45.0
@@ -112,10 +112,10 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None) ->
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     job: dict[str, Any] = {}
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
-        if fault.breaks_node and struck_at and (job.get("started_at") or 0.0) > struck_at:
-            # Nothing had begun when the node broke: the job waited for the next roster, and runs on that.
+        if fault.words == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
+            # Nothing had begun, and the roster was fresh or changed: the job dialled again, or runs on the next one.
             cluster.phalanx("stop", result.job_id)
-            result.state, result.message = "went on", "on the next roster"
+            result.state, result.message = "went on", "nothing had begun"
             return
         time.sleep(0.2)
     result.state, result.message = job.get("state", "unknown"), job.get("message", "")

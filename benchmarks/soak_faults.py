@@ -96,13 +96,13 @@ def _partition(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None
 
 
 FAILED, STOPPED, LOST = ("failed",), ("stopped",), ("lost",)
-_GONE = ("was lost", "can't be reached")
+GONE = ("was lost", "can't be reached")
 _KILLED = ("was ended by SIGKILL",)
 _ENGINES = tuple(_MEETING)
 FAULTS = {
     "rank": Fault(_rank, FAILED, _KILLED, 5),
-    "starter": Fault(_starter, FAILED, _GONE, 5),
-    "connection": Fault(_connection, FAILED, _GONE, 5),
+    "starter": Fault(_starter, FAILED, GONE, 5),
+    "connection": Fault(_connection, FAILED, GONE, 5),
     # Killed before it has begun its rank, it is a failed child of the engine's and nothing more.
     "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@"), 5, _ENGINES),
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, _ENGINES),
@@ -111,9 +111,9 @@ FAULTS = {
     "stop": Fault(_stop, STOPPED, ("on request",), 10, names_node=False),
     "cli": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
     "ctrl-c": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
-    "node, clean": Fault(_node_clean, FAILED, _GONE, 15, breaks_node=True, weight=2),
-    "node, silent": Fault(_node_silent, FAILED, _GONE, 15, breaks_node=True, weight=2),
-    "partition": Fault(_partition, FAILED, _GONE, 15, breaks_node=True, weight=2),
+    "node, clean": Fault(_node_clean, FAILED, GONE, 15, breaks_node=True, weight=2),
+    "node, silent": Fault(_node_silent, FAILED, GONE, 15, breaks_node=True, weight=2),
+    "partition": Fault(_partition, FAILED, GONE, 15, breaks_node=True, weight=2),
 }
 # The head has no connection to itself and no orted of its own; its death is another story (the next head tells its
 # jobs as lost).
