@@ -10,6 +10,7 @@ demo: setup ## Four nodes on this machine train a model before your eyes
 	@scripts/demo
 
 test: setup ## Every test, those on a real local cluster included (unit tests alone: .venv/bin/pytest tests/unit)
+	@scripts/schedulers
 	@.venv/bin/pytest
 
 check: setup ## Style, formatting, types, and whether the tree in the documents is true
