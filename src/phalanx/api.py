@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from phalanx import cluster as store
-from phalanx import gather, transfer
+from phalanx import environments, gather, transfer
 from phalanx.errors import JobError
 from phalanx.future import JobFuture
 from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
@@ -90,10 +90,19 @@ class Cluster:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        restarts: int = 0,
+        nodes: tuple[int, int] | None = None,
+        options: Mapping[str, str] | None = None,
+        recipe: str | None = None,
+        requirements: str | Path | Literal[False] | None = None,
+        via: str | None = None,
+        via_options: Sequence[str] = (),
     ) -> JobFuture:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
-        It returns when the head has taken the job, which goes on even if this program ends.
+        `nodes` is torchrun's (MIN, MAX), `options` are the launcher's own ({"servers": "2"}), `requirements` is by
+        default the code's own requirements.txt, and none when False. It returns when the head has taken the job, which
+        goes on even if this program ends.
         """
         if launcher not in LAUNCHERS:
             raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
@@ -106,6 +115,15 @@ class Cluster:
             name=name,
             env=dict(env or {}),
             secrets=dict(secrets or {}),
+            restarts=restarts,
+            nodes_min=nodes[0] if nodes else None,
+            nodes_max=nodes[1] if nodes else None,
+            options=dict(options or {}),
+            environment=environments.choose(
+                Path(directory), recipe, Path(requirements) if requirements else requirements
+            ),
+            via=via,
+            via_options=tuple(via_options),
         )
         return JobFuture(submit(self._record, spec, detach=True))
 

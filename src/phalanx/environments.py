@@ -95,6 +95,19 @@ def from_requirements(path: Path) -> Environment:
     return Environment("requirements", files, (("-r", path.name),))
 
 
+def choose(
+    directory: Path, named: str | None = None, requirements: str | Path | bool | None = None
+) -> Environment | None:
+    """A recipe's by name, or what a requirements file says: by default the code's own; False: none. Raises JobError."""
+    if named is not None:
+        return recipe(named).environment
+    if requirements is None:
+        requirements = (directory / REQUIREMENTS).is_file()
+    if isinstance(requirements, bool):
+        return from_requirements(directory / REQUIREMENTS) if requirements else None
+    return from_requirements(Path(requirements))
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib

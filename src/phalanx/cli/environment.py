@@ -53,10 +53,6 @@ def chosen_environment(
     if sum((recipe is not None, requirements is not None, no_requirements)) > 1:
         raise click.UsageError("--recipe, --requirements and --no-requirements exclude each other")
     default = directory / environments.REQUIREMENTS
-    if recipe is not None:
-        if default.exists():
-            note(f"{default} is left out: recipe {recipe} is the whole environment")
-        return environments.recipe(recipe).environment
-    if requirements is not None:
-        return environments.from_requirements(requirements)
-    return environments.from_requirements(default) if default.is_file() and not no_requirements else None
+    if recipe is not None and default.exists():
+        note(f"{default} is left out: recipe {recipe} is the whole environment")
+    return environments.choose(directory, recipe, False if no_requirements else requirements)

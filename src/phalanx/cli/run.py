@@ -115,13 +115,14 @@ def command(
 
     \b
     The launcher decides how many processes there are without -n and -N:
-      mpi       one per slot, started by mpiexec
-      torchrun  one per slot, RANK and MASTER_ADDR set by torchrun
-      exec      one per node, RANK and MASTER_ADDR set by phalanx
-      dmlc      one worker per slot, one of MXNet's parameter servers per node
-      jax       one per slot, for jax.distributed.initialize() without arguments
-      deepspeed    one per slot, started by deepspeed
-      tensorflow   one worker per slot, TF_CONFIG set; with --ps a chief, too
+      mpi         one per slot, started by mpiexec
+      torchrun    one per slot, RANK and MASTER_ADDR set by torchrun
+      exec        one per node, RANK and MASTER_ADDR set by phalanx
+      dmlc        one worker per slot, one of MXNet's parameter servers per node
+      tensorflow  one worker per GPU or slot, TF_CONFIG set; with --ps a chief, too
+      jax         one per GPU or slot, for jax.distributed.initialize()
+      deepspeed   one per GPU or slot, started by deepspeed
+      ray         one program on the head of a Ray cluster over all nodes
 
     Ctrl-C stops the job. The exit code is the job's own.
 
