@@ -12,7 +12,7 @@ import pytest
 from fake_nodes import marked
 
 from phalanx.node.runner import reaper
-from phalanx.node.runner.reaper import Sweep, find
+from phalanx.node.runner.reaper import Sweep, find, find_starters
 from phalanx.node.runner.system import MARK, process_stat
 
 JOB = f"test-{os.getpid()}"
@@ -43,6 +43,20 @@ def sweep(processes: list[subprocess.Popen[bytes]], grace_s: float = 5.0) -> dic
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(reaper, "PATIENCE_S", 0.0)
+
+
+@pytest.mark.parametrize("verb", [["starter", JOB], ["attend", "slurm", f"/efs/.phalanx/jobs/{JOB}"]])
+def test_a_starter_that_lives_is_found_however_it_was_started(tmp_path: Path, verb: list[str]):
+    runner = tmp_path / "runner.pyz"
+    runner.write_text("import time; print('ready', flush=True); time.sleep(60)")
+    process = subprocess.Popen(["python3", "-IS", runner, *verb, "more"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        assert find_starters(JOB) == {process.pid}
+        assert find_starters(JOB[:-1]) == set()
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_what_ends_by_itself_in_a_moment_is_let_alone(monkeypatch):

@@ -108,7 +108,10 @@ def _is_starter(pid: int, job_id: str) -> bool:
             words = file.read().decode(errors="replace").split("\0")
     except OSError:
         return False
-    return words[3:5] == ["starter", job_id]  # python3 -IS …/runner.pyz starter JOB …
+    # python3 -IS …/runner.pyz starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
+    if words[3:4] == ["attend"]:
+        return os.path.basename("".join(words[5:6])) == job_id
+    return words[3:5] == ["starter", job_id]
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
