@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from fake_nodes import roster
 
 from phalanx.errors import JobError
 from phalanx.job_model import JobSpec
-from phalanx.node.process import Process, RefusedError
+from phalanx.launchers import load as load_launcher
+from phalanx.node.process import JobDescription, Process, RefusedError
 from phalanx.node.runner.allocation import request_for
 from phalanx.node.runner.attend import assignments, environment
 from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, count_here, shown
@@ -40,6 +42,13 @@ def test_what_is_asked_for_follows_from_what_the_launcher_plans():
     assert (even.processes, even.nodes, even.per_node, even.anywhere) == (3, 3, 1, False)
     alone = request_for(job(processes=3), "/d", "slurm", planned({"a": 2, "b": 1}))
     assert (alone.processes, alone.anywhere) == (3, True)
+
+
+def test_rays_nodes_are_asked_for_by_their_cpus():
+    description = JobDescription("J1", "ray", ("x",), "/d", per_node=3)
+    plan = load_launcher("ray").processes(description, roster(nodes=2, slots=4))
+    asked = request_for(job(per_node=3), "/d", "slurm", plan)
+    assert (asked.processes, asked.nodes, asked.per_node, asked.anywhere) == (6, 2, 3, False)
 
 
 def test_sbatch_is_asked_for_a_shape_only_where_there_is_one():

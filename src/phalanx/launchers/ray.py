@@ -61,6 +61,7 @@ def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> P
         service=True,
         ports=ports,
         harmless=_ADVICE,
+        places={node.name: cpus[node.name]},
     )
 
 

@@ -90,6 +90,9 @@ class Process:
     those that begin with "#!" are made executable. An engine that is `early` may be started before every node was
     looked at, because it starts no rank until it has reached all of them.
 
+    `places` is what a batch scheduler is to be asked for on each node where the ranks don't tell: where any process
+    names some, those count and no ranks.
+
     `role` is what the process is among the others ("worker", "server"); it comes before the label wherever that is
     shown. A `service` works for the others: once these have all ended well it is ended, and the job is done; its own
     failure before that fails the job. Nothing starts while one of `ports` (TCP) is taken on the process's node.
@@ -109,6 +112,7 @@ class Process:
     service: bool = False
     ports: Tuple[int, ...] = ()
     harmless: str = ""
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

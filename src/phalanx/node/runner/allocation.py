@@ -34,6 +34,8 @@ _NODES_COME_WITHIN_S = 120.0
 # The scheduler's own script ends by itself when all starters have; its daemons take a moment to say so.
 _ENDS_BY_ITSELF_S = 5.0
 _ENDS_WITHIN_S = 60.0
+# One that does not answer (its controller is started again) still has what it has queued for hours.
+_AWAY_WITHIN_S = 600.0
 _LOG_TAIL_BYTES = 600
 _BEAT = frames.pack(frames.BEAT)
 
@@ -87,6 +89,7 @@ class Allocation:
         self._look_at = 0.0
         self._pause_s = _FIRST_LOOK_S
         self._deadline = math.inf
+        self._answered_at = time.monotonic()
 
     def obtain(self, request: Request) -> bool:
         """Ask, and wait until a starter has come from every node granted; False: a stop was asked for meanwhile.
@@ -97,6 +100,7 @@ class Allocation:
         self._stage.door.attend = self._admit
         self._id = self._scheduler.submit(request, self._call)
         self._record(self._id)
+        self._answered_at = time.monotonic()
         while len(self._attendees) < self._wanted and not self._stage.stop_asked:
             self._look()
             self._beat()
@@ -119,7 +123,7 @@ class Allocation:
         """How it stands, after a node was lost: the scheduler may need a moment to say that it did it."""
         deadline = time.monotonic() + _ENDS_BY_ITSELF_S
         while True:
-            standing = self._standing()
+            standing = self._standing_or_held()
             if standing.phase == ENDED or time.monotonic() > deadline:
                 return standing
             time.sleep(_TURN_S)
@@ -154,9 +158,25 @@ class Allocation:
             )
         if now < self._look_at:
             return
-        standing = self._standing()
         self._pause_s = min(_LAST_LOOK_S, self._pause_s * 1.5)
-        self._look_at = now + self._pause_s
+        try:
+            standing = self._standing()
+            self._answered_at = time.monotonic()
+        except RefusedError as error:
+            self._excuse(error)
+            return
+        finally:
+            self._look_at = time.monotonic() + self._pause_s
+        self._take(standing, now)
+
+    def _excuse(self, error: RefusedError) -> None:
+        """It has not answered: that is told, and for _AWAY_WITHIN_S no reason to give up. Raises the error after it."""
+        if time.monotonic() > self._answered_at + _AWAY_WITHIN_S:
+            raise error
+        first = str(error).partition("\n")[0]
+        self._tell(f"waiting for {shown(self._id)} of {self._scheduler.NAME}, which does not answer ({first})")
+
+    def _take(self, standing: Standing, now: float) -> None:
         name, number = self._scheduler.NAME, shown(self._id)
         if standing.phase == ENDED:
             raise EndedError(standing)
@@ -170,7 +190,7 @@ class Allocation:
         """The starters that are there wait for the others, and would take silence for the runner's end."""
         if self._pace.is_due():
             for attendee in self._attendees.values():
-                os.write(attendee.fds[1], _BEAT)
+                _send_beat(attendee.fds[1])
 
     def _incomplete(self) -> str:
         number, came = shown(self._id), len(self._attendees)
@@ -180,6 +200,13 @@ class Allocation:
 
     def _standing(self) -> Standing:
         return self._scheduler.look(self._id, self._call)
+
+    def _standing_or_held(self) -> Standing:
+        """Who doesn't answer may still hold it."""
+        try:
+            return self._standing()
+        except RefusedError as error:
+            return Standing(HELD, str(error))
 
     def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
         """A starter has come. Those of another allocation, an earlier attempt's, are sent away."""
@@ -201,26 +228,42 @@ class Allocation:
     def _end(self) -> str:
         if self._has_ended_within(_ENDS_BY_ITSELF_S):
             return ""
-        self._scheduler.cancel(self._id, self._call)
-        if self._has_ended_within(_ENDS_WITHIN_S):
+        self._cancel()
+        if self._has_ended_within(_ENDS_WITHIN_S, asked=True):
             return ""
         return f"{self._scheduler.NAME} still says {self._standing().words} for {shown(self._id)}"
 
-    def _has_ended_within(self, timeout_s: float) -> bool:
+    def _cancel(self) -> None:
+        try:
+            self._scheduler.cancel(self._id, self._call)
+        except RefusedError:
+            # It may have ended a moment before: schedulers refuse to end that again.
+            if self._standing_or_held().phase != ENDED:
+                raise
+
+    def _has_ended_within(self, timeout_s: float, asked: bool = False) -> bool:
+        """`asked`: it was told to end, and what is shown as queued may only not have got so far."""
         deadline = time.monotonic() + timeout_s
-        while (standing := self._standing()).phase != ENDED:
+        while (standing := self._standing_or_held()).phase != ENDED:
             # What waits in a queue never ends by itself.
-            if standing.phase != HELD or time.monotonic() > deadline:
+            if time.monotonic() > deadline or (standing.phase != HELD and not asked):
                 return False
             time.sleep(_TURN_S)
         return True
 
 
+def _send_beat(fd: int) -> None:
+    try:
+        os.write(fd, _BEAT)
+    except OSError:
+        pass  # that starter has died since it came: the attempt's channel to it will say so
+
+
 def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
     """What the launcher's plan for the whole cluster needs; with -n alone the scheduler may place it as it likes."""
     ranks: Counter[str] = Counter()
-    for process in processes:
-        ranks.update(process.ranks)
+    for places in [one.places for one in processes if one.places] or [one.ranks for one in processes]:
+        ranks.update(places)
     anywhere = job["processes"] is not None and job["per_node"] is None
     shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
     return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via"]["options"]))

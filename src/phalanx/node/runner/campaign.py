@@ -66,6 +66,7 @@ class Campaign:
         self._stage = stage
         self._scheduler = scheduler
         self._allocation: Optional[Allocation] = None
+        self._unreturned = ""  # what attempts could not give back to the scheduler
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
         self._port = 0
@@ -81,6 +82,13 @@ class Campaign:
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""
+        try:
+            self._run_attempts()
+        finally:
+            # After a mistake of ours, too: others wait for those places.
+            self._release()
+
+    def _run_attempts(self) -> None:
         over = self._prepare()
         if over:
             self._end(over)
@@ -176,14 +184,13 @@ class Campaign:
         self._release()
         return bool(standing and standing.killed and not standing.again)
 
-    def _release(self) -> str:
-        """Returns what is to be said about it, mostly nothing."""
+    def _release(self) -> None:
+        """Nothing where nothing is held. What is to be said about it (mostly nothing) is kept for the job's end."""
         allocation, self._allocation = self._allocation, None
         if allocation is None:
-            return ""
-        words = allocation.release()
+            return
+        self._unreturned = "; ".join(filter(None, (self._unreturned, allocation.release())))
         self._state["allocation"] = None
-        return words
 
     def _on_queue(self, text: str) -> None:
         if text != self._state["message"]:
@@ -305,9 +312,9 @@ class Campaign:
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self._stage.output.error:
             outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
-        held = self._release()
-        if held:
-            outcome["message"] = f"{outcome.get('message', '')} ({held})".strip()
+        self._release()
+        if self._unreturned:
+            outcome["message"] = f"{outcome.get('message', '')} ({self._unreturned})".strip()
         self._stage.publish()
         self._write(**{"message": "", **outcome, "ended_at": time.time()})
         self._stage.door.close()

@@ -1,0 +1,111 @@
+"""A job's hold on a scheduler that is away, dies or answers late. No scheduler runs here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from phalanx.node.process import RefusedError
+from phalanx.node.runner import allocation
+from phalanx.node.runner.allocation import Allocation
+from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing
+
+REQUEST = Request("J1", "/nowhere", "fake", processes=2, nodes=2, per_node=1)
+AWAY = RefusedError("fake does not answer\nat all")
+
+
+class Fake:
+    """Gives these answers to looks, one after another; the last one for ever."""
+
+    NAME = "fake"
+
+    def __init__(self, *answers: Standing | Exception, cancel: Exception | None = None) -> None:
+        self.answers = list(answers)
+        self.refusal = cancel
+        self.cancelled = 0
+
+    def submit(self, *_: Any) -> str:
+        return "42"
+
+    def look(self, *_: Any) -> Standing:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def cancel(self, *_: Any) -> None:
+        self.cancelled += 1
+        if self.refusal:
+            raise self.refusal
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    for name in ("_TURN_S", "_FIRST_LOOK_S", "_LAST_LOOK_S"):
+        monkeypatch.setattr(allocation, name, 0.001)
+    monkeypatch.setattr(allocation, "_ENDS_BY_ITSELF_S", 0.02)
+    monkeypatch.setattr(allocation, "_ENDS_WITHIN_S", 0.05)
+
+
+def held(scheduler: Any, told: list[str], turn: Any = lambda _: None) -> Allocation:
+    stage: Any = SimpleNamespace(stop_asked=False, door=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn))
+    return Allocation(scheduler, lambda *_: "", stage, told.append, lambda _: None)
+
+
+def test_a_scheduler_that_is_away_for_a_while_ends_no_job_that_queues():
+    told: list[str] = []
+    with pytest.raises(allocation.EndedError):
+        held(Fake(Standing(QUEUED), AWAY, AWAY, Standing(QUEUED), Standing(ENDED)), told).obtain(REQUEST)
+    away = "waiting for 42 of fake, which does not answer (fake does not answer)"
+    assert told == ["queued in fake as 42", away, away, "queued in fake as 42"]
+
+
+def test_one_that_stays_away_ends_it(monkeypatch):
+    monkeypatch.setattr(allocation, "_AWAY_WITHIN_S", 0.02)
+    with pytest.raises(RefusedError, match="does not answer"):
+        held(Fake(AWAY), []).obtain(REQUEST)
+
+
+def test_a_starter_that_came_and_died_takes_no_beats_and_harms_nobody(monkeypatch):
+    monkeypatch.setattr(allocation, "Pace", lambda: SimpleNamespace(is_due=lambda: True))
+    ours, theirs = socket.socketpair()
+    (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
+    closed: list[int] = []
+
+    def come(_: float | None) -> None:
+        if to_read not in closed:
+            closed.append(to_read)
+            one._admit(ours, (from_read, to_write), {"allocation": "42", "node": "a", "slots": 1, "nodes": 2})
+            os.close(to_read)
+
+    one = held(Fake(Standing(HELD), Standing(HELD), Standing(HELD), Standing(ENDED)), [], come)
+    with pytest.raises(allocation.EndedError):
+        one.obtain(REQUEST)
+    assert one.release() == ""
+    theirs.close()
+    os.close(from_write)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        (Fake(Standing(HELD), Standing(QUEUED), Standing(QUEUED), Standing(QUEUED), Standing(ENDED)), ""),
+        (Fake(Standing(QUEUED), Standing(ENDED), cancel=RefusedError("already ended")), ""),
+        (Fake(AWAY, AWAY, Standing(ENDED)), ""),
+        (Fake(Standing(QUEUED), cancel=RefusedError("no")), "fake may still hold 42: no"),
+        (Fake(Standing(HELD, "R")), "fake still says R for 42"),
+    ],
+)
+def test_what_is_given_back_is_waited_for_and_what_is_not_is_told(scheduler, words):
+    one = held(scheduler, [])
+    one._id = "42"
+    assert one.release() == words
+
+
+def test_the_fate_of_one_that_nobody_tells_is_open():
+    one = held(Fake(AWAY), [])
+    assert one.fate().phase == HELD
