@@ -15,7 +15,7 @@ from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
 from phalanx.node.runner.channel import Channel, Line, answer_over, log_in
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
-from phalanx.node.runner.membership import Patience
+from phalanx.node.runner.membership import Patience, answer_within_s
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome, daemon_failure
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.stage import Stage
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from phalanx.node.runner.settle import Inquiry
 
-_ANSWER_WITHIN_S = 60.0
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
 _AFTER_TERMINATE_S = 1.0
@@ -97,7 +96,7 @@ class Conductor:
     # Start.
 
     def _connect(self) -> None:
-        self._deadline = time.monotonic() + _ANSWER_WITHIN_S
+        self._deadline = time.monotonic() + answer_within_s(self._job)
         for node in self._ranks:
             self._open(node)
         for process in self._processes:
@@ -304,7 +303,8 @@ class Conductor:
         if self._is_late():
             silent = [name for name, channel in self._channels.items() if not channel.checked]
             self.lost.update(silent)
-            self._fail(f"no answer from {', '.join(silent)} within {_ANSWER_WITHIN_S:g} s", 1, None, NODE)
+            within = f"within {answer_within_s(self._job):g} s"
+            self._fail(f"no answer from {', '.join(silent)} {within}", 1, None, NODE)
             self._sweep(GRACE_S)
 
     def _run(self) -> None:

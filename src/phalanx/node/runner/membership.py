@@ -12,10 +12,22 @@ from phalanx.node.runner.system import roster_path
 if TYPE_CHECKING:
     from typing import Dict, List
 
+    from phalanx.node.process import JobDescription
+
 # The head names a node some seconds before that node's own sshd trusts the cluster, and every sshd is away for a
 # moment when it reads its new certificate. So long after a change who refuses is waited for.
 _SETTLES_WITHIN_S = 30.0
 _AGAIN_AFTER_S = 0.5
+
+
+# From a node's start to its word that all is there; with a copy of the code to make, what large code takes.
+_ANSWER_WITHIN_S = 60.0
+_PLACED_WITHIN_S = 1800.0
+
+
+def answer_within_s(job: JobDescription) -> float:
+    """How long an attempt waits for every node's checks. Who is silent meanwhile is given up long before."""
+    return _PLACED_WITHIN_S if job.sync_dir else _ANSWER_WITHIN_S
 
 
 def read_roster() -> Roster:

@@ -158,12 +158,14 @@ class Starter:
         # A thread's: the copy may take long, and a starter that is silent for so long is given up.
         done_read, done_write = os.pipe()
         target = os.path.join(os.path.expanduser("~"), os.path.expanduser(body["sync_dir"]))
-        _thread.start_new_thread(lambda: os.write(done_write, place_tree(self._work, target).encode() or b"\0"), ())
-        self._loop.watch(done_read, lambda fd: self._on_placed(fd, target, body))
+        _thread.start_new_thread(lambda: os.write(done_write, _told(place_tree(self._work, target))), ())
+        self._loop.watch(done_read, lambda fd: self._on_placed((fd, done_write), target, body))
 
-    def _on_placed(self, fd: int, target: str, body: Dict[str, Any]) -> None:
-        text = os.read(fd, select.PIPE_BUF).decode().strip("\0")
-        self._loop.forget(fd)
+    def _on_placed(self, pipe: Tuple[int, int], target: str, body: Dict[str, Any]) -> None:
+        text = os.read(pipe[0], select.PIPE_BUF).decode(errors="replace").strip("\0")
+        self._loop.forget(pipe[0])
+        for fd in pipe:
+            os.close(fd)
         if text:
             self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": 1, "taken": []}))
             return
@@ -359,3 +361,8 @@ class Starter:
         self._scratch.remove()
         self._out.send(frames.pack_json(frames.REPORT, report))
         self._done_at = time.monotonic()
+
+
+def _told(problem: str) -> bytes:
+    """For a pipe, something in any case; names of files need not be UTF-8."""
+    return problem.encode(errors="replace") or b"\0"
