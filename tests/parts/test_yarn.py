@@ -100,3 +100,18 @@ def test_what_yarn_refuses_is_told_in_its_own_words(manager):
 def test_a_resource_manager_that_is_not_there_is_named():
     with pytest.raises(RefusedError, match=r"does not answer at http://127\.0\.0\.1:9"):
         yarn.submit(asking("http://127.0.0.1:9"), no_command)
+    with pytest.raises(RefusedError, match="does not answer at nonsense"):
+        yarn.submit(asking("nonsense"), no_command)
+
+
+def test_another_server_than_yarns_is_told(manager, monkeypatch):
+    monkeypatch.setattr(FakeResourceManager, "answer", lambda handler, *_: handler.wfile.write(b"SSH-2.0\r\n"))
+    with pytest.raises(RefusedError, match="does not answer"):
+        yarn.look(f"{manager}/ws/v1/cluster/apps/application_1_0001", no_command)
+
+
+def test_an_answer_without_what_was_asked_for_is_told(monkeypatch):
+    for answer in ({}, {"app": {}}, {"app": None}, []):
+        monkeypatch.setattr(yarn, "_ask", lambda *_, answer=answer: answer)
+        with pytest.raises(RefusedError, match="in what it says"):
+            yarn.look("http://rm:8088/ws/v1/cluster/apps/application_1_0001", no_command)

@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process, refuse_variables
+from phalanx.node.process import JobDescription, Process, RefusedError, refuse_variables
 from phalanx.node.roster import Roster
 
 NAME = "deepspeed"
@@ -43,7 +43,7 @@ def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str,
         "master_addr": next(iter(ranks)),
         "master_port": job.port(_MASTER),
     }
-    own = shlex.split(job.options.get("deepspeed-flags", ""))
+    own = _own_flags(job)
     argv = ["deepspeed", "--no_ssh", *(f"--{name}={value}" for name, value in flags.items()), *own, "--no_python"]
     return Process(
         label=f"deepspeed@{node}",
@@ -55,6 +55,14 @@ def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str,
         files={"hostfile": _hostfile(ranks), "rank": _rank(job)},
         ports=() if number else (job.port(_MASTER),),
     )
+
+
+def _own_flags(job: JobDescription) -> List[str]:
+    text = job.options.get("deepspeed-flags", "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise RefusedError(f"--deepspeed-flags '{text}' can't be split into words as a shell does: {error}") from None
 
 
 def _hostfile(ranks: Dict[str, int]) -> str:

@@ -98,7 +98,11 @@ def look(allocation: str, call: Call) -> Standing:
 
 def standing(text: str, allocation: str) -> Standing:
     """From qstat's XML: "qw" waits, "r" runs, "dr" is being deleted, "E" can't be started."""
-    for job in ElementTree.fromstring(text).iter("job_list"):
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise RefusedError(f"qstat answered no XML ({error}): '{text[:80].strip()}'") from None
+    for job in root.iter("job_list"):
         if job.findtext("JB_job_number") == allocation:
             return _listed(job.findtext("state") or "", allocation)
     return Standing(ENDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pwd
@@ -26,7 +27,8 @@ NODE_INDEX = ""
 _DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "1024", "--vcores": ""}
 _MASTER = "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
 _MASTER_MB = 512
-_ANSWER_WITHIN_S = 30.0
+# As `scheduling` says for commands.
+_ANSWER_WITHIN_S = 15.0
 # "application states" of the ResourceManager's REST API.
 _QUEUED = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _HELD = ("RUNNING", "FINISHING")
@@ -80,14 +82,16 @@ def submit(request: Request, _call: Call) -> str:
     """Hand it in; returns the application's own URL."""
     chosen = options(request)
     apps = f"{chosen['--rm'].rstrip('/')}/ws/v1/cluster/apps"
-    name = _ask("POST", f"{apps}/new-application")["application-id"]
+    name = _field(_ask("POST", f"{apps}/new-application"), "application-id", apps)
     _ask("POST", apps, application(request, name, chosen))
     return f"{apps}/{name}"
 
 
 def look(allocation: str, _call: Call) -> Standing:
     """As the Cluster Application API sees it."""
-    return standing(_ask("GET", allocation)["app"])
+    app = _field(_ask("GET", allocation), "app", allocation)
+    _field(app, "state", allocation)
+    return standing(app)
 
 
 def standing(app: dict[str, Any]) -> Standing:
@@ -113,16 +117,27 @@ def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str,
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     # Where nothing else says who asks, YARN takes the name's word for it.
     asked = f"{url}?user.name={pwd.getpwuid(os.getuid()).pw_name}"
-    request = urllib.request.Request(asked, data, headers, method=method)
     try:
+        request = urllib.request.Request(asked, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=_ANSWER_WITHIN_S) as answer:
             text = answer.read()
+        return json.loads(text) if text.strip() else {}
     except urllib.error.HTTPError as error:
         raise RefusedError(f"yarn refused: {_reason(error)}") from None
-    except OSError as error:
-        words = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {error}"
-        raise RefusedError(f"{words}\n--via-option '--rm http://HOST:8088' says where it is.") from None
-    return json.loads(text) if text.strip() else {}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _no_answer(url, str(error)) from None
+
+
+def _field(answer: dict[str, Any], name: str, url: str) -> Any:
+    try:
+        return answer[name]
+    except (KeyError, TypeError):
+        raise _no_answer(url, f"there is no '{name}' in what it says") from None
+
+
+def _no_answer(url: str, reason: str) -> RefusedError:
+    words = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {reason}"
+    return RefusedError(f"{words}\n--via-option '--rm http://HOST:8088' says where it is.")
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
