@@ -301,8 +301,9 @@ def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(cluster, code):
     assert marked(job.id) == []
 
 
-def test_a_lost_job_is_settled_with_nobody_looking(cluster, code):
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
+@pytest.mark.parametrize("hosts", [(), ("deeplearning-worker2",)], ids=["on all nodes", "not on the head"])
+def test_a_lost_job_is_settled_with_nobody_looking(cluster, code, hosts):
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code, hosts=hosts))
     wait_for_line(job.follow(), "on")
     os.kill(runner_pid(job), signal.SIGKILL)
     state = Path(job.directory, "state.json")

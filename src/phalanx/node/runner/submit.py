@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from phalanx.node.process import REFUSED_STATUS, REFUSED_WORDS, Launcher, RefusedError, planned
+from phalanx.node.process import REFUSED_STATUS, REFUSED_WORDS, RUNNER, Launcher, RefusedError, planned
 from phalanx.node.runner import state as states
 from phalanx.node.runner.campaign import Campaign, describe
 from phalanx.node.runner.doorway import open_listener
@@ -20,7 +20,7 @@ from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Dict
+    from typing import Any, BinaryIO, Dict, NoReturn
 
     from phalanx.node.roster import Roster
     from phalanx.node.runner.scheduling import Scheduler
@@ -107,7 +107,10 @@ def _start_runner(directory: str, job: Dict[str, Any], plugins: Plugins, state: 
 
 
 def _daemonize(directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, door: socket.socket) -> None:
-    """Fork twice, so that the runner is nobody's child and has no terminal; returns when it has written its state."""
+    """Fork thrice: a watcher that is nobody's child and has no terminal, and the runner as its child.
+
+    Returns when the runner has written its state.
+    """
     began_read, began_write = os.pipe()
     pid = os.fork()
     if pid:
@@ -120,12 +123,38 @@ def _daemonize(directory: str, job: Dict[str, Any], plugins: Plugins, state: sta
     os.setsid()
     if os.fork():
         os._exit(0)
-    status = 1
     try:
         _detach_streams(directory)
+        runner = os.fork()
+        if runner == 0:
+            _become_runner(directory, job, plugins, state, door, began_write)
+        os.close(began_write)
+        door.close()
+        _settle_after(runner, directory)
+    except BaseException:
+        _log_traceback()
+    finally:
+        os._exit(1)
+
+
+def _settle_after(runner: int, directory: str) -> None:
+    """When the runner is killed, its job is settled here: the head may have no starter whose guard would do it.
+
+    So it is for a job that waits in a scheduler's queue, or has no process on the head.
+    """
+    if os.waitpid(runner, 0)[1] == 0:
+        os._exit(0)
+    os.execvp("python3", ["python3", "-IS", os.path.join(directory, RUNNER), "settle", directory])
+
+
+def _become_runner(
+    directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, door: socket.socket, began: int
+) -> NoReturn:
+    status = 1
+    try:
         state["runner"] = states.this_runner(state["runner"]["head"])
         states.write(directory, state)
-        os.close(began_write)
+        os.close(began)
         _run(directory, job, plugins, state, door)
         status = 0
     except BaseException:
