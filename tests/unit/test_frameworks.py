@@ -149,6 +149,11 @@ def test_deepspeed_starts_on_each_node_with_hostfile_and_its_number():
     assert (first.ports, second.ports) == ((21000,), ())
 
 
+def test_flags_for_deepspeed_with_an_open_quote_are_refused():
+    with pytest.raises(RefusedError, match="--deepspeed-flags '--x \"a' can't be split"):
+        planned("deepspeed", options={"deepspeed-flags": '--x "a'})
+
+
 def test_deepspeed_uses_the_cpu_where_there_are_no_gpus_and_takes_flags_of_its_own():
     assert planned("deepspeed")[0].env == {"DS_ACCELERATOR": "cpu"}
     assert planned("deepspeed", env={"DS_ACCELERATOR": "xpu"})[0].env == {}
