@@ -70,7 +70,7 @@ def newest(cluster: Terminal) -> dict:
 
 
 def test_requirements_are_there_on_every_node_and_made_once(wheels: Terminal, tmp_path: Path) -> None:
-    code = code_with(tmp_path, "tiny\n")
+    code = code_with(tmp_path, "tiny  # which no other test has made\n")
     first = run(wheels, code, *say_word("tiny"))
     second = run(wheels, code, *say_word("tiny"))
     for done in (first, second):

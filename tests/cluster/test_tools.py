@@ -103,7 +103,7 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     # As root: every process's arguments, and every file that a node wrote. `[r]` keeps the search from finding itself.
     pattern = PIECE.replace("r", "[r]", 1).replace("'", ".")
     arguments = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
-    files = f"grep -rlE '{pattern}' /efs /var/log /run /tmp /opt /etc /home 2>/dev/null"
+    files = f"grep -rlE '{pattern}' /efs /var/log /run /tmp /opt/phalanx /etc /home 2>/dev/null"
     assert set(outputs(cluster, "--sudo", arguments)) == {"0\n"}
     assert set(outputs(cluster, "--sudo", files)) == {""}
     # As another user: whatever ps tells about environments.
