@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -160,6 +161,31 @@ def test_the_store_keeps_what_was_used_last_and_no_more_than_its_limit(tmp_path,
         store.close()
     assert {path.name for path in (tmp_path / "objects").iterdir()} == {objects["c"], objects["a"]}
     assert len(list((tmp_path / "trees").iterdir())) == 2
+
+
+def test_the_lock_is_one_that_nfs_gives_and_none_refuses_no_job(tmp_path, monkeypatch):
+    store = codestore.Store(str(tmp_path))
+    (tmp_path / "objects" / "incoming.1").touch()
+    assert store._lock.readable(), "NFS asks that for LOCK_SH"
+
+    def flock(_file, _operation):
+        raise OSError(errno.EBADF, "no upgrade")
+
+    monkeypatch.setattr(codestore.fcntl, "flock", flock)
+    store.tidy()
+    assert (tmp_path / "objects" / "incoming.1").exists()
+    store.close()
+
+
+def test_removing_much_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(codestore, "_BEAT_EVERY_S", 0)
+    store = codestore.Store(str(tmp_path))
+    for number in range(3):
+        (tmp_path / "objects" / f"incoming.{number}").touch()
+    beats: list[int] = []
+    store.tidy(codestore._once_a_second(lambda: beats.append(1)))
+    store.close()
+    assert len(beats) == 3
 
 
 def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):

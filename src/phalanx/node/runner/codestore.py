@@ -44,11 +44,16 @@ def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> N
         answer(json.dumps({"send": missing}).encode() + b"\n")
         for number in missing:
             store.receive(entries[number][1], stdin)
-        store.make(entries, os.path.join(directory, WORK), lambda: answer(b"\n"))
+        beat = _once_a_second(lambda: answer(b"\n"))
+        store.make(entries, os.path.join(directory, WORK), beat)
         store.remember(entries)
-    finally:
-        # After a failure too: what came half must not fill the disk, and what came whole need not come again.
+        # To remove thousands of files on a network's file system takes longer than the other end waits in silence.
+        store.tidy(beat)
+    except BaseException:
+        # What came half must not fill the disk, and what came whole need not come again. Nobody may listen any more.
         store.tidy()
+        raise
+    finally:
         store.close()
     answer(b'{"made": true}\n')
 
@@ -61,7 +66,8 @@ class Store:
         self._trees = os.path.join(root, "trees")
         for place in (self._objects, self._trees):
             os.makedirs(place, exist_ok=True)
-        self._lock = open(os.path.join(root, "lock"), "a")  # noqa: SIM115 - closed by `close`
+        # To read, too: NFS (EFS) makes flock a lock on bytes, and gives a shared one only to who may read them.
+        self._lock = open(os.path.join(root, "lock"), "a+")  # noqa: SIM115 - closed by `close`
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         # A listing alone: a stat of each would take milliseconds on a network's file system.
         self._held = set(os.listdir(self._objects))
@@ -97,12 +103,9 @@ class Store:
     def make(self, entries: Sequence[Entry], work: str, beat: Callable[[], Any]) -> None:
         """Copy: a job may write into its files, and no other job must see that."""
         os.makedirs(work, exist_ok=True)
-        beat_at = time.monotonic() + _BEAT_EVERY_S
         for entry in entries:
             self._make_one(entry, os.path.join(work, entry[0]))
-            if time.monotonic() > beat_at:
-                beat()
-                beat_at = time.monotonic() + _BEAT_EVERY_S
+            beat()
         for path in filter(None, self._odd.values()):
             os.unlink(path)
 
@@ -127,41 +130,56 @@ class Store:
             file.write(text)
         os.replace(f"{path}.{os.getpid()}", path)
 
-    def tidy(self) -> None:
+    def tidy(self, beat: Callable[[], Any] = lambda: None) -> None:
         """Remove what was used longest ago until MOST_BYTES are left; not while another job takes from here."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:
+            # Another job's, or a server that turns no shared lock into an exclusive one: no reason to refuse a job.
             return
         held = os.listdir(self._objects)
-        self._remove(self._objects, (name for name in held if name.startswith(_INCOMING)))
+        self._remove(self._objects, (name for name in held if name.startswith(_INCOMING)), beat)
         trees = sorted(os.listdir(self._trees), key=self._used_at, reverse=True)
-        self._remove(self._trees, trees[MOST_TREES:])
+        self._remove(self._trees, trees[MOST_TREES:], beat)
         if _bytes_of(held) > MOST_BYTES:
-            self._shrink({name for name in held if not name.startswith(_INCOMING)}, trees[:MOST_TREES])
+            self._shrink({name for name in held if not name.startswith(_INCOMING)}, trees[:MOST_TREES], beat)
 
     def close(self) -> None:
         self._lock.close()
 
-    def _shrink(self, held: Iterable[str], trees: Sequence[str]) -> None:
+    def _shrink(self, held: Iterable[str], trees: Sequence[str], beat: Callable[[], Any]) -> None:
         kept: set[str] = set()
         for number, tree in enumerate(trees):
             with open(os.path.join(self._trees, tree)) as file:
                 more = kept | set(file.read().splitlines())
             # The newest stays, whatever its size: the next job will be much like it.
             if number and _bytes_of(more) > MOST_BYTES:
-                self._remove(self._trees, trees[number:])
+                self._remove(self._trees, trees[number:], beat)
                 break
             kept = more
-        self._remove(self._objects, set(held) - kept)
+        self._remove(self._objects, set(held) - kept, beat)
 
     def _used_at(self, tree: str) -> float:
         return os.stat(os.path.join(self._trees, tree)).st_mtime
 
     @staticmethod
-    def _remove(place: str, names: Iterable[str]) -> None:
+    def _remove(place: str, names: Iterable[str], beat: Callable[[], Any]) -> None:
         for name in names:
             os.unlink(os.path.join(place, name))
+            beat()
+
+
+def _once_a_second(beat: Callable[[], Any]) -> Callable[[], None]:
+    """What may be called as often as one likes: it beats when the last beat was a second ago."""
+    beat_at = time.monotonic() + _BEAT_EVERY_S
+
+    def call() -> None:
+        nonlocal beat_at
+        if time.monotonic() > beat_at:
+            beat()
+            beat_at = time.monotonic() + _BEAT_EVERY_S
+
+    return call
 
 
 def _bytes_of(objects: Iterable[str]) -> int:
