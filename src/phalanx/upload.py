@@ -26,7 +26,10 @@ class Upload:
         listed = list(_listed(tree, known))
         known.keep()
         self._entries = [entry for entry, _ in listed]
-        self._objects = [record[1] if len(record) == 4 else None for _, record in listed]
+        self._names = [record[1] if len(record) == 4 else None for _, record in listed]
+        self._alike: dict[object, list[Entry]] = {}  # name of a content → those that have it
+        for entry, name in zip(self._entries, self._names, strict=True):
+            self._alike.setdefault(name, []).append(entry)
         self.manifest = json.dumps([record for _, record in listed]).encode()
 
     def send(self, out: IO[bytes], numbers: Sequence[int], tell: Callable[[SendProgress], None]) -> None:
@@ -43,10 +46,7 @@ class Upload:
 
     def _send_one(self, out: IO[bytes], number: int) -> None:
         """From any file that has this content: one may have vanished since it was looked at."""
-        alike = (
-            entry for entry, name in zip(self._entries, self._objects, strict=True) if name == self._objects[number]
-        )
-        for entry in alike:
+        for entry in self._alike[self._names[number]]:
             try:
                 file = Path(entry.path).open("rb", buffering=0)  # noqa: SIM115 - closed below
             except FileNotFoundError:
