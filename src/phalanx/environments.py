@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -160,8 +161,9 @@ def _collect(path: Path, top: Path, files: dict[str, str]) -> None:
 
 
 def _name_below(path: Path, top: Path) -> str:
+    # As pip reads it: a link keeps its own name, which the step's `-r` says, and includes stand beside the link.
     try:
-        return path.resolve().relative_to(top.resolve()).as_posix()
+        return Path(os.path.normpath(path)).relative_to(os.path.normpath(top)).as_posix()
     except ValueError:
         raise JobError(f"{path} is outside of {top}", "Requirement files include those beside or below them.") from None
 

@@ -58,6 +58,18 @@ def test_included_files_are_part_of_the_environment(tmp_path: Path):
     assert from_requirements(tmp_path / "requirements.txt").digest != before.digest
 
 
+def test_a_link_keeps_its_name_and_its_includes_stand_beside_it(tmp_path: Path):
+    code, elsewhere = tmp_path / "code", tmp_path / "elsewhere"
+    code.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "gpu.txt").write_text("-c ./pins.txt\ntorch\n")
+    (code / "pins.txt").write_text("numpy<2\n")
+    (code / "requirements.txt").symlink_to("../elsewhere/gpu.txt")
+    made = from_requirements(code / "requirements.txt")
+    assert set(made.files) == {"requirements.txt", "pins.txt"}
+    assert made.steps == (("-r", "requirements.txt"),)
+
+
 @pytest.mark.parametrize("line", ["-e .", "--editable=./lib", "./lib", "../wheels/a.whl", "-f ./wheels", "."])
 def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
