@@ -38,7 +38,10 @@ class SendProgress:
 def tar(
     documents: Mapping[str, bytes], tree: CodeTree | None, work: str, progress: Callable[[SendProgress], None]
 ) -> bytes:
-    """Documents (name → content), then the code below `work`. Raises JobError for a file that can't be read."""
+    """The code below `work`, then documents (name → content) in their order. Raises JobError for an unreadable file.
+
+    The last document's presence says that all has come: tar takes what was cut off between two members for whole.
+    """
     out = io.BytesIO()
     # GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
     with tarfile.open(
@@ -49,8 +52,6 @@ def tar(
         errors="surrogateescape",
         bufsize=_COPY_BYTES,
     ) as archive:
-        for name, content in documents.items():
-            _add_document(archive, name, content)
         _add_directory(archive, work)
         entries = tree.entries if tree else ()
         sent, total = 0, sum(entry.bytes for entry in entries)
@@ -58,6 +59,8 @@ def tar(
             _add_entry(archive, entry, f"{work}/{entry.name}")
             sent += entry.bytes
             progress(SendProgress(number, sent, total))
+        for name, content in documents.items():
+            _add_document(archive, name, content)
     return out.getvalue()
 
 

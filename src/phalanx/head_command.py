@@ -32,7 +32,10 @@ class HeadCommand:
             raise
 
     def send(self, write: Callable[[IO[bytes]], None]) -> None:
-        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading."""
+        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading.
+
+        After a KeyboardInterrupt it goes on with what it was given: the caller finds out what that came to.
+        """
         assert self._process.stdin is not None
         try:
             with self._process.stdin as stdin:
@@ -42,6 +45,8 @@ class HeadCommand:
             refusal = self.refusal("the code did not go over", str(error))
             self.close()
             raise refusal from error
+        except KeyboardInterrupt:
+            raise
         except BaseException:
             self.close()
             raise

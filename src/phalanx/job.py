@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from phalanx import bundle, code_tree
 from phalanx.bundle import SendProgress
@@ -40,8 +40,11 @@ __all__ = [
 ]
 
 JOBS = ".phalanx/jobs"
+_RECORD = "job.json"
 _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
+_STOP_WITHIN_S = 30.0
+_ASK_AGAIN_S = 0.5
 # Exit status of the head's shell when the job's directory is not there (sysexits' EX_NOINPUT; ssh itself has 255).
 _DIRECTORY_GONE = 66
 # Below this, one tar takes less time than to ask what the head has.
@@ -73,13 +76,12 @@ def submit(
     tree = code_tree.scan(spec.directory)
     _warn(tree, spec, tell)
     job = Job(cluster, _new_id())
-    documents = {"job.json": json.dumps(_job_record(job.id, spec)).encode(), **bundle.runner_files()}
     private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
     upload = _upload(tree)
-    if upload:
-        archive = bundle.tar({**documents, MANIFEST: upload.manifest}, None, WORK, tell)
-    else:
-        archive = bundle.tar(documents, tree, WORK, tell)
+    manifest = {MANIFEST: upload.manifest} if upload else {}
+    # The record is the last: the head takes no job without it, so none whose tar broke off.
+    documents = {**bundle.runner_files(), **manifest, _RECORD: json.dumps(_job_record(job.id, spec)).encode()}
+    archive = bundle.tar(documents, None if upload else tree, WORK, tell)
     command = _submit_command(job.directory, len(archive), len(private), detach, in_parts=bool(upload))
     connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
 
@@ -91,11 +93,11 @@ def submit(
             out.flush()
             connection.answer("made")
 
-    connection.send(write)
     try:
+        connection.send(write)
         job._accept(connection, detach)
     except KeyboardInterrupt:
-        job._abandon(connection, detach)
+        job._abandon(connection)
         raise
     return job
 
@@ -178,6 +180,19 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     )
 
 
+class _StopAnswer(NamedTuple):
+    """What the head said when it was asked to stop a job: its final status, if it had begun at all."""
+
+    stopped: JobStatus | None
+    is_gone: bool
+    stderr: str
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of the job runs, and nothing will."""
+        return self.is_gone or self.stopped is not None
+
+
 class Job:
     """A handle on one job of a cluster; it holds no state of the job."""
 
@@ -218,14 +233,19 @@ class Job:
                 return event
         raise JobError(f"job {self.id} did not end within {timeout_s:g} s")
 
-    def stop(self, timeout_s: float = 30.0) -> JobStatus:
+    def stop(self, timeout_s: float = _STOP_WITHIN_S) -> JobStatus:
         """End it on all nodes, proved; returns the final status, also when it had ended already."""
+        done = self._ask_to_stop(timeout_s)
+        if done.stopped is None:
+            raise JobError(f"job {self.id} can't be stopped: {last_words(done.stderr)}")
+        return done.stopped
+
+    def _ask_to_stop(self, timeout_s: float) -> _StopAnswer:
         # Beyond the runner's own deadline, the nodes may have to be asked over new connections.
         done = self._cluster.remote().run(self._verb("stop", f"{timeout_s:g}"), timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
-        if not records:
-            raise JobError(f"job {self.id} can't be stopped: {last_words(done.stderr.decode(errors='replace'))}")
-        return JobStatus.from_record(json.loads(records[-1]))
+        stopped = JobStatus.from_record(json.loads(records[-1])) if records else None
+        return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))
 
     def _verb(self, verb: str, *words: str) -> str:
         command = shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
@@ -242,11 +262,14 @@ class Job:
         else:
             self._connection = connection
 
-    def _abandon(self, connection: HeadCommand, detach: bool) -> None:
-        """The head is taking it, but nobody has been told its id: it must not run on unseen."""
+    def _abandon(self, connection: HeadCommand) -> None:
+        """The head may be taking it, but nobody has been told its id: it must not run on unseen."""
         try:
-            self._accept(connection, detach)
-            self.stop()
+            connection.begins_within(_ACCEPTED_WITHIN_S)
+            deadline = time.monotonic() + _ACCEPTED_WITHIN_S
+            # It may still be unpacking what has come, and find that it is not all.
+            while not self._ask_to_stop(_STOP_WITHIN_S).is_over and time.monotonic() < deadline:
+                time.sleep(_ASK_AGAIN_S)
         except (JobError, ClusterError):
             return
         finally:
@@ -349,4 +372,6 @@ def _submit_command(directory: str, tar_bytes: int, secret_bytes: int, detach: b
     )
     runner = shlex.join(["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *flags])
     unpack = f"head -c {tar_bytes} | tar -x -f - --no-same-owner -C {place}"
-    return f"umask 077; mkdir -p {place} && {unpack} || {{ rm -rf {place}; exit 1; }}; exec {runner}"
+    # Tar takes an end between two members for the archive's own: the record, its last member, says that all has come.
+    whole = f"{unpack} && [ -e {place}/{_RECORD} ]"
+    return f"umask 077; mkdir -p {place} && {whole} || {{ rm -rf {place}; exit 1; }}; exec {runner}"

@@ -141,6 +141,23 @@ def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, cod
     assert [path.stat().st_size for path in (cluster.root / "shared/.phalanx/code/objects").iterdir()] == [BIG]
 
 
+@pytest.mark.parametrize("at", ["send", "made"])
+def test_ctrl_c_before_the_head_has_all_or_after_leaves_no_job_running(cluster, code, monkeypatch, at):
+    answer = jobs.HeadCommand.answer
+
+    def interrupted(self, key):
+        if key == at:
+            raise KeyboardInterrupt
+        return answer(self, key)
+
+    monkeypatch.setattr(jobs.HeadCommand, "answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
+    left = ["stopped"] if at == "made" else []
+    assert [job.state.value for job in list_jobs(cluster)] == left
+    assert len(list((cluster.root / "shared" / JOBS).iterdir())) == len(left)
+
+
 def test_the_store_keeps_what_was_used_last_and_no_more_than_its_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(codestore, "MOST_BYTES", 250)
     codestore.Store(str(tmp_path)).close()

@@ -41,8 +41,8 @@ def submit(directory: str, plugins: Plugins, stdin: BinaryIO, detach: bool, secr
     """
     os.umask(0o077)
     job = _read_job(directory)
-    secrets = json.loads(stdin.read(secret_bytes)) if secret_bytes else {}
     try:
+        secrets = _read_secrets(stdin, secret_bytes)
         roster = _roster()
         planned(plugins.launcher(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
         if in_parts:
@@ -53,6 +53,13 @@ def submit(directory: str, plugins: Plugins, stdin: BinaryIO, detach: bool, secr
     state = states.initial(job, has_secrets=bool(secrets))
     _start_runner(directory, {**job, "secrets": secrets}, plugins, state, roster)
     return 0 if detach else follow(directory, "0")
+
+
+def _read_secrets(stdin: BinaryIO, count: int) -> Dict[str, str]:
+    text = stdin.read(count)
+    if len(text) < count:
+        raise EOFError("the secrets' end did not come")
+    return json.loads(text or "{}")
 
 
 def _roster() -> Roster:
