@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 import uuid
 from pathlib import Path
 
@@ -56,3 +57,17 @@ def test_a_segment_that_somebody_has_mapped_stays(scratch, segment):
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         scratch.remove()
     assert path.exists()
+
+
+def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monkeypatch):
+    place = tmp_path / "short"
+    place.mkdir()
+    monkeypatch.setattr("phalanx.node.runner.scratch._SHORT_TEMPORARY", str(place))
+    monkeypatch.setattr("phalanx.node.runner.scratch._HYDRAS_DAEMON", "test_hydra_proxy")  # real ones may run here
+    (place / "hydra_hwloc_xmlfile_abc").touch()
+    with subprocess.Popen(["/usr/bin/test_hydra_proxy", "60"], executable="/bin/sleep") as daemon:
+        scratch.remove()
+        assert list(place.iterdir()) != []
+        daemon.kill()
+    scratch.remove()
+    assert list(place.iterdir()) == []

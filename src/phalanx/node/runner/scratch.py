@@ -9,8 +9,9 @@ from typing import List, Set, Tuple
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
-# Hydra writes one for each of its daemons, and not into TMPDIR.
+# Hydra writes one for each of its daemons, and not into TMPDIR; what they start reads it.
 _FILES = ("hydra_hwloc_xmlfile_",)
+_HYDRAS_DAEMON = "hydra_pmi_proxy"
 _SHORT_TEMPORARY = "/tmp"
 
 
@@ -29,15 +30,19 @@ class Scratch:
         os.makedirs(self.path, 0o700, exist_ok=True)
 
     def remove(self) -> None:
-        """The directory, and what engines put elsewhere since this began and nobody has open any more."""
+        """The directory, and what engines put elsewhere since this began and nobody uses any more."""
         if os.path.isdir(self.path):
             import shutil  # 8 ms, when all processes have ended
 
             shutil.rmtree(self.path, ignore_errors=True)
-        found = [*_ours(_SHARED_MEMORY, _SEGMENTS, self._since), *_ours(_SHORT_TEMPORARY, _FILES, self._since)]
-        in_use = _mapped() if found else set()
-        for path in found:
+        segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
+        in_use = _mapped() if segments else set()
+        for path in segments:
             if path not in in_use:
+                _unlink(path)
+        # Nothing says whose file is whose, and none is kept open. This job's own daemons have ended.
+        if files and not _runs(_HYDRAS_DAEMON):
+            for path in files:
                 _unlink(path)
 
 
@@ -65,6 +70,21 @@ def _mapped() -> Set[str]:
         except OSError:
             continue  # it has ended, or is somebody else's
     return paths
+
+
+def _runs(program: str) -> bool:
+    """Does a process of this user run it?"""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+                continue
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                word = file.read().partition(b"\0")[0]
+        except OSError:
+            continue  # it has ended
+        if os.path.basename(os.fsdecode(word)) == program:
+            return True
+    return False
 
 
 def _unlink(path: str) -> None:
