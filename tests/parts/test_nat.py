@@ -47,6 +47,14 @@ def test_a_name_that_means_this_machine_is_refused_too():
         routes.connect("localhost", 80)
 
 
+@pytest.mark.parametrize("name", ["localhost", "LocalHost.", "a.localhost", "127.1", socket.gethostname()])
+def test_a_name_that_means_this_machine_is_not_asked_of_the_proxy(monkeypatch, name):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setattr(routes, "_connect_through", lambda *_: pytest.fail("the proxy was asked"))
+    with pytest.raises(routes.Refused, match="own"):
+        routes.connect(name, 80)
+
+
 def test_the_machines_own_proxy_is_asked_with_its_password(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://me:pass%40word@127.0.0.1:{proxy.getsockname()[1]}")
@@ -105,6 +113,12 @@ def test_behind_a_proxy_an_address_stands_for_the_name(monkeypatch):
     assert names.meant_by(address) == "index.test"
     assert answered(names.answer(query("index.test"))) == (0, [address])
     assert names.meant_by("203.0.113.9") == "203.0.113.9"
+
+
+@pytest.mark.parametrize("name", ["a\r\nHost: b.test", "a b.test", "a:80", "a/b.test", "a\0.test", "a%0d.test"])
+def test_names_that_no_host_has_are_bad_queries(monkeypatch, name):
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    assert answered(Names().answer(query(name))) == (1, [])
 
 
 @pytest.mark.parametrize("damaged", [b"", b"short", query("index.test")[:-3], b"\xff" * 40])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import struct
 import threading
@@ -15,6 +16,8 @@ _TTL_S = 60
 _MOST_ADDRESSES = 20  # more would not fit into a datagram of 512 bytes
 _HEADER = struct.Struct("!HHHHHH")
 _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
+# Names go on to resolvers and into a proxy's request, where a label's other bytes (line ends) would mean something.
+_LABEL = re.compile(rb"[A-Za-z0-9_-]+")
 # RFC 2544's, for tests of networks: no host has one. They stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
 
@@ -41,7 +44,7 @@ class Names:
         try:
             name, end = _name(query, _HEADER.size)
             kind, network = struct.unpack_from("!HH", query, end)
-        except (IndexError, struct.error, UnicodeDecodeError):
+        except (IndexError, struct.error, ValueError):
             return _reply(number, flags, _BAD_FORMAT, b"", [])
         question = query[_HEADER.size : end + 4]
         if network != _INTERNET or name.endswith(".arpa"):
@@ -72,11 +75,14 @@ class Names:
 
 
 def _name(query: bytes, at: int) -> tuple[str, int]:
-    """The name that begins at this offset (a question's is not compressed), and where it ends."""
+    """The name that begins at this offset (a question's is not compressed), and where it ends. Raises ValueError."""
     labels = []
     while query[at]:
         length = query[at]
-        labels.append(query[at + 1 : at + 1 + length].decode("ascii"))
+        label = query[at + 1 : at + 1 + length]
+        if not _LABEL.fullmatch(label):
+            raise ValueError(f"{label!r} is no label of a host's name")
+        labels.append(label.decode("ascii"))
         at += 1 + length
     return ".".join(labels), at + 1
 

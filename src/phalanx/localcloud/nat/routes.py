@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import functools
 import ipaddress
 import socket
+import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 CONNECT_WITHIN_S = 30.0
 _MOST_ANSWER_BYTES = 1 << 14
+_KNOWN_WITHIN_S = 1.0
 
 
 class Refused(OSError):  # noqa: N818 - an answer, not a fault
@@ -36,7 +39,12 @@ def connect(host: str, port: int) -> socket.socket:
     if _is_literal(host):
         _refuse_own(host)
     proxy = proxy_for(host)
-    return _connect_through(proxy, host, port) if proxy else _connect_directly(host, port)
+    if proxy is None:
+        return _connect_directly(host, port)
+    # The proxy may run on this machine, where these names lead to what nodes must not reach.
+    if _means_this_machine(host):
+        raise Refused(f"{host} is this machine's own")
+    return _connect_through(proxy, host, port)
 
 
 def _connect_directly(host: str, port: int) -> socket.socket:
@@ -84,11 +92,42 @@ def _expect_success(connection: socket.socket) -> None:
 
 
 def _refuse_own(address: str) -> None:
-    """Raises Refused for an address of this machine, of its link, or of many."""
+    if _is_own(address):
+        raise Refused(f"{address} is this machine's own")
+
+
+def _is_own(address: str) -> bool:
+    """Is it an address of this machine, of its link, or of many?"""
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
-    if ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip)):
-        raise Refused(f"{address} is this machine's own")
+    return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip))
+
+
+def _means_this_machine(name: str) -> bool:
+    plain = name.rstrip(".").lower()
+    if plain in ("localhost", socket.gethostname().lower()) or plain.endswith(".localhost"):
+        return True
+    return any(map(_is_own, _known_here(name)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_here(name: str) -> tuple[str, ...]:
+    """The name's addresses as this machine knows them: at once, or not at all.
+
+    Behind a proxy, the name servers may be out of reach, and each question take seconds.
+    """
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            found.extend(str(address[0]) for *_, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError):
+            return  # only the proxy knows it
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_KNOWN_WITHIN_S)
+    return tuple(found)
 
 
 def _is_ours(address: str) -> bool:
