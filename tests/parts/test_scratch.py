@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -66,6 +67,9 @@ def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monk
     monkeypatch.setattr("phalanx.node.runner.scratch._HYDRAS_DAEMON", "test_hydra_proxy")  # real ones may run here
     (place / "hydra_hwloc_xmlfile_abc").touch()
     with subprocess.Popen(["/usr/bin/test_hydra_proxy", "60"], executable="/bin/sleep") as daemon:
+        # A program that has just begun has no words for a moment.
+        while not Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
+            time.sleep(0.001)
         scratch.remove()
         assert list(place.iterdir()) != []
         daemon.kill()
