@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -10,11 +11,18 @@ import pytest
 from phalanx.node import beats
 
 
+def free_port() -> int:
+    """A port of loopback for datagrams that nobody has, also where tests run side by side."""
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @pytest.fixture
 def ends(monkeypatch):
     """An ear and a beat whose threads do nothing by themselves."""
     with monkeypatch.context() as here:
-        here.setattr(beats, "PORT", 17312)
+        here.setattr(beats, "PORT", free_port())
         here.setattr(beats.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
         ear, beat = beats.Ear("127.0.0.1"), beats.Beat()
         here.setattr(beats.threading, "Thread", THREAD)
