@@ -84,6 +84,12 @@ def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
     assert (found.phase, found.killed, found.again, found.words) == (phase, killed, again, words)
 
 
+@pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
+def test_what_tells_no_state_ends_no_job(text):
+    with pytest.raises(RefusedError, match="slurm tells no state of the job"):
+        slurm.standing(text)
+
+
 def test_a_job_that_slurm_has_forgotten_has_ended():
     def call(argv: Sequence[str], _: str) -> str:
         raise RefusedError("slurm refused: slurm_load_jobs error: Invalid job id specified")

@@ -16,11 +16,13 @@ HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PMI")
 SHOWN = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_CLUSTER_NAME")
 NODE_INDEX = "SLURM_NODEID"
 
-# "JOB STATE CODES" of squeue(1): those before the nodes are there, and those that the job's own script ends in.
+# "JOB STATE CODES" of squeue(1): those before the nodes are there, those while they are, those that the job's own
+# script ends in, and the other ends: the first of these are no fault of the job's.
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _HELD = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 _BY_ITSELF = ("COMPLETED", "FAILED")
-_AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
+_AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL")
+_KILLED = ("CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
 
 
 def arguments(request: Request) -> list[str]:
@@ -60,7 +62,7 @@ def look(allocation: str, call: Call) -> Standing:
 
 
 def standing(text: str) -> Standing:
-    """From scontrol's line of NAME=value pairs."""
+    """From scontrol's line of NAME=value pairs. Raises RefusedError for one that tells no state: that ends no job."""
     fields = {name: value for name, _, value in (word.partition("=") for word in text.split())}
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None").replace("_", " ")
     words = state if reason == "None" else f"{state}, {reason}"
@@ -68,6 +70,8 @@ def standing(text: str) -> Standing:
         return Standing(QUEUED, "" if reason == "None" else reason)
     if state in _HELD:
         return Standing(HELD, words)
+    if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
+        raise RefusedError(f"slurm tells no state of the job: '{text[:80].strip()}'")
     return Standing(ENDED, words, killed=state not in _BY_ITSELF, again=state in _AGAIN)
 
 

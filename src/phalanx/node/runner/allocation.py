@@ -129,8 +129,9 @@ class Allocation:
             time.sleep(_TURN_S)
 
     def ended_as(self, standing: Standing) -> str:
-        """In words, when it ended before the job did."""
-        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}"
+        """In words, when it ended before the job did; where its own script failed, what that said last."""
+        said = "" if standing.killed else last_words(self._log)
+        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}" + (f": {said}" if said else "")
 
     def release(self) -> str:
         """Give all places back; returns what is to be said about it, "" when they are free again."""

@@ -147,7 +147,11 @@ class Campaign:
         outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
         if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
             self._end(outcome)
-            return
+        else:
+            self._end_or_restart(outcome)
+
+    def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
+        """After an attempt that failed, the last one of those that are remembered."""
         decision = decide(self._attempts, self._state["restarts"])
         if decision.again:
             self._again(outcome["message"])
@@ -167,12 +171,18 @@ class Campaign:
         try:
             there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, processes))
         except EndedError as error:
-            self._end({"state": states.FAILED, "message": self._allocation.ended_as(error.standing), "exit_code": 1})
+            self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.again)
             return None
         if not there:
             self._end({"state": states.STOPPED, "message": f"stopped on request while {self._state['message']}"})
             return None
         return description, roster, planned(self._launcher, description, self._allocation.roster(roster))
+
+    def _end_unbegun(self, message: str, again: bool) -> None:
+        """The scheduler took back what it had granted before the job could begin there."""
+        self._release()
+        self._attempts.append(Attempt(self._stage.output.position, message, died=again))
+        self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1})
 
     def _is_taken_back(self, conductor: Conductor) -> bool:
         """Give back what was granted. Has the scheduler, or somebody through it, ended the job for good?"""

@@ -1,0 +1,85 @@
+"""A Slurm of one node for jobs on `fake_nodes`: its four commands as shell scripts. What they do when is the test's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from fake_nodes import FakeCluster
+
+# Job N ends as fate.N says before it begins, where there is such a file; else its script runs, with grant.N around it.
+_SBATCH = """
+number=$(( $(cat last 2>/dev/null || echo 0) + 1 ))
+cat >script.$number
+echo "$@" >asked.$number
+echo $number >last
+echo $number
+for word; do case $word in --output=*) out=${word#*=};; esac; done
+if [ -e fate.$number ]; then echo "slurmd: no such directory" >"$out"; mv fate.$number state.$number; exit; fi
+echo RUNNING >state.$number
+export SLURM_JOB_ID=$number SLURM_JOB_NUM_NODES=1 SLURM_TASKS_PER_NODE=2
+[ ! -e grant ] || . ./grant
+setsid sh -c "echo \\$\\$ >pid.$number; sh ./script.$number; [ -e over.$number ] || echo COMPLETED >state.$number" \\
+    >"$out" 2>&1 </dev/null &
+"""
+_SCONTROL = 'for id; do :; done; echo "JobId=$id JobState=$(cat state.$id) Reason=None"\n'
+_SCANCEL = """
+touch over.$1
+echo CANCELLED >state.$1
+[ ! -e pid.$1 ] || kill -- -$(cat pid.$1)
+"""
+_SRUN = """
+env >srun.env
+while :; do case $1 in --*) shift;; *) break;; esac; done
+SLURM_NODEID=0 exec "$@"
+"""
+
+
+class FakeSlurm:
+    """On the PATH of the head's login shells."""
+
+    def __init__(self, cluster: FakeCluster, gpus: int = 0) -> None:
+        self.root = cluster.root / "slurm"
+        (self.root / "bin").mkdir(parents=True)
+        for name, text in {"sbatch": _SBATCH, "scontrol": _SCONTROL, "scancel": _SCANCEL, "srun": _SRUN}.items():
+            path = self.root / "bin" / name
+            path.write_text(f"#!/bin/sh\ncd {self.root} || exit\n{text}")
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        (self.root / ".profile").write_text(f"PATH={self.root}/bin:{cluster.env['PATH']}\n")
+        cluster.env["HOME"] = str(self.root)
+        # A starter finds its node by an address that it can bind.
+        nodes = tuple(replace(node, address="127.0.0.1", gpus=gpus) for node in cluster.roster.nodes)
+        cluster.roster = replace(cluster.roster, nodes=nodes)
+        (cluster.root / "roster.json").write_text(cluster.roster.to_json())
+        os.utime(cluster.root / "roster.json", (0, 0))
+
+    def will_end(self, number: int, state: str) -> None:
+        """Job `number` will never begin."""
+        (self.root / f"fate.{number}").write_text(state)
+
+    def end(self, number: int, state: str) -> None:
+        """Job `number` ends now, with all its processes."""
+        (self.root / f"over.{number}").touch()
+        (self.root / f"state.{number}").write_text(state)
+        os.killpg(int((self.root / f"pid.{number}").read_text()), signal.SIGKILL)
+
+    def grant(self, **variables: str) -> None:
+        """What its jobs are told from now on."""
+        (self.root / "grant").write_text("".join(f"export {name}='{value}'\n" for name, value in variables.items()))
+
+    def asked(self, number: int) -> str:
+        """sbatch's words."""
+        return (self.root / f"asked.{number}").read_text()
+
+    def environment_of_srun(self) -> dict[str, str]:
+        """Of the last one."""
+        lines = (self.root / "srun.env").read_text().splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+    def states(self) -> list[str]:
+        """Of all its jobs, in their order."""
+        paths: list[Path] = sorted(self.root.glob("state.*"))
+        return [path.read_text().strip() for path in paths]

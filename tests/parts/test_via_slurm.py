@@ -1,0 +1,83 @@
+"""Jobs handed to a Slurm that grants, preempts and ends them as the test says (see fake_slurm)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster, marked
+from fake_slurm import FakeSlurm
+
+from phalanx.job import JOBS, Job, JobSpec, JobState, JobStatus, OutputLine, submit
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    """One node; in the end no job of the test may have left anything."""
+    cluster = FakeCluster(tmp_path, nodes=1)
+    yield cluster
+    for directory in (tmp_path / "shared").glob(f"{JOBS}/*"):
+        if marked(directory.name):
+            Job(cluster, directory.name).stop()
+        assert marked(directory.name) == []
+
+
+def start(cluster: FakeCluster, *command: str, **options) -> Job:
+    (cluster.root / "code").mkdir(exist_ok=True)
+    options = {"launcher": "exec", "directory": cluster.root / "code", "via": "slurm", **options}
+    return submit(cluster, JobSpec(command, **options))
+
+
+def outcome(events) -> tuple[list[str], JobStatus]:
+    lines, status = [], None
+    for event in events:
+        if isinstance(event, OutputLine):
+            lines.append(event.data.decode())
+        else:
+            status = event
+    assert status is not None
+    return lines, status
+
+
+def wait_for_line(events, text: str) -> None:
+    for event in events:
+        if isinstance(event, OutputLine) and text in event.data.decode():
+            return
+    raise AssertionError(f"{text!r} never came")
+
+
+def test_a_job_that_is_preempted_before_it_begins_asks_anew_when_it_may(cluster):
+    slurm = FakeSlurm(cluster)
+    slurm.will_end(1, "PREEMPTED")
+    lines, status = outcome(start(cluster, "sh", "-c", "echo restart $PHALANX_RESTART", restarts=1).follow())
+    assert lines == ["restart 1"]
+    assert (status.state, status.attempt) == (JobState.SUCCEEDED, 1)
+    assert slurm.states() == ["PREEMPTED", "COMPLETED"]
+
+
+def test_one_that_is_preempted_while_it_runs_asks_anew_and_another_end_is_final(cluster):
+    slurm = FakeSlurm(cluster)
+    job = start(cluster, "sh", "-c", "echo restart $PHALANX_RESTART; sleep 600", restarts=5)
+    events = job.follow()
+    wait_for_line(events, "restart 0")
+    slurm.end(1, "PREEMPTED")
+    wait_for_line(events, "restart 1")
+    slurm.end(2, "TIMEOUT")
+    _, status = outcome(events)
+    assert (status.state, status.attempt) == (JobState.FAILED, 1)
+    assert status.message == "slurm ended 2: TIMEOUT"
+    assert status.verified
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "words"),
+    [
+        ("PREEMPTED", 0, "slurm ended 1: PREEMPTED"),
+        ("CANCELLED", 3, "slurm ended 1: CANCELLED"),
+        ("FAILED", 3, "slurm ended 1: FAILED: slurmd: no such directory"),
+    ],
+)
+def test_what_ends_before_it_begins_and_may_not_begin_again_says_how(cluster, state, restarts, words):
+    FakeSlurm(cluster).will_end(1, state)
+    _, status = outcome(start(cluster, "true", restarts=restarts).follow())
+    assert (status.state, status.message, status.started_at) == (JobState.FAILED, words, None)
