@@ -78,12 +78,12 @@ def test_room_is_left_for_a_boot_script():
 
 def test_the_payload_is_the_same_in_another_process():
     """Sets have another order there."""
-    script = "from phalanx.template import userdata; print(userdata.AGENT_VERSION)"
+    script = "from phalanx.template import userdata; print(userdata.agent_version())"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.strip() == userdata.AGENT_VERSION
+    assert done.stdout.strip() == userdata.agent_version()
 
 
 class Cloud(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from troposphere import GetAtt, If, Join, Output, Ref, Select, Split, Sub, Templ
 from phalanx.plan import Plan
 from phalanx.template.names import FILE_SYSTEM
 from phalanx.template.rendezvous import condition_name
-from phalanx.template.userdata import AGENT_VERSION
+from phalanx.template.userdata import agent_version
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -33,7 +33,7 @@ def _for_tools() -> dict[str, tuple[Any, str]]:
         "LogGroup": (Ref("LogGroup"), "Boot logs, a stream per node; it stays when the stack is deleted"),
         "HeadGroup": (Ref("HeadGroup"), "Auto Scaling group of the head"),
         "WorkersGroup": (Ref("WorkersGroup"), "Auto Scaling group of the workers"),
-        "AgentVersion": (AGENT_VERSION, "Version of the agent on the nodes"),
+        "AgentVersion": (agent_version(), "Version of the agent on the nodes"),
     }
 
 

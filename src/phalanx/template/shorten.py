@@ -11,7 +11,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 
 def strip(source: str) -> str:
@@ -26,15 +25,13 @@ def shorten(sources: Mapping[str, str]) -> dict[str, str]:
     everywhere. Local names and parameters that no call names are shortened function by function.
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
-    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    renamer = _Renamer(_global_names(nodes, set(sources)), everywhere=True)
-    trees = {name: renamer.visit(tree) for name, tree in trees.items()}
+    nodes = [node for tree in trees.values() for node in _walk(tree)]
+    _rename(nodes, _global_names(nodes, set(sources)))
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     for tree in trees.values():
         for function in _outermost(tree):
-            renamer = _Renamer(_local_names(function, keywords), everywhere=False)
-            function.args = renamer.visit(function.args)
-            function.body = [renamer.visit(item) for item in function.body]
+            inside = _walk(function)[1:]
+            _rename(filter(_is_local, inside), _local_names(inside, keywords))
     return {name: tight(_text(tree)) for name, tree in trees.items()}
 
 
@@ -48,11 +45,30 @@ _SPACED = re.compile(
 )
 
 
+def _walk(root: ast.AST) -> list[ast.AST]:
+    """`root` and all below it, level by level as ast.walk gives them, in a third of its time; without `ctx`."""
+    found = [root]
+    for node in found:
+        for role in node._fields:
+            value = getattr(node, role, None)
+            if isinstance(value, list):
+                found += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and role != "ctx":
+                found.append(value)
+    return found
+
+
 def _stripped(source: str) -> ast.Module:
-    tree = _Stripper().visit(ast.parse(source))
-    used = {name for node in ast.walk(tree) if not isinstance(node, ast.alias) for name in _names(node)}
+    """The tree of `source` without what a reader needs and an interpreter does not."""
+    tree = ast.parse(source)
+    for node in _walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            _field(node)
+        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            _remove_texts(node)
+    used = {name for node in _walk(tree) if not isinstance(node, ast.alias) for name in _names(node)}
     tree.body = [item for item in tree.body if not isinstance(item, ast.ImportFrom) or _prune(item, used)]
-    return ast.fix_missing_locations(tree)
+    return tree
 
 
 def _prune(item: ast.ImportFrom, used: set[str]) -> bool:
@@ -67,31 +83,15 @@ def _text(tree: ast.Module) -> str:
     return "\n".join(" " * ((len(line) - len(line.lstrip(" "))) // 4) + line.lstrip(" ") for line in lines)
 
 
-class _Stripper(ast.NodeTransformer):
-    """Removes what a reader needs and an interpreter does not."""
-
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._without_texts(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._without_texts(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+def _remove_texts(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
+    """Leave the bare strings in its body out, and all annotations but the least."""
+    if isinstance(node, ast.FunctionDef):
         node.returns = None
         for argument in _arguments(node):
             argument.annotation = None
-        return self._without_texts(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        return _field(node)
-
-    def _without_texts(self, node: Any) -> ast.AST:
-        """`node` without the bare strings in its body, and with the least annotations."""
-        kept = [item for item in node.body if not _is_text(item)]
-        kept = [_field(item) if isinstance(node, ast.ClassDef) else _assignment(item) for item in kept]
-        node.body = kept if kept or isinstance(node, ast.Module) else [ast.Pass()]
-        self.generic_visit(node)
-        return node
+    kept = [item for item in node.body if not _is_text(item)]
+    kept = [_field(item) if isinstance(node, ast.ClassDef) else _assignment(item) for item in kept]
+    node.body = kept if kept or isinstance(node, ast.Module) else [ast.Pass()]
 
 
 def _is_text(item: ast.stmt) -> bool:
@@ -147,12 +147,11 @@ def _foreign(nodes: list[ast.AST]) -> set[str]:
     return known
 
 
-def _local_names(function: ast.FunctionDef, keywords: set[str]) -> dict[str, str]:
-    """Old → new for what `function` and the functions inside it bind, but parameters that a call may name.
+def _local_names(nodes: list[ast.AST], keywords: set[str]) -> dict[str, str]:
+    """Old → new for what these nodes, all of a function, bind, but parameters that a call may name.
 
     In the order of their appearance, so that the heads of most functions read alike, which packs better.
     """
-    nodes = [node for node in ast.walk(function) if node is not function]
     used = {name for node in nodes for name in _names(node)}
     named = {node.arg for node in nodes if isinstance(node, ast.arg)} & keywords
     imported = {name for node in nodes if isinstance(node, ast.alias) for name in _names(node)}
@@ -206,18 +205,17 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-class _Renamer(ast.NodeTransformer):
-    """Puts new names in: for variables, and where `everywhere`, for attributes, keywords and imports as well."""
+def _is_local(node: ast.AST) -> bool:
+    """Whether a name of this node can be a variable's; an attribute's or a keyword's can not."""
+    return isinstance(node, (ast.Name, ast.arg, ast.ExceptHandler, ast.FunctionDef, ast.Global, ast.Nonlocal))
 
-    def __init__(self, names: Mapping[str, str], everywhere: bool) -> None:
-        self._names, self._everywhere = names, everywhere
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if self._everywhere or isinstance(node, (ast.Name, ast.arg, ast.ExceptHandler, ast.FunctionDef)):
-            for role in ("name", "id", "attr", "arg"):
-                old = getattr(node, role, None)
-                if isinstance(old, str):
-                    setattr(node, role, self._names.get(old, old))
+def _rename(nodes: Iterable[ast.AST], names: Mapping[str, str]) -> None:
+    """Put new names in, wherever these nodes have an old one."""
+    for node in nodes:
+        for role in ("name", "id", "attr", "arg"):
+            old = getattr(node, role, None)
+            if isinstance(old, str) and old in names:
+                setattr(node, role, names[old])
         if isinstance(node, (ast.Global, ast.Nonlocal)):
-            node.names = [self._names.get(old, old) for old in node.names]
-        return super().generic_visit(node)
+            node.names = [names.get(old, old) for old in node.names]

@@ -14,9 +14,9 @@ from typing import Any
 from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Select, Split, Sub
 
 from phalanx import __version__
-from phalanx.template.shorten import shorten, strip
+from phalanx.template.shorten import shorten
 
-__all__ = ["AGENT_VERSION", "LIMIT_BYTES", "agent_payload", "render", "rendered_size", "strip", "user_data"]
+__all__ = ["LIMIT_BYTES", "agent_payload", "agent_version", "render", "rendered_size", "user_data"]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
@@ -117,6 +117,11 @@ def agent_payload() -> str:
     return _first_part() + _BETWEEN + _stages()[1]
 
 
+def agent_version() -> str:
+    """The version of phalanx, and a hash of the agent that is really inside."""
+    return f"{__version__}+{hashlib.sha256(agent_payload().encode()).hexdigest()[:8]}"
+
+
 def _first_part() -> str:
     return _SCRIPT + _stages()[0]
 
@@ -160,7 +165,3 @@ def _digest() -> str:
 
 def _source(name: str) -> str:
     return (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
-
-
-AGENT_VERSION = f"{__version__}+{hashlib.sha256(agent_payload().encode()).hexdigest()[:8]}"
-"""The version of phalanx, and a hash of the agent that is really inside."""
