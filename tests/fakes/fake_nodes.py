@@ -31,6 +31,7 @@ fi
 [ ! -e "{root}/motd" ] || cat "{root}/motd"
 mkdir -p "{root}/tmp.$host"
 exec setsid env -i PATH="{path}" HOME=/ LANG=C SSH_CONNECTION=fake FAKE_NODE="$host" TMPDIR="{root}/tmp.$host" \\
+  PHALANX_ROSTER="{root}/roster.$host" \\
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c "$*"
 """
 
@@ -106,6 +107,13 @@ class FakeCluster:
         beside = self.root / "roster.json.new"
         beside.write_text(newer.to_json())
         beside.replace(self.root / "roster.json")
+
+    def replace(self, node: str, instance_id: str) -> None:
+        """Who answers at this node's name from now on is another machine, and knows it."""
+        (another,) = (
+            replace(one, instance_id=instance_id, address="127.0.0.1") for one in self.roster.nodes if one.name == node
+        )
+        (self.root / f"roster.{node}").write_text(replace(self.roster, nodes=(another,)).to_json())
 
     def greet(self, text: str) -> None:
         """Every node's login scripts print this."""

@@ -6,18 +6,18 @@ from __future__ import annotations
 import _socket
 import json
 import os
-import socket
 import sys
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RUNNER, WORK
-from phalanx.node.roster import MASTER, Node, Roster
+from phalanx.node.roster import MASTER
 from phalanx.node.runner.channel import SSH, quoted
-from phalanx.node.runner.scheduling import count_here
-from phalanx.node.runner.system import MARK, roster_path, spawn
+from phalanx.node.runner.membership import read_roster, this_node
+from phalanx.node.runner.scheduling import count_here, granted_gpus
+from phalanx.node.runner.system import MARK, spawn
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Mapping, Optional, Sequence
+    from typing import Dict, Iterable, Mapping, Sequence
 
     from phalanx.node.runner.scheduling import Scheduler
 
@@ -29,33 +29,21 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
 
     `nodes`: how many nodes the allocation has; `places`: how many processes each of them takes, as `count_here` reads.
     """
-    with open(roster_path()) as file:
-        node = this_node(Roster.from_json(file.read()))
+    node = this_node(read_roster())
     if node is None:
         print(f"{os.uname().nodename} is no node of this phalanx cluster", file=sys.stderr)
         return 1
     slots = count_here(places, int(os.environ.get(scheduler.NODE_INDEX, "0")))
-    hello = {"allocation": allocation, "node": node.name, "slots": slots, "nodes": nodes}
+    gpus = granted_gpus(os.environ, scheduler.GPUS)
+    hello = {"allocation": allocation, "node": node.name, "slots": slots, "nodes": nodes, "gpus": gpus}
     _call_head(directory, json.dumps(hello), node.head)
     set_environment(scheduler)
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     from phalanx.node.runner.guard import main as serve
 
     serve(os.path.basename(directory), os.path.join(directory, WORK), node.head)
     return 0
-
-
-def this_node(roster: Roster) -> Optional[Node]:
-    """The node with an address of this machine: one that can be bound here."""
-    return next((node for node in roster.nodes if _is_here(node.address)), None)
-
-
-def _is_here(address: str) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
 
 
 def _call_head(directory: str, hello: str, is_head: bool) -> None:

@@ -24,6 +24,7 @@ from phalanx.node.runner.system import RUNNER_SOCKET, reap
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+    from phalanx.node.roster import Node
     from phalanx.node.runner.settle import Inquiry
 
 # After a rank failed its engine may say why, before it is asked to end.
@@ -56,9 +57,10 @@ class Conductor:
         self._stage = stage
         self._job = job
         self._roster = roster
+        self._nodes = {node.name: node for node in roster.nodes}  # as they were when they were opened
         self._processes = list(processes)
         self._on_begin = on_begin
-        self._dial = dial or (lambda node: log_in(job, node, self._is_head(node)))
+        self._dial = dial or (lambda node: log_in(job, node, self._nodes[node].head))
         self._ranks: Counter[str] = Counter()
         for process in processes:
             self._ranks.update(process.ranks)
@@ -134,7 +136,7 @@ class Conductor:
     def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
         node, number = member.node, self._add(member)
         own = {**self._job.env, **self._job.secrets, **env}
-        if self._is_head(node):
+        if self._nodes[node].head:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self._ranks[node], "harmless": harmless}
         self._channels[node].send(frames.pack_json(frames.SPAWN, body, number))
@@ -209,7 +211,7 @@ class Conductor:
             self._stage.on_wait(f"{channel.node}: {channel.error}")
             return
         if channel.report is None:
-            self._inquire(channel.node)
+            self._inquire(self._nodes[channel.node])
         elif self._phase in (self._sweeping, self._over):
             return
         self.lost.add(channel.node)
@@ -222,11 +224,11 @@ class Conductor:
         """A node is gone, and the outcome knows it: the job is over."""
         self._wind_down(0.0)
 
-    def _inquire(self, node: str) -> None:
+    def _inquire(self, node: Node) -> None:
         # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
         from phalanx.node.runner.settle import Inquiry
 
-        self._inquiries[node] = Inquiry(self._job.directory, self._job.id, node, self._is_head(node))
+        self._inquiries[node.name] = Inquiry(self._job.directory, self._job.id, node)
 
     def _witness(self, node: str) -> Optional[int]:
         """Whose last lines tell most about the end of this node."""
@@ -241,9 +243,6 @@ class Conductor:
             self._live.discard(number)
             if number in self._agents:
                 answer(self._agents.pop(number), REFUSED)
-
-    def _is_head(self, node: str) -> bool:
-        return node == self._roster.head.name
 
     def _live_on(self, node: str) -> List[int]:
         return [number for number in self._live if self._members[number].node == node]
@@ -363,7 +362,7 @@ class Conductor:
         """A process of the job may have logged in to any node, so those that it was not started on are asked too."""
         for node in self._roster.nodes:
             if node.name not in self._channels:
-                self._inquire(node.name)
+                self._inquire(node)
 
     def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
         # What processes do after they were told to end is our own doing.
@@ -388,7 +387,7 @@ class Conductor:
             self.outcome.record["tail"] = self._stage.output.tail(self.outcome.number, _TAIL_LINES)
         for name, channel in self._channels.items():
             if channel.report is None and name not in self._inquiries:
-                self._inquire(name)
+                self._inquire(self._nodes[name])
             channel.shut()
         names = [*self._channels, *(name for name in self._inquiries if name not in self._channels)]
         return [self._verdict(name, self._channels.get(name)) for name in names]

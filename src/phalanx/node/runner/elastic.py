@@ -127,6 +127,8 @@ class ElasticConductor(Conductor):
         self._inquiries.pop(process.node, None)
         self._ranks[process.node] = process.ranks[process.node]
         self._joining[process.node] = process
+        # Another machine by now, maybe, than the one of this name that was lost.
+        self._nodes.update((node.name, node) for node in self._roster.nodes if node.name == process.node)
         self._open(process.node)
 
     def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:

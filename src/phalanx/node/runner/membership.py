@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.roster import Roster
+from phalanx.node.roster import Node, Roster
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
-    from typing import Dict, List
+    from typing import Dict, List, Optional
 
     from phalanx.node.process import JobDescription
 
@@ -34,6 +35,29 @@ def read_roster() -> Roster:
     """The membership of this moment. Raises OSError."""
     with open(roster_path()) as file:
         return Roster.from_json(file.read())
+
+
+def this_node(roster: Roster) -> Optional[Node]:
+    """The node with an address of this machine: one that can be bound here."""
+    return next((node for node in roster.nodes if _is_here(node.address)), None)
+
+
+def _is_here(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+def successor_of(instance_id: str) -> str:
+    """The instance that this node is, when it is another one than the one asked for; "" where that is not known."""
+    try:
+        node = this_node(read_roster())
+    except FileNotFoundError:
+        return ""
+    return node.instance_id if node and node.instance_id != instance_id else ""
 
 
 class Patience:

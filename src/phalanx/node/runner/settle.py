@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RUNNER
-from phalanx.node.roster import Roster
+from phalanx.node.roster import Node, Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.channel import command_on
@@ -29,13 +29,18 @@ _RUNNER_GONE_WITHIN_S = 3.0
 
 
 class Inquiry:
-    """Asks a node over a new connection to end what it has of the job, from the moment that it is made."""
+    """Asks a node over a new connection to end what it has of the job, from the moment that it is made.
 
-    def __init__(self, directory: str, job_id: str, node: str, is_head: bool) -> None:
-        self._node = node
+    A replacement that has the node's name by now touches nothing and does not answer for it.
+    """
+
+    def __init__(self, directory: str, job_id: str, node: Node) -> None:
+        self._node = node.name
         self._deadline = time.monotonic() + _DEADLINE_S
-        runner = os.path.join(directory, RUNNER)
-        argv = command_on(node, is_head, runner, "reap", job_id, connect_within_s=_CONNECT_WITHIN_S)
+        words = ("reap", job_id, node.instance_id)
+        argv = command_on(
+            node.name, node.head, os.path.join(directory, RUNNER), *words, connect_within_s=_CONNECT_WITHIN_S
+        )
         self._process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -134,7 +139,7 @@ def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
     """All nodes of the job's roster, because a process of the job may have logged in to any of them."""
     with open(os.path.join(directory, "roster.json")) as file:
         roster = Roster.from_json(file.read())
-    inquiries = [Inquiry(directory, state["id"], node.name, node.head) for node in roster.nodes]
+    inquiries = [Inquiry(directory, state["id"], node) for node in roster.nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 
 
