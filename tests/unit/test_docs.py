@@ -11,9 +11,7 @@ import pytest
 from phalanx.cli import cli
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    path for path in ROOT.rglob("*.md") if not {".venv", ".git", "demo-results", "node_modules"} & {*path.parts}
-)
+DOCUMENTS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(place))
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)|src=\"(?!https?:)([^\"]+)\"")
 COMMAND = re.compile(r"(?:^|[`$(] ?)phalanx ((?:local )?[a-z][a-z-]*)", re.MULTILINE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import resources
 from typing import Any
 
@@ -125,6 +126,7 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
     return function, permission
 
 
+@functools.cache
 def function_source() -> str:
     """The function's program without comments, docstrings and wide indents; still readable."""
     source = resources.files("phalanx.template") / "lambda_source" / "index.py"
