@@ -79,7 +79,8 @@ def test_a_starter_that_came_and_died_takes_no_beats_and_harms_nobody(monkeypatc
     def come(_: float | None) -> None:
         if to_read not in closed:
             closed.append(to_read)
-            one._admit(ours, (from_read, to_write), {"allocation": "42", "node": "a", "slots": 1, "nodes": 2})
+            hello = {"allocation": "42", "node": "a", "slots": 1, "nodes": 2, "gpus": None}
+            one._admit(ours, (from_read, to_write), hello)
             os.close(to_read)
 
     one = held(Fake(Standing(HELD), Standing(HELD), Standing(HELD), Standing(ENDED)), [], come)

@@ -70,6 +70,26 @@ def test_one_that_is_preempted_while_it_runs_asks_anew_and_another_end_is_final(
 
 
 @pytest.mark.parametrize(
+    ("launcher", "seen"), [("exec", ["2,3"] * 2), ("mpi", ["2,3"] * 2), ("tensorflow", ["2", "3"])]
+)
+def test_ranks_see_the_gpus_that_were_granted(cluster, launcher, seen):
+    slurm = FakeSlurm(cluster, gpus=4)
+    slurm.grant(CUDA_VISIBLE_DEVICES="2,3", SLURM_GPUS_PER_TASK="1", SLURM_JOB_GPUS="2,3")
+    job = start(cluster, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS", launcher=launcher, per_node=2)
+    lines, status = outcome(job.follow())
+    assert sorted(lines) == seen
+    assert status.state is JobState.SUCCEEDED
+    assert "SLURM_GPUS_PER_TASK" not in slurm.environment_of_srun()
+
+
+def test_more_processes_than_gpus_granted_are_refused(cluster):
+    FakeSlurm(cluster, gpus=4).grant(CUDA_VISIBLE_DEVICES="1")
+    _, status = outcome(start(cluster, "true", launcher="tensorflow", per_node=2).follow())
+    assert status.message.startswith("deeplearning-worker1 was to run 2 processes and has 1 GPUs")
+    assert status.state is JobState.FAILED
+
+
+@pytest.mark.parametrize(
     ("state", "restarts", "words"),
     [
         ("PREEMPTED", 0, "slurm ended 1: PREEMPTED"),

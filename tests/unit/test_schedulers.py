@@ -13,7 +13,7 @@ from phalanx.launchers import load as load_launcher
 from phalanx.node.process import JobDescription, Process, RefusedError
 from phalanx.node.runner.allocation import request_for
 from phalanx.node.runner.attend import assignments, environment
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, count_here, shown
+from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, count_here, granted_gpus, shown
 from phalanx.schedulers import SCHEDULERS, load, sge, slurm
 
 EVEN = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", processes=6, nodes=3, per_node=2)
@@ -33,7 +33,7 @@ def test_every_scheduler_has_what_the_protocol_says(name):
     scheduler = load(name)
     assert name == scheduler.NAME
     assert scheduler.SUMMARY
-    for part in ("HIDDEN", "SHOWN", "NODE_INDEX", "submit", "look", "cancel"):
+    for part in ("HIDDEN", "SHOWN", "NODE_INDEX", "GPUS", "submit", "look", "cancel"):
         assert hasattr(scheduler, part)
 
 
@@ -101,6 +101,26 @@ def test_processes_of_a_node_are_read_from_slurms_short_form():
     assert [count_here("2(x3),1", index) for index in range(4)] == [2, 2, 2, 1]
     assert count_here("5", 3) == 5
     assert shown("http://head:8088/ws/v1/cluster/apps/application_1_0002") == "application_1_0002"
+
+
+@pytest.mark.parametrize(
+    ("found", "names", "gpus"),
+    [
+        ({}, slurm.GPUS, None),
+        ({"CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_GPUS": "6,7"}, slurm.GPUS, ["2", "3"]),
+        ({"SLURM_JOB_GPUS": "6,7"}, slurm.GPUS, ["6", "7"]),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, slurm.GPUS, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f1a-22,MIG-1c"}, slurm.GPUS, ["GPU-8f1a-22", "MIG-1c"]),
+        ({"SGE_HGR_gpu": "gpu1 gpu3", "CUDA_VISIBLE_DEVICES": "0"}, sge.GPUS, ["1", "3"]),
+    ],
+)
+def test_the_gpus_of_a_grant_are_read_from_what_the_scheduler_sets(found, names, gpus):
+    assert granted_gpus(found, names) == gpus
+
+
+def test_a_nodes_one_starter_has_all_that_is_granted_there_and_nothing_of_another_host():
+    assert "unset SLURM_CPUS_PER_TASK" in slurm.script(EVEN) and "SLURM_GPUS_PER_TASK" in slurm.script(EVEN)
+    assert "env -u SGE_HGR_gpu -u SGE_HGR_GPU -u SGE_HGR_gpus -u CUDA_VISIBLE_DEVICES qrsh -inherit" in sge.script(EVEN)
 
 
 ENVIRONMENTS = {

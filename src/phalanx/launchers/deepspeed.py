@@ -23,6 +23,9 @@ _SETS = (
     *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
 )
 
+# To the ranks of a node, through DeepSpeed: the GPUs that are theirs in place of the first ones.
+_GRANTED = "PHALANX_GPUS"
+
 # Which of the job's ports is rank 0's, where all ranks meet.
 _MASTER = 0
 
@@ -33,7 +36,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     ranks = place(job, roster)
     on_cpu = not gpus.per_process(job, roster, ranks)
     env = {"DS_ACCELERATOR": "cpu"} if on_cpu and "DS_ACCELERATOR" not in job.env else {}
-    return [_process(job, ranks, number, node, env) for number, node in enumerate(ranks)]
+    return [_process(job, ranks, number, node, {**env, **_granted(job, node)}) for number, node in enumerate(ranks)]
 
 
 def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str, env: Dict[str, str]) -> Process:
@@ -57,6 +60,11 @@ def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str,
     )
 
 
+def _granted(job: JobDescription, node: str) -> Dict[str, str]:
+    devices = job.devices.get(node)
+    return {_GRANTED: ",".join(devices)} if devices else {}
+
+
 def _own_flags(job: JobDescription) -> List[str]:
     text = job.options.get("deepspeed-flags", "")
     try:
@@ -70,6 +78,7 @@ def _hostfile(ranks: Dict[str, int]) -> str:
 
 
 def _rank(job: JobDescription) -> str:
-    # DeepSpeed puts --local_rank=N behind the first word of what it starts; the user's program gets it as its last
-    # word, which the keeper wants after "=" like all others.
-    return f'#!/bin/sh\nexec {shlex.join(job.keeper("RANK"))} ${{1:+"=$1"}}\n'
+    # DeepSpeed numbers a node's GPUs from 0, also where a batch scheduler granted others. It puts --local_rank=N behind
+    # the first word of what it starts; the user's program gets it as its last word, which the keeper wants after "=".
+    visible = f'[ -z "${_GRANTED}" ] || export CUDA_VISIBLE_DEVICES="${_GRANTED}"'
+    return f'#!/bin/sh\n{visible}\nexec {shlex.join(job.keeper("RANK"))} ${{1:+"=$1"}}\n'

@@ -42,7 +42,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
 
 def _worker(group: _Group, number: int, node: Node, local: int, gpus_each: int) -> Process:
     """A worker that is alone on its node has all GPUs (`--gpus 0,1,2`); several share them out."""
-    own = {"CUDA_VISIBLE_DEVICES": gpus.numbers(local, gpus_each)} if gpus_each else {}
+    own = {"CUDA_VISIBLE_DEVICES": gpus.visible(group.job, node.name, local, gpus_each)} if gpus_each else {}
     return group.process("worker", str(number), node, own)
 
 

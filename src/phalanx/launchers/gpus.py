@@ -40,5 +40,15 @@ def _counts(roster: Roster, placed: Mapping[str, int]) -> Dict[str, int]:
 
 
 def numbers(local: int, each: int) -> str:
-    """The GPUs of the local-th process of a node, as CUDA_VISIBLE_DEVICES has them: "2,3"."""
-    return ",".join(str(local * each + number) for number in range(each))
+    """The GPUs of the local-th process of a node, counted from 0 among those that the job has there: "2,3"."""
+    return ",".join(map(str, _own(local, each)))
+
+
+def visible(job: JobDescription, node: str, local: int, each: int) -> str:
+    """The same as CUDA_VISIBLE_DEVICES has them: of all GPUs of the node, where a batch scheduler granted some."""
+    granted = job.devices.get(node)
+    return ",".join(granted[number] for number in _own(local, each)) if granted else numbers(local, each)
+
+
+def _own(local: int, each: int) -> range:
+    return range(local * each, (local + 1) * each)

@@ -102,7 +102,7 @@ def _tasks(job: JobDescription, roster: Roster) -> List[_Task]:
             index=index,
             node=node,
             port=job.port(number),
-            gpus=_visible(kind, local, each),
+            gpus=_visible(job, kind, (node, local), each),
             is_service=kind == "ps" or (kind == "worker" and bool(chief)),
         )
         for number, (index, (kind, node, local)) in enumerate(
@@ -111,8 +111,8 @@ def _tasks(job: JobDescription, roster: Roster) -> List[_Task]:
     ]
 
 
-def _visible(kind: str, local: int, each: int) -> Optional[str]:
+def _visible(job: JobDescription, kind: str, seat: Tuple[str, int], each: int) -> Optional[str]:
     """Workers alone use GPUs: TensorFlow takes all the memory of every one that a process sees."""
     if not each:
         return None
-    return gpus.numbers(local, each) if kind == "worker" else ""
+    return gpus.visible(job, *seat, each) if kind == "worker" else ""

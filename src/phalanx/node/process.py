@@ -36,8 +36,10 @@ class JobDescription:
     `nodes_min` and `nodes_max` are set for a job that is to go on with fewer nodes and to grow again; an engine that
     does so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; it says in OPTIONS
     which it takes), `role_env` variables for the processes of one role alone. `hosts` are the only nodes that may be
-    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `token` is
-    a secret of this job's own, for engines that ask one of those who join: it may stand in files alone.
+    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices`
+    (node → numbers or names) are the GPUs that a batch scheduler granted where it names them; elsewhere all are the
+    job's. `token` is a secret of this job's own, for engines that ask one of those who join: it may stand in files
+    alone.
     """
 
     id: str
@@ -60,6 +62,7 @@ class JobDescription:
     role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     hosts: Tuple[str, ...] = ()
     sync_dir: str = ""
+    devices: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def work(self) -> str:

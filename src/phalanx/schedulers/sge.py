@@ -21,6 +21,8 @@ SUMMARY = "Grid Engine's qsub and qrsh"
 HIDDEN = ("PE_HOSTFILE",)
 SHOWN = ()
 NODE_INDEX = ""
+# The first is what Univa's and its heirs' resource maps set ("gpu0 gpu1"); the last, what sites' own prologs do.
+GPUS = ("SGE_HGR_gpu", "SGE_HGR_GPU", "SGE_HGR_gpus", "CUDA_VISIBLE_DEVICES")
 
 _SPREADS = ("$round_robin", "$fill_up")
 
@@ -38,6 +40,8 @@ def script(request: Request) -> str:
     attend = request.attend('"$JOB_ID"', '"$(wc -l <"$hosts")"', '"$count"')
     # A host that several queues gave slots of stands there several times.
     sums = "awk '{ n[$1] += $2 } END { for (host in n) print host, n[host] }' \"$PE_HOSTFILE\""
+    # -V takes this host's variables along; what is granted of its GPUs is no other host's.
+    without = "".join(f" -u {name}" for name in GPUS)
     return f"""#!/bin/sh
 hosts=$TMPDIR/hosts
 {sums} >"$hosts"
@@ -45,7 +49,7 @@ while read -r host count; do
     if [ "$host" = "$HOSTNAME" ]; then
         {attend} </dev/null &
     else
-        qrsh -inherit -nostdin -V "$host" {attend} </dev/null &
+        env{without} qrsh -inherit -nostdin -V "$host" {attend} </dev/null &
     fi
 done <"$hosts"
 wait

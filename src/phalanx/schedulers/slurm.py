@@ -15,6 +15,8 @@ SUMMARY = "Slurm's sbatch and srun"
 HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PMI")
 SHOWN = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_CLUSTER_NAME")
 NODE_INDEX = "SLURM_NODEID"
+# With cgroups the first counts from 0 among the granted ones; the others would not.
+GPUS = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 # "JOB STATE CODES" of squeue(1): those before the nodes are there, those while they are, those that the job's own
 # script ends in, and the other ends: the first of these are no fault of the job's.
@@ -23,6 +25,10 @@ _HELD = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING
 _BY_ITSELF = ("COMPLETED", "FAILED")
 _AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL")
 _KILLED = ("CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
+
+# What srun takes from here as if it were typed: with it, the one task of a node would get one rank's share alone.
+_PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+_PER_TASK += ("SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND", "SLURM_GPU_BIND")
 
 
 def arguments(request: Request) -> list[str]:
@@ -42,7 +48,7 @@ def script(request: Request) -> str:
         " --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --input=none"
     )
     attend = request.attend('"$SLURM_JOB_ID"', '"$SLURM_JOB_NUM_NODES"', '"$SLURM_TASKS_PER_NODE"')
-    return f"#!/bin/sh\n{srun} {attend}\n"
+    return f"#!/bin/sh\nunset {' '.join(_PER_TASK)}\n{srun} {attend}\n"
 
 
 def submit(request: Request, call: Call) -> str:

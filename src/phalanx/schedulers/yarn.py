@@ -22,6 +22,7 @@ SUMMARY = "YARN's distributed shell, through the ResourceManager's REST API"
 HIDDEN = ("CONTAINER_ID", "YARN_SHELL_ID")
 SHOWN = ()
 NODE_INDEX = ""
+GPUS = ("CUDA_VISIBLE_DEVICES",)
 
 # What --via-option may hold: where the ResourceManager is, and what a container takes of a node.
 _DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "1024", "--vcores": ""}

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
-from phalanx.node.roster import Roster
+from phalanx.node.roster import Node, Roster
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import Pace
 from phalanx.node.runner.channel import Line
 from phalanx.node.runner.doorway import turn_away
-from phalanx.node.runner.scheduling import ENDED, HELD, Request, Standing, shown
+from phalanx.node.runner.scheduling import ENDED, HELD, Request, Standing, shown, still_holds
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Sequence
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
     from phalanx.node.process import Process
     from phalanx.node.runner.scheduling import Call, Scheduler
@@ -50,12 +50,20 @@ class EndedError(Exception):
 
 @dataclass
 class _Attendee:
-    """A starter that came: the pipes from it and to it, and the connection whose end lets it go."""
+    """A starter that came: the pipes from it and to it, and the connection whose end lets it go.
+
+    `gpus` are those that the scheduler granted there; None where it says nothing of them.
+    """
 
     slots: int
+    gpus: Optional[List[str]]
     fds: Sequence[int]
     connection: socket.socket
     dialled: bool = False
+
+    def share_of(self, node: Node) -> Node:
+        """The node as the job may use it."""
+        return replace(node, slots=self.slots, gpus=node.gpus if self.gpus is None else len(self.gpus))
 
     def let_go(self) -> None:
         """Its pipes are closed by the channel that was made of them, or here."""
@@ -108,9 +116,13 @@ class Allocation:
         return not self._stage.stop_asked
 
     def roster(self, whole: Roster) -> Roster:
-        """The nodes that were granted, each with as many slots as were granted there."""
-        granted = (replace(node, slots=self._attendees[node.name].slots) for node in self._present(whole))
+        """The nodes that were granted, each with as many slots, and GPUs, as were granted there."""
+        granted = (self._attendees[node.name].share_of(node) for node in self._present(whole))
         return replace(whole, nodes=tuple(granted))
+
+    def devices(self) -> Dict[str, Tuple[str, ...]]:
+        """Node → which of its GPUs were granted, where the scheduler names them."""
+        return {name: tuple(one.gpus) for name, one in self._attendees.items() if one.gpus is not None}
 
     def dial(self, node: str) -> Line:
         """The line to this node's starter."""
@@ -144,7 +156,7 @@ class Allocation:
         try:
             return self._end()
         except RefusedError as error:
-            return f"{self._scheduler.NAME} may still hold {shown(self._id)}: {error}"
+            return still_holds(self._scheduler.NAME, self._id, error)
 
     # While it waits.
 
@@ -219,7 +231,7 @@ class Allocation:
             turn_away(connection, fds, hello)
             return
         self._wanted = hello["nodes"]
-        self._attendees[hello["node"]] = _Attendee(hello["slots"], fds, connection)
+        self._attendees[hello["node"]] = _Attendee(hello["slots"], hello["gpus"], fds, connection)
 
     def _present(self, whole: Roster) -> list:
         return [node for node in whole.nodes if node.name in self._attendees]

@@ -66,7 +66,7 @@ class Campaign:
         self._stage = stage
         self._scheduler = scheduler
         self._allocation: Optional[Allocation] = None
-        self._unreturned = ""  # what attempts could not give back to the scheduler
+        self.unreturned = ""  # what attempts could not give back to the scheduler
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._lost: Set[str] = set()  # instance ids
         self._port = 0
@@ -176,6 +176,7 @@ class Campaign:
         if not there:
             self._end({"state": states.STOPPED, "message": f"stopped on request while {self._state['message']}"})
             return None
+        description = replace(description, devices=self._allocation.devices())
         return description, roster, planned(self._launcher, description, self._allocation.roster(roster))
 
     def _end_unbegun(self, message: str, again: bool) -> None:
@@ -199,7 +200,7 @@ class Campaign:
         allocation, self._allocation = self._allocation, None
         if allocation is None:
             return
-        self._unreturned = "; ".join(filter(None, (self._unreturned, allocation.release())))
+        self.unreturned = "; ".join(filter(None, (self.unreturned, allocation.release())))
         self._state["allocation"] = None
 
     def _on_queue(self, text: str) -> None:
@@ -323,8 +324,8 @@ class Campaign:
         if self._stage.output.error:
             outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
         self._release()
-        if self._unreturned:
-            outcome["message"] = f"{outcome.get('message', '')} ({self._unreturned})".strip()
+        if self.unreturned:
+            outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
         self._stage.publish()
         self._write(**{"message": "", **outcome, "ended_at": time.time()})
         self._stage.door.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from phalanx.node.process import RUNNER, RefusedError
 from phalanx.node.runner import state as states
 
 if TYPE_CHECKING:
-    from typing import Callable, Protocol, Sequence, Tuple
+    from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
     # argv and its stdin → its stdout; RefusedError with the command's own words when it fails
     Call = Callable[[Sequence[str], str], str]
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
         What it starts on each node that it grants is `Request.attend`. Variables that it gives its jobs begin with one
         of HIDDEN: engines would go to the scheduler by themselves when they saw them. Those of SHOWN stay. NODE_INDEX
-        is the one with the node's number in the allocation, "" where it is told its count itself.
+        is the one with the node's number in the allocation, "" where it is told its count itself. GPUS are those that
+        name what is granted of the node's GPUs; the first that is there counts.
         """
 
         NAME: str
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         HIDDEN: Tuple[str, ...]
         SHOWN: Tuple[str, ...]
         NODE_INDEX: str
+        GPUS: Tuple[str, ...]
 
         def submit(self, request: Request, call: Call) -> str: ...
         def look(self, allocation: str, call: Call) -> Standing: ...
@@ -43,6 +46,8 @@ ENDED = "ended"
 # Well below FENCE_S: no beat goes out to the starters that are there meanwhile.
 _ANSWER_WITHIN_S = 15.0
 _NOT_FOUND = 127
+# How Slurm and CUDA say that there is none.
+_NO_GPU = ("NoDevFiles", "-1", "none")
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,16 @@ def count_here(places: str, index: int) -> int:
     return counts[index] if len(counts) > 1 else counts[0]
 
 
+def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[List[str]]:
+    """The GPUs of this node that a job may use, as CUDA_VISIBLE_DEVICES has them; None: no variable says anything."""
+    text = next((found[name] for name in names if name in found), None)
+    if text is None:
+        return None
+    words = (word for word in text.replace(",", " ").split() if word not in _NO_GPU)
+    # "gpu1" or "1" is a number; "GPU-1f3…", "MIG-…" a name of its own.
+    return [word if "-" in word else word.lstrip(string.ascii_letters) for word in words]
+
+
 def caller(scheduler: str, directory: str) -> Call:
     """Runs the scheduler's commands as a login shell on the head does, whose profile may have to say where they are."""
 
@@ -141,6 +156,11 @@ def release(directory: str, find: Callable[[str], Scheduler]) -> int:
     try:
         scheduler.cancel(held["id"], caller(scheduler.NAME, directory))
     except RefusedError as error:
-        print(error, file=sys.stderr)
+        print(still_holds(scheduler.NAME, held["id"], error), file=sys.stderr)
         return 1
     return 0
+
+
+def still_holds(scheduler: str, allocation: str, error: Exception) -> str:
+    """What is to be said of places that could not be given back."""
+    return f"{scheduler} may still hold {shown(allocation)}: {error}"
