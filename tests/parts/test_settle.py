@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
-from phalanx.job import JobSpec, JobStatus, OutputLine, submit
+from phalanx.job import JobSpec, JobStatus, OutputLine, _job_record, submit
+from phalanx.launchers import load
+from phalanx.node.process import RefusedError
+from phalanx.node.runner import allocation
+from phalanx.node.runner import submit as submit_module
+from phalanx.node.runner.doorway import open_listener
+from phalanx.node.runner.scheduling import HELD, Standing, release
+from phalanx.node.runner.state import initial
+from phalanx.node.runner.submit import Plugins
 
 
 def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
@@ -24,3 +35,57 @@ def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
     assert [verdict.clean for verdict in status.nodes] == [True, False]
     assert status.nodes[1].message.startswith("unverified, fenced: i-2 is gone, and its name is i-new's now")
     kill_marked(job.id)  # here its processes are this machine's
+
+
+class Refusing:
+    """A scheduler that grants, then fails in a way that nobody thought of, and takes nothing back."""
+
+    NAME = "fake"
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def submit(self, *_: Any) -> str:
+        return "42"
+
+    def look(self, *_: Any) -> Standing:
+        self.looks += 1
+        if self.looks == 2:
+            raise KeyError("nobody thought of this")
+        return Standing(HELD, "held")
+
+    def cancel(self, *_: Any) -> None:
+        raise RefusedError("fake refused: no controller")
+
+
+def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
+    """As the runner's daemon does it; in a process of its own, whose signals it sets."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.environ.update(cluster.env)
+            allocation._ENDS_BY_ITSELF_S = 0.1
+            allocation._FIRST_LOOK_S = allocation._LAST_LOOK_S = 0.1
+            job = json.loads((directory / "job.json").read_text())
+            plugins = Plugins(load, lambda _: scheduler)
+            with open_listener(job["id"]) as door:
+                submit_module._run(str(directory), {**job, "secrets": {}}, plugins, initial(job, False), door)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def test_what_a_scheduler_may_still_hold_is_told_whatever_the_runner_died_of(tmp_path: Path, capfd):
+    cluster, directory = FakeCluster(tmp_path), tmp_path / "shared" / "J1"
+    (directory / "output").mkdir(parents=True)
+    spec = JobSpec(("true",), "exec", via="fake")
+    (directory / "job.json").write_text(json.dumps(_job_record("J1", spec)))
+    run_with(Refusing(), directory, cluster)
+    told = json.loads((directory / "state.json").read_text())
+    assert told["state"] == "failed"
+    assert told["message"].startswith("phalanx's runner failed: KeyError('nobody thought of this')")
+    assert told["message"].endswith("(fake may still hold 42: fake refused: no controller)")
+    assert "Traceback" in capfd.readouterr().err
+    (directory / "state.json").write_text(json.dumps({**told, "allocation": {"scheduler": "fake", "id": "42"}}))
+    assert release(str(directory), lambda _: Refusing()) == 1
+    assert capfd.readouterr().err == "fake may still hold 42: fake refused: no controller\n"

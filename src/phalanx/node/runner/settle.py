@@ -76,7 +76,8 @@ def settle(directory: str) -> states.State:
             return state
         lost = lost_state(state)
         if state.get("allocation"):
-            _run_verb(directory, "release")
+            unreturned = _run_verb(directory, "release")
+            lost["message"] += f" ({unreturned})" if unreturned else ""
             lost["allocation"] = None
         lost["nodes"] = _verify(directory, state)
         again, reason = _decide(lost)
@@ -154,7 +155,8 @@ def _decide(lost: states.State) -> tuple[bool, str]:
     return decision.again, decision.reason
 
 
-def _run_verb(directory: str, verb: str) -> None:
-    """One that needs what only the zipapp's __main__ knows: launchers or schedulers."""
+def _run_verb(directory: str, verb: str) -> str:
+    """One that needs what only the zipapp's __main__ knows: launchers or schedulers. What went wrong, else ""."""
     argv = ["python3", "-IS", os.path.join(directory, RUNNER), verb, directory]
-    subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    return done.stderr.strip() if done.returncode else ""

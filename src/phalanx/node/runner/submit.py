@@ -191,15 +191,19 @@ def _run(directory: str, job: Dict[str, Any], plugins: Plugins, state: states.St
     for name in (MARK, STARTER_SOCKET, RUNNER_SOCKET):
         os.environ.pop(name, None)
     _raise_file_limit()
+    campaign = None
     try:
         scheduler = plugins.scheduler(job["via"]["scheduler"]) if job.get("via") else None
-        Campaign(directory, job, plugins.launcher(job["launcher"]), state, Stage(directory, door), scheduler).run()
+        stage = Stage(directory, door)
+        campaign = Campaign(directory, job, plugins.launcher(job["launcher"]), state, stage, scheduler)
+        campaign.run()
     except RefusedError as error:
         _end_early(directory, state, str(error), 2)
     except Exception as error:
         _log_traceback()
         # Every starter ends its processes when the runner's end of its channel closes.
-        _end_early(directory, state, f"phalanx's runner failed: {error!r}; see {directory}/runner.log", 1)
+        held = f" ({campaign.unreturned})" if campaign and campaign.unreturned else ""
+        _end_early(directory, state, f"phalanx's runner failed: {error!r}; see {directory}/runner.log{held}", 1)
 
 
 def _end_early(directory: str, state: states.State, message: str, exit_code: int) -> None:
