@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from phalanx import cache
 from phalanx.code_tree import CodeTree, Entry, unreadable
 from phalanx.node.process import RUNNER
 
@@ -23,6 +24,8 @@ entry(launchers.load, schedulers.load)
 _ALONE = ("keeper.py", "agent.py", "imports.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
+# Of this version and of others that a person may use beside it.
+_RUNNERS_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,13 @@ def runner_zip() -> bytes:
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     for name, source in sources.items():
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
-    kept = cache_directory() / f"runner-{digest.hexdigest()[:24]}.pyz"
+    kept = cache.cache_directory() / f"runner-{digest.hexdigest()[:24]}.pyz"
     try:
         return kept.read_bytes()
     except OSError:
         content = _build(sources)
-        _keep(kept, content)
+        # Without a place for it, it is built each time.
+        cache.keep(kept, content, _RUNNERS_KEPT)
         return content
 
 
@@ -158,18 +162,3 @@ def _compiled(name: str, source: bytes) -> bytes:
     code = compile(source, f"phalanx/{name}", "exec", dont_inherit=True)
     unchecked_hash = (0b01).to_bytes(4, "little")
     return importlib.util.MAGIC_NUMBER + unchecked_hash + importlib.util.source_hash(source) + marshal.dumps(code)
-
-
-def cache_directory() -> Path:
-    """Where this machine keeps what it can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phalanx"
-
-
-def _keep(path: Path, content: bytes) -> None:
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(content)
-        beside.replace(path)
-    except OSError:
-        pass  # no cache, then: it is built each time

@@ -8,11 +8,13 @@ import os
 import time
 from pathlib import Path
 
+from phalanx.cache import keep
 from phalanx.code_tree import Entry
 
 _READ_BYTES = 1 << 20
 # A file that was written this short a time ago may be written again without a newer time stamp (as git has it).
 _RACY_NS = 2_000_000_000
+_DIRECTORIES_KEPT = 50
 
 
 class Fingerprints:
@@ -39,13 +41,7 @@ class Fingerprints:
         settled = {name: known for name, known in self._new.items() if int(str(known[3])) < before}
         if settled == self._known:
             return
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(settled))
-            beside.replace(self._path)
-        except OSError:
-            return
+        keep(self._path, json.dumps(settled).encode(), _DIRECTORIES_KEPT)
 
     def _read(self) -> dict[str, list[object]]:
         try:

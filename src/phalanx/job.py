@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from phalanx import bundle, code_tree
+from phalanx import bundle, cache, code_tree
 from phalanx.bundle import SendProgress
 from phalanx.code_tree import CodeTree
 from phalanx.errors import ClusterError, JobError
@@ -118,7 +118,7 @@ def _upload(tree: CodeTree) -> Upload | None:
     # Here, because most trees are small.
     from phalanx.upload import Upload
 
-    return Upload(tree, bundle.cache_directory())
+    return Upload(tree, cache.cache_directory())
 
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:

@@ -78,5 +78,7 @@ def test_the_runner_needs_nothing_but_a_python(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     runner = tmp_path / "runner.pyz"
     runner.write_bytes(bundle.runner_zip())
-    done = subprocess.run([sys.executable, "-IS", runner, "reap", "no-such-job"], capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-IS", runner, "reap", "no-such-job", "i-1"], capture_output=True, check=True
+    )
     assert done.stdout == b'{"ended": [], "killed": [], "left": []}\n'

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # One way only: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "data", "node", "ignore_pattern"),
+    ("errors", "data", "node", "ignore_pattern", "cache"),
     ("ignore_rules",),
     ("code_tree",),
     ("spec", "spec_checks", "spec_yaml"),
