@@ -34,9 +34,9 @@ ps=$!
 # its workers; how each ended is in worker<N>.exit
 {workers}
 
-# The server is needed until the last worker of all hosts has ended.
+# The server is needed until the last worker of all hosts has ended; an earlier run may have had more of them.
 (
-    while [ "$(ls "$logs"/worker*.exit | wc -l)" -lt {total} ] && kill -0 $ps; do sleep 1; done
+    while [ "$(ls "$logs"/worker{{0..{last}}}.exit | wc -l)" -le {last} ] && kill -0 $ps; do sleep 1; done
     kill $ps
 ) > /dev/null 2>&1 &
 """
@@ -110,7 +110,7 @@ def _script(hosts: Sequence[Host], index: int, command: Sequence[str], logs: str
             f'; echo $? > "$logs/worker{number}.exit") > "$logs/worker{number}" 2>&1 &'
             for number in workers
         ),
-        total=sum(each.workers for each in hosts),
+        last=sum(each.workers for each in hosts) - 1,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -34,9 +35,22 @@ def is_alive(pid_file: Path) -> bool:
     return Path("/proc", pid_file.read_text()).exists()
 
 
+# The scripts' waits, counted and shortened.
+_SLEEP = {"BASH_FUNC_sleep%%": "() { echo >>turns; command sleep 0.05; }"}
+
+
+def turns_in(directory: Path) -> int:
+    path = directory / "turns"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 def test_servers_end_when_the_last_worker_of_all_hosts_has(tmp_path):
     (tmp_path / "program.py").write_text(_PROGRAM)
     logs = tmp_path / "all logs"
+    logs.mkdir()
+    # An earlier run had more workers.
+    for number in range(4):
+        (logs / f"worker{number}.exit").write_text("0\n")
     texts = scripts(
         [Host("one", 1, has_gpus=False), Host("two", 1, has_gpus=True)],
         sys.executable,
@@ -44,7 +58,9 @@ def test_servers_end_when_the_last_worker_of_all_hosts_has(tmp_path):
         str(logs),
     )
     for text in texts.values():
-        done = subprocess.run(["bash", "-c", text], capture_output=True, timeout=LIMIT_S, check=True)
+        done = subprocess.run(
+            ["bash", "-c", text], env={**os.environ, **_SLEEP}, capture_output=True, timeout=LIMIT_S, check=True
+        )
         assert done.stderr == b""
     pids = {name: tmp_path / f"{name}.pid" for name in ("ps0", "ps1", "worker0", "worker1")}
     try:
@@ -52,6 +68,8 @@ def test_servers_end_when_the_last_worker_of_all_hosts_has(tmp_path):
 
         (tmp_path / "end0").touch()
         wait_until((logs / "worker0.exit").exists, "worker 0 did not end")
+        seen = turns_in(tmp_path)
+        wait_until(lambda: turns_in(tmp_path) >= seen + 6, "nobody looks whether all workers have ended")
         assert is_alive(pids["ps0"])
         assert is_alive(pids["ps1"])
 
