@@ -148,6 +148,13 @@ def test_a_missing_package_is_told_once_before_any_rank_starts(cluster, code, la
     assert [line for line in lines if line[0].isdigit()] == []
 
 
+def test_an_engine_that_is_missing_is_told_with_its_recipe(cluster, code):
+    (code / "train.py").write_text("import mxnet\n")
+    _, status = run(cluster, code, "python3", "train.py", launcher="dmlc")
+    assert status.message.startswith("no module named 'mxnet' on deeplearning-worker1")
+    assert status.message.endswith("A line in requirements.txt brings it, and so does `--recipe mxnet`")
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

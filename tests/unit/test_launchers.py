@@ -235,3 +235,18 @@ def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
 def test_an_engine_that_is_missing_is_told_with_the_recipes_that_bring_it(launcher, missing, told):
     message = f"command '{missing}' is not on deeplearning-worker1 (PATH /bin)"
     assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "missing", "told"),
+    [
+        ("jax", "'jax'", ", and so does `--recipe jax`"),
+        ("dmlc", "'cv2', 'mxnet'", ", and so does `--recipe mxnet`"),
+        ("mpi", "'chainermn'", ", and so does `--recipe chainermn`"),
+        ("jax", "'flax'", ""),
+        ("exec", "'jax'", ""),
+    ],
+)
+def test_an_engine_that_is_a_package_is_told_with_its_recipe_when_it_is_missing(launcher, missing, told):
+    message = f"no module named {missing} on deeplearning-worker1, which t.py imports. requirements.txt brings it"
+    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"

@@ -169,10 +169,19 @@ def refuse_variables(job: JobDescription, own: Collection[str]) -> None:
 
 
 def with_recipes(launcher: Launcher, message: str) -> str:
-    """The message of a job that failed; one about the launcher's own program ends with what brings that."""
-    begin = f"command '{launcher.PROGRAM}' is not on "
-    if not (launcher.PROGRAM and launcher.RECIPES and message.startswith(begin)):
-        return message
+    """The message of a job that failed; one about what a recipe of the launcher brings ends its first line with that.
+
+    That is the launcher's own program, or a Python package that a recipe is called after.
+    """
     first, *others = message.split("\n")
-    recipes = " or ".join(f"`--recipe {name}`" for name in launcher.RECIPES)
-    return "\n".join([f"{first}; {recipes} brings it", *others])
+    if launcher.PROGRAM and first.startswith(f"command '{launcher.PROGRAM}' is not on "):
+        return "\n".join([first + _brings("; {} brings it", launcher.RECIPES), *others])
+    if first.startswith("no module named "):
+        missing = first.partition(" on ")[0]
+        named = [name for name in launcher.RECIPES if f"'{name}'" in missing]
+        return "\n".join([first + _brings(", and so does {}", named), *others])
+    return message
+
+
+def _brings(words: str, recipes: Sequence[str]) -> str:
+    return words.format(" or ".join(f"`--recipe {name}`" for name in recipes)) if recipes else ""
