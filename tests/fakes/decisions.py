@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rosters import a_node
+
 from phalanx.node.decision import Group, Policy, Publish, State, decide
 from phalanx.node.roster import Node
 
@@ -13,19 +15,8 @@ NO_CAPACITY = "We currently do not have sufficient c5.large capacity"
 
 
 def machine(number: int) -> Node:
-    return Node(
-        name="",
-        instance_id=f"i-{number}",
-        address=f"10.0.1.{10 + number}",
-        hostname=f"ip-10-0-1-{10 + number}",
-        zone="z",
-        type="c5.large",
-        gpus=0,
-        slots=2,
-        head=number == 1,
-        host_key=f"host{number}",
-        user_key=f"user{number}",
-    )
+    """A node as it says hello: it has no name yet."""
+    return a_node(number, name="")
 
 
 def policy(nodes: int = 4, minimum: int = 2) -> Policy:

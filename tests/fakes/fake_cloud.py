@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from rosters import a_node
+
 from phalanx.cloud import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError
-from phalanx.node.roster import Missing, Node, Roster
+from phalanx.node.roster import Missing, Roster
 from phalanx.plan import Facts
 
 STACK = "AWS::CloudFormation::Stack"
 AUTHORITY = "ssh-ed25519 AAAAauthority head"
 
 
+def write_key(private, comment):
+    """Keys as `ssh-keygen` would leave them, without a process: nobody logs in with them."""
+    private.write_text("a private key\n")
+    private.with_suffix(".pub").write_text(f"ssh-ed25519 AAAAC3 {comment}\n")
+
+
 def event(number, logical_id, status, kind="AWS::EC2::VPC", reason=""):
     return StackEvent(f"e{number}", float(number), logical_id, f"physical-{logical_id}", kind, status, reason)
 
 
-def node(number, head=False):
-    name = f"deeplearning-worker{number}"
-    return Node(
-        name, f"i-{number}", f"10.0.1.{number}", f"ip-10-0-1-{number}", "us-east-1a", "c5.large", 0, 2, head, "hk", "uk"
-    )
-
-
 def roster(count=2, missing=()):
-    nodes = tuple(node(number, head=number == 1) for number in range(1, count + 1))
+    nodes = tuple(a_node(number) for number in range(1, count + 1))
     return Roster("demo", 1, count + len(missing), 1, nodes, tuple(missing))
 
 

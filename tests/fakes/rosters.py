@@ -10,7 +10,7 @@ from phalanx.node.roster import Missing, Node, Roster, worker_name
 def a_node(number: int, **changes) -> Node:
     node = Node(
         name=worker_name(number),
-        instance_id=f"i-{number:08x}",
+        instance_id=f"i-{number}",
         address=f"10.0.1.{10 + number}",
         hostname=f"ip-10-0-1-{10 + number}",
         zone="us-east-1a",
@@ -18,8 +18,8 @@ def a_node(number: int, **changes) -> Node:
         gpus=0,
         slots=2,
         head=number == 1,
-        host_key=f"ssh-ed25519 HOST{number}",
-        user_key=f"ssh-ed25519 USER{number}",
+        host_key=f"host{number}",
+        user_key=f"user{number}",
     )
     return replace(node, **changes)
 

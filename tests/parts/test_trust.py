@@ -54,16 +54,16 @@ def test_a_key_is_made_once(keys):
 
 def test_a_host_certificate_names_the_host_and_nothing_else(signed):
     _, certificates = signed
-    head = describe(certificates["i-00000001"][0])
+    head = describe(certificates["i-1"][0])
     assert "ssh-ed25519-cert-v01@openssh.com host certificate" in head
     principals = "Principals: deeplearning-worker1 10.0.1.11 ip-10-0-1-11 deeplearning-master Critical"
     assert principals in head
-    assert "Principals: deeplearning-worker2 10.0.1.12 ip-10-0-1-12 Critical" in describe(certificates["i-00000002"][0])
+    assert "Principals: deeplearning-worker2 10.0.1.12 ip-10-0-1-12 Critical" in describe(certificates["i-2"][0])
 
 
 def test_a_user_certificate_is_good_for_the_job_user_for_a_day(signed):
     _, certificates = signed
-    user = describe(certificates["i-00000002"][1])
+    user = describe(certificates["i-2"][1])
     assert "user certificate" in user and "Principals: phalanx Critical" in user
     words = user.split()
     begin, end = (time.mktime(time.strptime(words[words.index(w) + 1], "%Y-%m-%dT%H:%M:%S")) for w in ("from", "to"))
@@ -113,7 +113,7 @@ def server(keys, signed, tmp_path):
     authority, certificates = signed
     (tmp_path / "host").write_text((keys / "host1").read_text())
     (tmp_path / "host").chmod(0o600)
-    (tmp_path / "host-cert.pub").write_text(certificates["i-00000001"][0] + "\n")
+    (tmp_path / "host-cert.pub").write_text(certificates["i-1"][0] + "\n")
     (tmp_path / "authority.pub").write_text(authority.public_key + "\n")
     (tmp_path / "principals").write_text("phalanx\n")
     revoked = tmp_path / "revoked"
@@ -147,7 +147,7 @@ def server(keys, signed, tmp_path):
 def log_in(keys: Path, signed, tmp_path: Path, port: int, alias: str) -> subprocess.CompletedProcess[str]:
     """With node 2's key and certificate, as the host that `alias` names."""
     authority, certificates = signed
-    (tmp_path / "user-cert.pub").write_text(certificates["i-00000002"][1] + "\n")
+    (tmp_path / "user-cert.pub").write_text(certificates["i-2"][1] + "\n")
     (tmp_path / "known").write_text(f"@cert-authority * {authority.public_key}\n")
     options = {
         "BatchMode": "yes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event
+from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, write_key
 
 from phalanx import cluster as store
 from phalanx.bring_up import BringUp, Note
@@ -17,6 +17,7 @@ from phalanx.spec import ClusterSpec
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
+    monkeypatch.setattr(store, "_generate", write_key)
     return tmp_path / "state"
 
 

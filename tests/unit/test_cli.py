@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster
+from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster, write_key
 
 from phalanx import cli, clouds
+from phalanx import cluster as store
 from phalanx.cli import following
 from phalanx.cli.console import duration
 from phalanx.clouds import endpoint, mend
@@ -46,6 +47,7 @@ def cloud(monkeypatch, tmp_path):
     monkeypatch.setattr(clouds, "begin", lambda name: None)
     monkeypatch.setattr(mend, "require_local_cloud", lambda cluster: None)
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
+    monkeypatch.setattr(store, "_generate", write_key)
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake
 
@@ -160,7 +162,7 @@ def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
     cloud.roster = roster(2, missing=[MISSING])
     assert phalanx("up") == 0
     assert "CREATE_COMPLETE     Vpc (EC2::VPC)" in phalanx.err
-    assert "deeplearning-worker2 (10.0.1.2) answered: 2 of 3" in phalanx.err
+    assert "deeplearning-worker2 (10.0.1.12) answered: 2 of 3" in phalanx.err
     assert "missing  deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
     assert "54.0.0.1" in phalanx.out
     assert "phalanx down" in phalanx.out
@@ -220,7 +222,7 @@ def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):
     cloud.roster = roster(2, missing=[MISSING])
     phalanx("up")
     assert phalanx("nodes") == 0
-    assert "10.0.1.2" in phalanx.out
+    assert "10.0.1.12" in phalanx.out
     assert phalanx("nodes", "--json") == 0
     assert [row["role"] for row in json.loads(phalanx.out)] == ["head", "worker", "worker"]
 

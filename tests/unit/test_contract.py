@@ -32,7 +32,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def apply(root, roster: Roster = ROSTER, instance_id: str = "i-00000002", machine: Machine = MACHINE) -> None:
+def apply(root, roster: Roster = ROSTER, instance_id: str = "i-2", machine: Machine = MACHINE) -> None:
     contract.apply(roster, instance_id, machine, PAPERS, str(root))
 
 

@@ -196,7 +196,7 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     assert memory.desired == [] and len(memory.signals) == 1
     roster = json.loads(memory.items["roster"]["roster"])
     assert roster["generation"] == 2
-    assert [n["instance_id"] for n in roster["nodes"]] == ["i-00000003", "i-00000002"]
+    assert [n["instance_id"] for n in roster["nodes"]] == ["i-3", "i-2"]
     assert memory.items["authority"]["public_key"] != authority
     assert worker.follow(two, two.describe())
     trusted = (tmp_path / "2/etc/ssh/phalanx/authority.pub").read_text()
