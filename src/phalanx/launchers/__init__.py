@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, cast
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.node.process import Launcher
 
@@ -27,4 +25,6 @@ def load(name: str) -> Launcher:
         from phalanx.node.process import RefusedError
 
         raise RefusedError(f"there is no launcher '{name}'\nThere are: {', '.join(LAUNCHERS)}.")
-    return cast("Launcher", importlib.import_module(LAUNCHERS[name]))
+    import importlib
+
+    return importlib.import_module(LAUNCHERS[name])  # pyright: ignore[reportReturnType]

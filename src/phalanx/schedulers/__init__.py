@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, cast
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.node.runner.scheduling import Scheduler
 
@@ -17,4 +15,6 @@ SCHEDULERS = {
 
 def load(name: str) -> Scheduler:
     """The scheduler's module; `name` is one of SCHEDULERS."""
-    return cast("Scheduler", importlib.import_module(SCHEDULERS[name]))
+    import importlib  # not at the top: every starter imports this package
+
+    return importlib.import_module(SCHEDULERS[name])  # pyright: ignore[reportReturnType]

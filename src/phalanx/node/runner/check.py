@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+# The C half, for the reason that lean.py gives.
+import _socket
 import errno
-import json
 import os
-import socket
-from typing import TYPE_CHECKING
 
+from phalanx.node.runner import lean
 from phalanx.node.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Tuple
 
@@ -60,7 +61,7 @@ def python_target(command: Sequence[str]) -> List[str]:
 def missing_packages(target: Sequence[str], answer: bytes) -> str:
     """What to say of packages that the target imports and that are not there; `answer` is what imports.py printed."""
     try:
-        names = json.loads(answer)
+        names = lean.loads(answer)
     except ValueError:
         names = []  # it could not tell
     what = ", ".join(f"'{name}'" for name in names)
@@ -76,13 +77,15 @@ def taken(ports: Sequence[int]) -> List[int]:
 
 
 def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        # As servers do: what an earlier one's connections have left behind takes no port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
+    probe = _socket.socket()
+    # As servers do: what an earlier one's connections have left behind takes no port.
+    probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind(("", port))
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    finally:
+        probe.close()
     return False
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import TYPE_CHECKING
 
+from phalanx.node.runner.answers import REFUSED, answer
 from phalanx.node.runner.loop import Loop
 from phalanx.node.runner.system import peer_is_us
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Sequence
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _FOLLOW = b"follow"
 ATTEND = b"attend\0"
-# What ssh itself ends with when it can't start the command.
-REFUSED = 255
 
 
 def socket_name(job_id: str) -> str:
@@ -106,15 +105,6 @@ class Doorway:
         if message and fds:
             node, _, command = os.fsdecode(message).partition("\0")
             self.request(fds[0], node, command)
-
-
-def answer(agent: int, code: int) -> None:
-    """Tell an agent how its daemon ended, and let it end so."""
-    try:
-        os.write(agent, f"{code if code >= 0 else 128 - code}\n".encode())
-    except OSError:
-        pass  # the engine is gone, and its agent with it
-    os.close(agent)
 
 
 def turn_away(connection: socket.socket, fds: Sequence[int], _hello: Dict[str, Any]) -> None:

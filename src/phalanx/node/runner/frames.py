@@ -5,10 +5,11 @@ Every payload is bytes: output needs no decoding, and costs one copy. Control fr
 
 from __future__ import annotations
 
-import json
 import struct
-from typing import TYPE_CHECKING
 
+from phalanx.node.runner import lean
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Tuple
 
@@ -56,7 +57,7 @@ def pack(kind: int, process: int = 0, payload: bytes = b"", stream: int = 0) -> 
 
 def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
     """A control frame."""
-    return pack(kind, process, json.dumps(body).encode())
+    return pack(kind, process, lean.dumps(body))
 
 
 class FrameReader:

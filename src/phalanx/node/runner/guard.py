@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+# The C half, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
 import os
-import signal
 import time
 
 from phalanx.node.runner.reaper import Sweep
@@ -25,8 +26,8 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     pid = os.fork()
     if pid == 0:
         _become_starter(job_id, work)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda got, _: os.kill(pid, got))
+    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+        _signal.signal(number, lambda got, _: os.kill(pid, got))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         _end_orphans(job_id)
@@ -41,7 +42,7 @@ def _become_starter(job_id: str, work: str) -> None:
     status = _FAILED
     try:
         # This process's end looks to the starter as the head's: it ends all.
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, _signal.SIGTERM)
         starter = Starter(job_id, work)
         starter.run()
         status = _ABANDONED if starter.abandoned else 0

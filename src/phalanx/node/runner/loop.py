@@ -5,8 +5,8 @@ from __future__ import annotations
 import _thread
 import os
 import select
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict
 

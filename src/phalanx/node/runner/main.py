@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List, NoReturn
 
@@ -86,6 +85,8 @@ def _environments(words: List[str]) -> int:
 
 def _reap(words: List[str]) -> int:
     """JOB INSTANCE: on this instance, and on no other that has its name by now."""
+    import json
+
     from phalanx.node.runner.membership import successor_of
     from phalanx.node.runner.reaper import sweep
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Dict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict
 
 # These types' adapters read GPUs' memory; on others libfabric ends a program that is told to use that.
 _WITH_RDMA = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")

@@ -7,16 +7,16 @@ that looks open proves nothing.
 
 from __future__ import annotations
 
+# The C halves, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
+import _socket
 import _thread
-import json
 import os
 import select
-import signal
-import socket
 import time
-from typing import TYPE_CHECKING
 
-from phalanx.node.runner import frames, network
+from phalanx.node.runner import frames, lean, network
+from phalanx.node.runner.answers import answer
 from phalanx.node.runner.beats import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.node.runner.check import (
     PACKAGE_NOT_FOUND,
@@ -26,7 +26,6 @@ from phalanx.node.runner.check import (
     python_target,
     taken,
 )
-from phalanx.node.runner.doorway import answer
 from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.scratch import Scratch
@@ -42,6 +41,7 @@ from phalanx.node.runner.system import (
     spawn,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from re import Pattern
     from typing import Any, Dict, List, Optional, Tuple
@@ -107,10 +107,10 @@ class Starter:
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
+        _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+            _signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
         self._loop.watch(wake_read, self._on_signal)
 
     def _on_signal(self, fd: int) -> None:
@@ -133,7 +133,7 @@ class Starter:
             return
         self._contact.heard()
         for kind, _, number, payload in self._reader.feed(data):
-            self._obey(kind, number, json.loads(payload) if payload else {})
+            self._obey(kind, number, lean.loads(payload) if payload else {})
 
     def _obey(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
@@ -227,14 +227,14 @@ class Starter:
         for pid in self._spawned:
             if pid in self._numbers:
                 try:
-                    os.killpg(pid, signal.SIGTERM)
+                    os.killpg(pid, _signal.SIGTERM)
                 except ProcessLookupError:
-                    kill(pid, signal.SIGTERM)  # it has no group of its own yet
+                    kill(pid, _signal.SIGTERM)  # it has no group of its own yet
 
     def _kick(self) -> None:
         for pid, number in self._numbers.items():
             if number >= frames.FIRST_RANK_NUMBER:
-                kill(pid, signal.SIGKILL)
+                kill(pid, _signal.SIGKILL)
 
     # What processes write, and how they end.
 
@@ -290,13 +290,13 @@ class Starter:
 
     def _listen(self) -> None:
         self._socket_name = f"phalanx-{self._job_id}-{os.getpid()}"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         listener.bind("\0" + self._socket_name)
         listener.listen(1024)
         self._loop.watch(listener.fileno(), lambda _: self._accept(listener))
 
-    def _accept(self, listener: socket.socket) -> None:
-        keeper, _ = listener.accept()
+    def _accept(self, listener: _socket.socket) -> None:
+        keeper = _socket.socket(fileno=listener._accept()[0])  # pyright: ignore[reportAttributeAccessIssue]
         if not peer_is_us(keeper):
             keeper.close()
             return
@@ -304,9 +304,9 @@ class Starter:
         self._next_rank += 1
         self._loop.watch(keeper.fileno(), lambda _: self._hear_keeper(keeper, number))
 
-    def _hear_keeper(self, keeper: socket.socket, number: int) -> None:
+    def _hear_keeper(self, keeper: _socket.socket, number: int) -> None:
         try:
-            message, fds, _, _ = socket.recv_fds(keeper, 1 << 20, 2)
+            message, fds = lean.receive(keeper, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
         if len(fds) == 1:
@@ -337,10 +337,10 @@ class Starter:
         stat = process_stat(pid)
         if code is None and stat and stat["parent"] == str(os.getpid()):
             # The engine killed the keeper alone; its rank, now our child, is meant, and reap() tells of its end.
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, _signal.SIGKILL)
             return
         del self._numbers[pid]
-        self._ended(number, -signal.SIGKILL if code is None else code)
+        self._ended(number, -_signal.SIGKILL if code is None else code)
 
     # The end.
 

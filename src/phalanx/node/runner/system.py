@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+# The C half, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
 import os
-import signal
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
@@ -21,7 +22,7 @@ COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_ENDING = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
 
 
 def roster_path() -> str:
@@ -50,18 +51,18 @@ def spawn(
     A command that can't be started says so on its stderr and ends with 127 or 126, as in a shell.
     """
     # Told to end before it is argv, the child must neither act in its parent's name nor miss it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _ENDING)
     pid = os.fork()
     if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
     else:
         try:
             os.setsid()
             for number in _ENDING:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                _signal.signal(number, _signal.SIG_DFL)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
             if die_with_parent:
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
             if directory:
                 os.chdir(directory)
             become(argv, env, streams)
@@ -78,8 +79,8 @@ def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int,
     for target, copy in enumerate(copies):
         os.dup2(copy, target, inheritable=True)
     # Python ignores these two; what it starts must not inherit that.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
     try:
         os.execvpe(argv[0], list(argv), dict(env))
     except FileNotFoundError as error:
@@ -97,11 +98,13 @@ def adopt_orphans() -> None:
 
 def prctl(option: int, value: int) -> None:
     """prctl(2). Raises OSError."""
-    import ctypes  # 4 ms: only those who need it pay
+    # The C half of `ctypes`, for the reason that lean.py gives; only those who need it pay.
+    import _ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+    library = _ctypes.dlopen(None, os.RTLD_LAZY)  # pyright: ignore[reportArgumentType]
+    function = _ctypes.dlsym(library, "prctl")
+    if _ctypes.call_function(function, (option, value, 0, 0, 0)) != 0:
+        raise OSError(f"prctl({option}, {value}) failed")
 
 
 def reap() -> List[Tuple[int, int]]:
@@ -144,8 +147,8 @@ def boot_id() -> str:
 
 def peer_is_us(connection: object) -> bool:
     """Does the process at the other end of a unix socket run as our user? Abstract names have no file permissions."""
-    import socket
+    import _socket
     import struct
 
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # type: ignore[attr-defined]
+    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # type: ignore[attr-defined]
     return struct.unpack("3i", raw)[1] == os.getuid()
