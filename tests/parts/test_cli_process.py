@@ -1,4 +1,4 @@
-"""The program as a process: what its caller sees when output or start goes wrong."""
+"""The program and other processes: what is told when its own output or start, or one that it starts, goes wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+
+import pytest
+from prompts import Prompt
+
+from phalanx.clouds import endpoint
+from phalanx.cluster import Cluster
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    return Prompt(tmp_path, monkeypatch, capsys)
 
 
 def test_a_full_output_is_told_in_a_word(tmp_path):
@@ -31,3 +42,25 @@ def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path):
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["run", "--", "true"]])
+def test_a_cluster_whose_local_cloud_is_gone_is_told(phalanx, command, tmp_path):
+    cluster = Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1", "/efs").save()
+    (cluster.directory / "ssh_config").write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    assert phalanx(*command) == 6
+    assert "cluster demo is gone" in phalanx.err
+
+
+def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\n")
+    failing = ["sh", "-c", "echo 'no sshd: apt-get install openssh-server' >&2; exit 1"]
+    monkeypatch.setattr(endpoint, "_serve_argv", lambda: failing)
+    assert phalanx("up") == 5
+    assert "no sshd: apt-get install openssh-server" in phalanx.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_shell_s_script(phalanx, shell):
+    assert phalanx("completion", shell) == 0
+    assert "_PHALANX_COMPLETE" in phalanx.out

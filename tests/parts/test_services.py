@@ -13,6 +13,7 @@ from fake_nodes import FakeCluster, marked
 
 from phalanx import bundle
 from phalanx.job import JobSpec, JobState, JobStatus, OutputLine, submit
+from phalanx.node.runner.check import taken
 
 # Each role's part, as a parameter server plays it: servers and scheduler serve until somebody ends them.
 SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo told; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
@@ -158,3 +159,12 @@ def test_a_job_stays_on_the_nodes_that_were_chosen(cluster, code):
     lines, status = run(cluster, code, "sh", "-c", "echo $DMLC_NODE_HOST", hosts=("deeplearning-worker2",))
     assert {line for line in lines if line.startswith("worker")} == {"worker 0: 10.0.1.2"}
     assert status.processes == 1
+
+
+def test_a_port_is_taken_while_something_listens_there():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        assert taken([port]) == [port]
+    assert taken([port]) == []

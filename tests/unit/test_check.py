@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
-from phalanx.node.runner.check import problem, taken
+from phalanx.node.runner.check import problem
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -52,12 +50,3 @@ def test_what_is_missing_is_named_with_the_way_out(work, command, words, code):
     text, got = problem(command, work, ENV)
     assert words in text
     assert got == code
-
-
-def test_a_port_is_taken_while_something_listens_there():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        assert taken([port]) == [port]
-    assert taken([port]) == []

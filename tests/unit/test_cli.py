@@ -9,35 +9,22 @@ from pathlib import Path
 
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster, write_key
+from prompts import Prompt
 
 from phalanx import cli, clouds
 from phalanx import cluster as store
 from phalanx.cli import following
 from phalanx.cli.console import duration
-from phalanx.clouds import endpoint, mend
+from phalanx.clouds import mend
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, JobError, SpecError
 from phalanx.logs import OutputLine
 from phalanx.remote import Remote
 
 
-class Terminal:
-    """Types a command line; `out` and `err` hold what the last one printed."""
-
-    def __init__(self, capsys):
-        self._capsys = capsys
-
-    def __call__(self, *arguments):
-        status = cli.execute(list(arguments))
-        self.out, self.err = self._capsys.readouterr()
-        return status
-
-
 @pytest.fixture
 def phalanx(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    return Terminal(capsys)
+    return Prompt(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -269,14 +256,6 @@ def test_a_cluster_that_nobody_knows_is_told_with_the_way_out(phalanx, command):
     assert "phalanx up" in phalanx.err
 
 
-@pytest.mark.parametrize("command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["run", "--", "true"]])
-def test_a_cluster_whose_local_cloud_is_gone_is_told(phalanx, command, tmp_path):
-    cluster = Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1", "/efs").save()
-    (cluster.directory / "ssh_config").write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
-    assert phalanx(*command) == 6
-    assert "cluster demo is gone" in phalanx.err
-
-
 def test_an_unexpected_error_is_one_line_and_a_traceback_with_debug(phalanx, cloud, monkeypatch):
     monkeypatch.setattr(cloud, "describe_stack", lambda name: 1 / 0)
     assert phalanx("up") == 1
@@ -296,20 +275,6 @@ def test_local_status_without_a_local_cloud(phalanx):
     assert phalanx("local", "status", "--json") == 0
     assert json.loads(phalanx.out) == {"running": False}
     assert phalanx("local", "stop") == 0
-
-
-def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):
-    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\n")
-    failing = ["sh", "-c", "echo 'no sshd: apt-get install openssh-server' >&2; exit 1"]
-    monkeypatch.setattr(endpoint, "_serve_argv", lambda: failing)
-    assert phalanx("up") == 5
-    assert "no sshd: apt-get install openssh-server" in phalanx.err
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_the_shell_s_script(phalanx, shell):
-    assert phalanx("completion", shell) == 0
-    assert "_PHALANX_COMPLETE" in phalanx.out
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import stat
-
 import pytest
 from fake_cloud import AUTHORITY
 
@@ -59,16 +57,6 @@ def test_a_damaged_record_is_told(state, text):
         Cluster.load("demo")
 
 
-def test_the_key_is_made_once_and_is_private(state):
-    key = store.make_key("demo")
-    assert key.startswith("ssh-ed25519 ")
-    assert store.make_key("demo") == key == store.public_key("demo")
-    directory = state / "clusters/demo"
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE((directory / "id_ed25519").stat().st_mode) == 0o600
-    assert sorted(path.name for path in directory.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
-
-
 @pytest.mark.parametrize("name", ['a"b', "a$b", "a\\b", "a\nb"])
 def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_made(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / name))
@@ -76,13 +64,6 @@ def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_
         store.make_key("demo")
     assert "PHALANX_STATE_DIR" in told.value.hint
     assert not list(tmp_path.iterdir())
-
-
-def test_without_ssh_keygen_its_package_is_named(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as told:
-        store.make_key("demo")
-    assert "openssh-client" in told.value.hint
 
 
 def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from dataclasses import replace
 
 import pytest
 from rosters import ROSTER, a_node
+from small_image import MACHINE, PAPERS, apply, small_image
 
 from phalanx.node import account, contract, files
-from phalanx.node.contract import Machine, Papers
 from phalanx.node.roster import Roster
-
-MACHINE = Machine("us-east-1", "/efs", "phalanx", cores=2, path="/opt/env/bin:/usr/bin:/bin")
-PAPERS = Papers("ssh-ed25519 CA", "host-cert", "user-cert")
-IMAGE_ENVIRONMENT = 'PATH="/opt/env/bin:/usr/bin"\nLANG=C.UTF-8\n'
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    """A small image. Nothing on this machine is signalled."""
-    etc = tmp_path / "etc"
-    (etc / "ssh").mkdir(parents=True)
-    (etc / "hosts").write_text("127.0.0.1 localhost\n")
-    (etc / "environment").write_text(IMAGE_ENVIRONMENT)
-    (etc / "ssh/sshd_config").write_text("Include /etc/ssh/sshd_config.d/*.conf\nUsePAM yes\n")
-    (etc / "ssh/ssh_config").write_text("Host *\n    HashKnownHosts yes\n")
-    (tmp_path / "proc").mkdir()
-    return tmp_path
-
-
-def apply(root, roster: Roster = ROSTER, instance_id: str = "i-2", machine: Machine = MACHINE) -> None:
-    contract.apply(roster, instance_id, machine, PAPERS, str(root))
+def root(tmp_path):
+    return small_image(tmp_path)
 
 
 def everything(root) -> dict[str, str]:
@@ -68,34 +50,6 @@ def test_an_older_generation_leaves_no_trace(root):
     assert (root / "etc/hosts").read_text().count("deeplearning-worker2") == 1
 
 
-def test_every_shell_and_job_gets_the_same_variables(root):
-    apply(root)
-    expected = {
-        "DEEPLEARNING_WORKERS_PATH": "/opt/deeplearning/workers",
-        "DEEPLEARNING_WORKERS_COUNT": "2",
-        "DEEPLEARNING_WORKER_GPU_COUNT": "0",
-        "EFS_MOUNT": "/efs",
-        "OMPI_MCA_orte_default_hostfile": "/opt/phalanx/hostfile",
-        "PATH": MACHINE.path,
-    }
-    script = f". {root}/etc/profile.d/phalanx.sh; env -0"
-    login = dict(
-        line.split("=", 1)
-        for line in subprocess.run(["sh", "-c", script], capture_output=True, text=True, env={}).stdout.split("\0")
-        if line
-    )
-    environment = dict(
-        shlex.split(line)[0].split("=", 1)
-        for line in (root / "etc/environment").read_text().splitlines()
-        if not line.startswith("#")
-    )
-    server = (root / "etc/ssh/sshd_config.d/60-phalanx.conf").read_text().splitlines()
-    (line,) = [line for line in server if line.startswith("SetEnv")]
-    sshd = dict(word.split("=", 1) for word in shlex.split(line)[1:])
-    for found in (login, environment, sshd):
-        assert expected.items() <= found.items()
-
-
 def test_ranks_do_not_spin_where_they_share_cores():
     node = a_node(2, slots=8)
     assert contract.environment(ROSTER, node, MACHINE)["OMPI_MCA_mpi_yield_when_idle"] == "1"
@@ -125,18 +79,6 @@ def test_drop_ins_are_read_even_where_the_image_does_not_include_them(root):
     client = (root / "etc/ssh/ssh_config").read_text()
     assert client.startswith("Include /etc/ssh/ssh_config.d/*.conf\nHost *")
     assert (root / "etc/ssh/sshd_config").read_text().count("Include") == 1
-
-
-def test_openssh_takes_the_client_configuration(root):
-    apply(root)
-    drop_in = root / "etc/ssh/ssh_config.d/60-phalanx.conf"
-    done = subprocess.run(
-        ["ssh", "-G", "-F", str(drop_in), "10.0.1.12"], capture_output=True, text=True, check=True, timeout=10
-    )
-    seen = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert seen["user"] == "phalanx"
-    assert seen["identityfile"] == "/etc/ssh/phalanx/id_ed25519"
-    assert seen["kexalgorithms"].startswith("curve25519-sha256")
 
 
 def test_others_may_know_hosts_too(root):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rosters import ROSTER
 
 from phalanx.node import aws, outcome, wire
 from phalanx.node.aws import Aws, AwsError
 from phalanx.node.metadata import Metadata
-from phalanx.node.roster import Missing
 from phalanx.node.services import Fleet, LogStream, Queue, Reading, Refusal, Table
 from phalanx.node.sigv4 import Credentials, Request
 
@@ -217,14 +214,6 @@ def test_the_signal_has_no_content_type_and_keeps_the_limit(server):
     assert "Content-Type" not in headers
     signal = json.loads(body)
     assert signal["Status"] == "FAILURE" and len(signal["Reason"].encode()) <= 4096
-
-
-def test_the_outcome_fits_however_much_is_missing():
-    missing = tuple(Missing(f"deeplearning-worker{n}", "no capacity " * 30) for n in range(2, 1000))
-    for count, kept in ((1, 1), (30, 30), (998, 0)):
-        text = outcome.summary(replace(ROSTER, missing=missing[:count]))
-        assert len(text.encode()) <= 4000
-        assert len(json.loads(text)["missing"]) == kept
 
 
 def test_a_broken_answer_is_no_crash(server):

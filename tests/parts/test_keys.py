@@ -1,0 +1,33 @@
+"""This machine's own key for a cluster, made by the real ssh-keygen."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+
+from phalanx import cluster as store
+from phalanx.errors import ClusterError
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_the_key_is_made_once_and_is_private(state):
+    key = store.make_key("demo")
+    assert key.startswith("ssh-ed25519 ")
+    assert store.make_key("demo") == key == store.public_key("demo")
+    directory = state / "clusters/demo"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / "id_ed25519").stat().st_mode) == 0o600
+    assert sorted(path.name for path in directory.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
+
+
+def test_without_ssh_keygen_its_package_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as told:
+        store.make_key("demo")
+    assert "openssh-client" in told.value.hint
