@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.localcloud.capacity import CapacityError, LaunchFailure, Pool
@@ -64,6 +64,7 @@ def test_launches_fail_as_often_as_asked():
     pool.take("c5.large", "us-east-1a", 2)
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=40), st.integers(0, 5))
 def test_no_more_than_the_limit_is_ever_in_use(takes, limit):
     pool, used = Pool(), 0

@@ -132,33 +132,33 @@ PLAIN = st.recursive(
 WORDS = st.lists(st.text(alphabet="abcé$!{} ", max_size=6), min_size=1, max_size=6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(PLAIN)
 def test_what_has_no_function_stays_as_it_is(value):
     assert resolve(value, SCOPE) == value
     assert list(references(value)) == []
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(WORDS)
 def test_split_undoes_join(words):
     assert resolve({"Fn::Split": ["|", {"Fn::Join": ["|", words]}]}, SCOPE) == words
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.text(max_size=40))
 def test_base64_holds_any_text(text):
     assert base64.b64decode(resolve({"Fn::Base64": {"Fn::Join": ["", [text]]}}, SCOPE)).decode() == text
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.sampled_from(["One", "Two", "Three"]), st.text(max_size=10), min_size=1))
 def test_sub_puts_in_each_value_once_and_never_looks_into_it(values):
     text = "<" + "><".join(f"${{{name}}}" for name in values) + ">"
     assert resolve({"Fn::Sub": [text, values]}, SCOPE) == "<" + "><".join(values.values()) + ">"
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(16, 24), st.integers(1, 8), st.integers(4, 8))
 def test_cidr_blocks_lie_inside_and_apart(prefix, count, bits):
     whole = ipaddress.ip_network(f"10.0.0.0/{prefix}")

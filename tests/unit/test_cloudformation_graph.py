@@ -28,7 +28,7 @@ def walked(dependencies):
     return batches
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(acyclic())
 def test_every_name_goes_once_and_after_what_it_needs_and_nothing_waits_that_could_go(dependencies):
     done: set[str] = set()
@@ -40,7 +40,7 @@ def test_every_name_goes_once_and_after_what_it_needs_and_nothing_waits_that_cou
     assert all(order.index(name) < order.index(need) for name in order for need in dependencies[name])
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(acyclic(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=4, unique=True))
 def test_exactly_the_circle_is_named(dependencies, circle):
     assert find_cycle(dependencies) == []

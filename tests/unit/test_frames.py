@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
@@ -24,6 +24,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
     return [*pieces, data[start:]]
 
 
+@settings(deadline=None)
 @given(PAYLOADS, st.lists(st.integers(1, 40)), st.binary(max_size=50).filter(lambda noise: b"\0" not in noise))
 def test_frames_survive_any_cut_and_any_login_script(payloads, sizes, noise):
     sent = b"".join(frames.pack(kind, number, payload, frames.STDERR) for kind, number, payload in payloads)
@@ -40,6 +41,7 @@ def test_what_is_no_frame_is_refused_before_memory_is_taken():
         list(frames.FrameReader(preamble=True).feed(b"x" * 100_000))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([b"a", b"\xff", b"\n", b"\r", b"\r\n", b"long line "]), max_size=40),
     st.lists(st.integers(1, 9)),

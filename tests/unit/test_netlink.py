@@ -16,7 +16,7 @@ def test_an_attribute_is_padded_but_its_length_is_not() -> None:
     assert netlink.attribute(4, 9001) == struct.pack("=HHI", 8, 4, 9001)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(3, 99), st.binary(max_size=50)), max_size=5))
 def test_a_datagram_is_split_where_its_messages_end(parts: list[tuple[int, bytes]]) -> None:
     sent = [netlink.message(kind, 0, number, body) for number, (kind, body) in enumerate(parts)]
