@@ -12,7 +12,9 @@ from phalanx.node.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from phalanx.node.process import JobDescription, Process
 
 _SCRIPT_NOT_FOUND = 2
 PACKAGE_NOT_FOUND = 1  # as Python itself ends
@@ -21,6 +23,17 @@ _SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 # Python's options that change nothing about what can be imported.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
+
+
+def needs(node: str, job: JobDescription, processes: Sequence[Process]) -> Dict[str, Any]:
+    """What the runner asks of a node's starter, which answers with the functions below."""
+    here = [process for process in processes if process.node == node]
+    commands = [list(processes[0].command), *(list(process.argv) for process in here)]
+    ports = [port for process in here for port in process.ports]
+    # One node's Python stands for all: they have the same image, or an environment on the shared directory.
+    first = next(name for process in processes for name in process.ranks)
+    imports = node == first and "PYTHONPATH" not in {*job.secrets, *processes[0].env}
+    return {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:

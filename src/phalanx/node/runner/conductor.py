@@ -14,6 +14,7 @@ from phalanx.node.runner import frames
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import BEAT_EVERY_S, LOOK_EVERY_S
 from phalanx.node.runner.channel import Channel, Line, answer_over, log_in
+from phalanx.node.runner.check import needs
 from phalanx.node.runner.doorway import REFUSED, answer, socket_name
 from phalanx.node.runner.membership import Patience, answer_within_s
 from phalanx.node.runner.outcome import ENGINE, NODE, Member, Outcome, daemon_failure
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
 _AFTER_TERMINATE_S = 1.0
-# mpiexec, told to end, waits for the daemon of a node that is gone.
-_GRACE_WITHOUT_NODE_S = 2.0
+# Told to end, an engine without ranks only tidies up, or (mpiexec) waits for the daemon of a node that is gone.
+_ENGINE_GRACE_S = 2.0
 # Beyond what a sweep may take by its own deadlines.
 _REPORT_WITHIN_S = 5.0
 _TAIL_LINES = 20
@@ -80,6 +81,7 @@ class Conductor:
         self._phase = self._check
         self._deadline = 0.0
         self._terminate_at = 0.0
+        self._rank_grace_s = GRACE_S - _ENGINE_GRACE_S
 
     def run(self) -> List[Dict[str, Any]]:
         """Conduct it to its end; returns the nodes' verdicts."""
@@ -114,17 +116,8 @@ class Conductor:
 
     def _open(self, node: str) -> None:
         channel = Channel(self._stage.loop, node, self._dial(node), self._on_frame, self._lose)
-        channel.send(frames.pack_json(frames.CHECK, self._needs(node)))
+        channel.send(frames.pack_json(frames.CHECK, needs(node, self._job, self._processes)))
         self._channels[node] = channel
-
-    def _needs(self, node: str) -> Dict[str, Any]:
-        here = [process for process in self._processes if process.node == node]
-        commands = [list(self._processes[0].command), *(list(process.argv) for process in here)]
-        ports = [port for process in here for port in process.ports]
-        # One node's Python stands for all: they have the same image, or an environment on the shared directory.
-        imports = node == next(iter(self._ranks)) and "PYTHONPATH" not in {*self._job.secrets, *self._processes[0].env}
-        more = {"sync_dir": self._job.sync_dir, "imports": imports}
-        return {"commands": commands, "env": dict(self._job.env), "ports": ports, **more}
 
     def _start(self, process: Process) -> None:
         member = Member(process.label, process.node, process.is_rank, is_main=True, role=process.role)
@@ -325,7 +318,10 @@ class Conductor:
             self._engines_told = True
             self._tell_all(frames.pack(frames.TERMINATE))
             self._terminate_at = 0.0
-            self._deadline = time.monotonic() + (_GRACE_WITHOUT_NODE_S if self.lost else GRACE_S)
+            self._deadline = time.monotonic() + _ENGINE_GRACE_S
+        elif self._is_late() and self._rank_grace_s and not self.lost and self._has_ranks():
+            self._deadline += self._rank_grace_s
+            self._rank_grace_s = 0.0
         elif self._is_late():
             self._sweep(_AFTER_TERMINATE_S)
 
@@ -372,6 +368,9 @@ class Conductor:
     def _tell_all(self, frame: bytes) -> None:
         for channel in self._channels.values():
             channel.send(frame)
+
+    def _has_ranks(self) -> bool:
+        return any(self._members[number].is_rank for number in self._live)
 
     def _is_late(self) -> bool:
         return time.monotonic() >= self._deadline

@@ -1,0 +1,67 @@
+"""How long a job's end may take: what its ranks do when they are told to end, and an engine that does not end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fake_nodes import FakeCluster, marked
+
+from phalanx.job import JobSpec, JobStatus, OutputLine, submit
+
+# As torchrun: told to end, it ends its rank; then it takes its time.
+LINGERING = """#!/bin/sh
+while [ "$1" != --no-python ]; do shift; done
+shift
+RANK=${FAKE_NODE##*r} "$@" & rank=$!
+trap 'kill $rank; trap "" TERM' TERM
+wait $rank
+sleep 60 & wait
+sleep 60
+"""
+SAVING = """trap 'sleep 3; echo saved; exit 0' TERM; echo on
+[ $RANK = 1 ] && exec tail -f /dev/null; sleep 60 & wait
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FakeCluster:
+    cluster = FakeCluster(tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "bin" / "torchrun").write_text(LINGERING)
+    (tmp_path / "bin" / "torchrun").chmod(0o755)
+    return cluster
+
+
+def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[JobStatus, list[bytes], float]:
+    """The job's last state, what it printed after its only `tail` was killed, and how long its end took (seconds)."""
+    job = submit(cluster, JobSpec(("sh", "-c", script), launcher, per_node=1, directory=cluster.root / "code"))
+    events = job.follow()
+    on = 0
+    while on < 2:
+        on += isinstance(next(events), OutputLine)
+    (pid,) = (pid for pid in marked(job.id) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"tail"))
+    os.kill(pid, signal.SIGKILL)
+    killed_at = time.time()
+    rest = list(events)
+    assert marked(job.id) == []
+    status = rest[-1]
+    assert isinstance(status, JobStatus) and status.verified
+    lines = [event.data for event in rest if isinstance(event, OutputLine)]
+    return status, lines, (status.ended_at or 0.0) - killed_at
+
+
+def test_an_engine_whose_ranks_have_ended_is_not_waited_for_long(cluster):
+    script = "echo on; [ $RANK = 2 ] && exec tail -f /dev/null; exec sleep 60"
+    status, _, took_s = end_after_a_kill(cluster, script, "torchrun")
+    assert status.message == "rank 2 on deeplearning-worker2 was ended by SIGKILL"
+    # Its deadlines add up to 4.5 s; with the time that ranks have they were 7.5 s.
+    assert took_s < 7.0
+
+
+def test_a_rank_has_time_to_save_what_it_has(cluster):
+    _, lines, _ = end_after_a_kill(cluster, SAVING, "exec")
+    assert lines == [b"saved"]
