@@ -34,7 +34,8 @@ echo CANCELLED >state.$1
 _SRUN = """
 env >srun.env
 while :; do case $1 in --*) shift;; *) break;; esac; done
-SLURM_NODEID=0 exec "$@"
+SLURM_NODEID=0 SLURM_LOCALID=1 "$@"
+SLURM_NODEID=0 SLURM_LOCALID=0 exec "$@"
 """
 
 

@@ -69,6 +69,18 @@ def test_one_that_is_preempted_while_it_runs_asks_anew_and_another_end_is_final(
     assert status.verified
 
 
+def test_a_job_that_ends_in_the_queue_after_it_was_preempted_is_known_to_have_left_nothing(cluster):
+    slurm = FakeSlurm(cluster)
+    slurm.will_end(2, "CANCELLED")
+    job = start(cluster, "sh", "-c", "echo restart $PHALANX_RESTART; sleep 600", restarts=5)
+    events = job.follow()
+    wait_for_line(events, "restart 0")
+    slurm.end(1, "PREEMPTED")
+    _, status = outcome(events)
+    assert (status.state, status.message) == (JobState.FAILED, "slurm ended 2: CANCELLED")
+    assert status.verified
+
+
 @pytest.mark.parametrize(
     ("launcher", "seen"), [("exec", ["2,3"] * 2), ("mpi", ["2,3"] * 2), ("tensorflow", ["2", "3"])]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import pytest
@@ -59,9 +60,11 @@ def test_sbatch_is_asked_for_a_shape_only_where_there_is_one():
 
 
 def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
-    text = slurm.script(EVEN)
-    assert "--ntasks-per-node=1" in text and "--cpu-bind=none" in text
-    assert "runner.pyz' attend slurm '/efs/.phalanx/jobs/J1' \"$SLURM_JOB_ID\"" in text
+    srun = slurm.script(EVEN).splitlines()[-1]
+    assert "--ntasks" not in srun and "--cpu-bind=none" in srun
+    started = shlex.split(srun)[-1]
+    assert started.startswith('[ "$SLURM_LOCALID" != 0 ] || exec python3 -IS ')
+    assert "runner.pyz' attend slurm '/efs/.phalanx/jobs/J1' \"$SLURM_JOB_ID\"" in started
 
 
 @pytest.mark.parametrize(

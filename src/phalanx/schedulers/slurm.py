@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
@@ -26,7 +27,7 @@ _BY_ITSELF = ("COMPLETED", "FAILED")
 _AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL")
 _KILLED = ("CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
 
-# What srun takes from here as if it were typed: with it, the one task of a node would get one rank's share alone.
+# What srun takes from here as if it were typed: with it, a node's starter would get one rank's share alone.
 _PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 _PER_TASK += ("SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND", "SLURM_GPU_BIND")
 
@@ -41,14 +42,13 @@ def arguments(request: Request) -> list[str]:
 
 
 def script(request: Request) -> str:
-    """What runs on the first node: one task on each, with all that is granted there, till the last one has ended."""
-    # Without --cpu-bind=none the one task would be bound to one core, and the whole job on that node with it.
-    srun = (
-        'exec srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none'
-        " --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --input=none"
-    )
+    """What runs on the first node: a starter on each, with all that is granted there, till the last one has ended."""
+    # As many tasks as there are ranks, of which a node's first becomes the starter: asked for fewer, Slurm would give
+    # the step fewer GPUs than the job has. Unbound: else the whole job on that node would have one task's cores.
+    srun = "exec srun --mpi=none --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --input=none sh -c"
     attend = request.attend('"$SLURM_JOB_ID"', '"$SLURM_JOB_NUM_NODES"', '"$SLURM_TASKS_PER_NODE"')
-    return f"#!/bin/sh\nunset {' '.join(_PER_TASK)}\n{srun} {attend}\n"
+    task = shlex.quote(f'[ "$SLURM_LOCALID" != 0 ] || exec {attend}')
+    return f"#!/bin/sh\nunset {' '.join(_PER_TASK)}\n{srun} {task}\n"
 
 
 def submit(request: Request, call: Call) -> str:

@@ -174,7 +174,8 @@ class Campaign:
             self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.again)
             return None
         if not there:
-            self._end({"state": states.STOPPED, "message": f"stopped on request while {self._state['message']}"})
+            message = f"stopped on request while {self._state['message']}"
+            self._end({"state": states.STOPPED, "message": message, "nodes": self._nodes})
             return None
         description = replace(description, devices=self._allocation.devices())
         return description, roster, planned(self._launcher, description, self._allocation.roster(roster))
@@ -183,7 +184,7 @@ class Campaign:
         """The scheduler took back what it had granted before the job could begin there."""
         self._release()
         self._attempts.append(Attempt(self._stage.output.position, message, died=again))
-        self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1})
+        self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
 
     def _is_taken_back(self, conductor: Conductor) -> bool:
         """Give back what was granted. Has the scheduler, or somebody through it, ended the job for good?"""
