@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cluster
 PACKAGES = (Path(sys.prefix) / "schedulers").resolve()
 NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3)]
 SAY = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) job=$SLURM_JOB_ID$JOB_ID hidden=$SLURM_NODELIST$PE_HOSTFILE"'
+SAY_GPUS = SAY[:-1] + ' gpus=$CUDA_VISIBLE_DEVICES"'
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +86,28 @@ def assert_nothing_is_left(lab: Terminal, job: str) -> None:
 
 def test_slurm_grants_nodes_without_the_head_and_mpiexec_runs_there(lab):
     head = lab.on("head", "hostname").strip()
-    done = run(lab, "--via", "slurm", "--via-option", f"--exclude {head}", "-n", "4", "--", "sh", "-c", SAY)
+    # Another job has one of the two GPUs of each node.
+    lab.on("head", f"sbatch -N 2 -n 2 --exclude {head} --gres=gpu:1 --output=/dev/null --wrap 'sleep 1000'")
+    until(lambda: lab.on("head", "squeue -h -t R -o %i") != "", "the other job runs")
+    asked = ("--via", "slurm", "--via-option", f"--exclude {head} --gpus-per-task=1", "-n", "2")
+    done = run(lab, *asked, "--", "sh", "-c", SAY_GPUS)
+    lab.on("head", "scancel --user=$(id -un)")
     assert done.returncode == 0, done.stderr
     lines = sorted(line.split()[1:] for line in done.stdout.splitlines())
-    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
+    assert [line[0] for line in lines] == ["0", "1"]
+    assert [line[4] for line in lines] == ["gpus=1", "gpus=1"], lines
     assert head not in done.stdout
     assert all(line[2].startswith("job=") and line[2] != "job=" and line[3] == "hidden=" for line in lines), lines
     # The one may have followed the other before anybody looked.
     assert re.search(r"(queued in|granted by) slurm as \d+", done.stderr)
-    assert lab.on("head", "squeue -h") == ""
+    until(lambda: lab.on("head", "squeue -h") == "", "no job is left")
 
 
-def test_a_job_that_scancel_ends_says_so_and_leaves_nothing(lab):
+def test_a_job_that_is_preempted_asks_anew_and_one_that_scancel_ends_leaves_nothing(lab):
     job = start(lab, "--via", "slurm", "--launcher", "exec", "--restarts", "2", "--", "sleep", "1000")
     until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    lab.on("head", "sbatch --partition=urgent -n 6 --output=/dev/null --wrap true")
+    until(lambda: status(lab, job)["attempt"] == 1 and status(lab, job)["state"] == "running", "it runs again")
     lab.on("head", "scancel --user=$(id -un)")
     until(lambda: has_ended(lab, job), "the job has ended")
     found = status(lab, job)

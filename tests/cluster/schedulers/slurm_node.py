@@ -31,10 +31,14 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
 MpiDefault=none
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
-NODE = "NodeName={hostname} NodeAddr={address} CPUs={slots} State=UNKNOWN"
+NODE = "NodeName={hostname} NodeAddr={address} CPUs={slots} Gres=gpu:2 State=UNKNOWN"
 
 
 def main(packages: str) -> None:
@@ -46,6 +50,10 @@ def main(packages: str) -> None:
         Path(directory).mkdir()
     lines = "\n".join(NODE.format(**node) for node in nodes)
     Path("/etc/slurm/slurm.conf").write_text(CONF.format(head=f"{head['hostname']}({head['address']})", nodes=lines))
+    # Slurm counts these, and tells each job which are its own; nothing opens them.
+    for number in range(2):
+        Path(f"/var/lib/slurm/gpu{number}").symlink_to("/dev/null")
+    Path("/etc/slurm/gres.conf").write_text("Name=gpu File=/var/lib/slurm/gpu[0-1]\n")
     # Without this it looks for a mounted hierarchy, and a namespace has none.
     Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     if Path("/etc/hostname").read_text().strip() == head["hostname"]:
