@@ -56,11 +56,16 @@ def test_a_worker_is_heard_and_told_of_a_new_generation(ends):
     assert ear.heard["127.0.0.1"] > first
 
 
-def test_a_silent_head_is_news(ends):
-    _, beat = ends
+def test_a_silent_head_is_news_and_its_silence_is_counted(ends):
+    ear, beat = ends
     beat._socket.settimeout(0.01)
     beat.once()
-    assert beat.news.is_set()
+    beat.once()
+    assert (beat.news.is_set(), beat.unanswered) == (True, 2)
+    beat._socket.settimeout(5)
+    ear.answer()
+    exchange(ear, beat)
+    assert beat.unanswered == 0
 
 
 def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -204,3 +205,48 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     with pytest.raises(SystemExit):
         Head(an_agent(memory, keys, tmp_path, 1, nodes=2)).restore()
     assert keys[1][0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
+
+
+class Silence:
+    """Stands in for beats to a head that does not answer them."""
+
+    head = "10.0.0.4"
+
+    def __init__(self, unanswered: int = 30) -> None:
+        self.unanswered = unanswered
+
+
+KNOWN = {"number": 3, "head": "i-1", "head_address": "10.0.0.4"}
+
+
+@pytest.fixture
+def two(memory, keys, tmp_path, monkeypatch):
+    """A worker in the newest roster, and what it does with a head like this."""
+
+    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        if address[0] == Silence.head:
+            raise TimeoutError
+        return socket.create_connection(address, timeout_s)
+
+    monkeypatch.setattr(worker, "socket", SimpleNamespace(create_connection=connect))
+    memory.items["generation"] = dict(KNOWN)
+    agent = an_agent(memory, keys, tmp_path, 2)
+    return lambda beat: worker.replace_lost_head(agent, KNOWN, beat)
+
+
+def test_a_head_that_is_gone_without_a_word_is_replaced(memory, two):
+    silence = Silence()
+    two(silence)
+    assert memory.terminated == ["i-1"]
+    two(silence)
+    assert memory.terminated == ["i-1"], "not again before as long a silence"
+
+
+def test_a_head_that_may_live_is_left_alone(memory, two):
+    two(Silence(29))
+    refusing = Silence()
+    refusing.head = "127.0.0.254"  # nobody listens there, and the machine says so
+    two(refusing)
+    memory.items["generation"]["number"] = 4  # it has written a roster meanwhile, perhaps without this node
+    two(Silence())
+    assert memory.terminated == []

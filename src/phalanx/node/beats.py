@@ -53,10 +53,14 @@ class Ear:
 
 
 class Beat:
-    """A worker's end: beats to the address `head`; sets `news` while that is silent or tells another generation."""
+    """A worker's end: beats to the address `head`; sets `news` while that is silent or tells another generation.
+
+    `unanswered` counts the last beats that nothing was heard after.
+    """
 
     def __init__(self) -> None:
         self.head = ""
+        self.unanswered = 0
         self.generation = 0
         self.news = threading.Event()
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
@@ -72,11 +76,13 @@ class Beat:
         """Beat to this address; at once, when it is another, so that the head can tell what is new."""
         if head and head != self.head:
             self.head = head
+            self.unanswered = 0
             self._send()
 
     def once(self) -> None:
         """One beat, and its answer; a head that is silent is news, too."""
         self._send()
+        self.unanswered += 1
         if not self._hear():
             self.news.set()
 
@@ -101,6 +107,7 @@ class Beat:
                 self.news.set()
         except OSError:
             return False
+        self.unanswered = 0
         return True
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from dataclasses import asdict
-from typing import Optional
+from typing import Any, Optional
 
 from phalanx.node import beats, contract
 from phalanx.node.agent import Agent
@@ -18,6 +19,11 @@ _POLL_LEAST_S = 0.1
 # A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we take a third of that.
 _READS_PER_S = 2000
 _POLL_SETTLED_S = 15.0
+# Beats, of 3 s each while nobody answers: a machine that only starts again is mostly back by then.
+_GONE_AFTER = 30
+_CONNECT_S = 5
+# Of all workers, so many try to end it at a time: Auto Scaling's calls are few (docs/aws-behaviour.md 3.20).
+_AT_ONCE = 8
 
 
 def serve(agent: Agent) -> None:
@@ -31,7 +37,9 @@ def serve(agent: Agent) -> None:
         known = agent.table.get("generation", consistent=False)
         generation = known.get("number", 0)
         beat.aim(known.get("head_address", ""))
-        if generation and generation != applied and follow(agent, me):
+        if generation == applied:
+            replace_lost_head(agent, known, beat)
+        elif generation and follow(agent, me):
             beat.generation = applied = generation
         now = time.monotonic()
         if applied is None and now - hello_at > _HELLO_AGAIN_S:
@@ -42,6 +50,30 @@ def serve(agent: Agent) -> None:
             # All workers hear it at the same moment.
             time.sleep(random.uniform(0, agent.settings.nodes / _READS_PER_S))
         beat.news.clear()
+
+
+def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> None:
+    """End a head that is gone without a word; its group brings another. EC2 itself takes minutes to notice (3.16).
+
+    This node stands in the newest roster: a head that lives and does not hear it would have taken it out long ago, so
+    that it is not this node which is cut off. A machine whose network answers in any way is left to EC2.
+    """
+    if beat.unanswered < _GONE_AFTER or random.random() * agent.settings.nodes > _AT_ONCE or _answers(beat.head):
+        return
+    beat.unanswered = 0
+    if agent.table.get("generation") == known:
+        agent.log.say(f"the head {known['head']} at {beat.head} is gone: it is replaced")
+        agent.fleet.terminate(known["head"], replaced=True)
+
+
+def _answers(address: str) -> bool:
+    try:
+        socket.create_connection((address, 22), _CONNECT_S).close()
+    except ConnectionRefusedError:
+        pass
+    except OSError:
+        return False
+    return True
 
 
 def poll_pause_s(elapsed_s: float, nodes: int, settled: bool) -> float:

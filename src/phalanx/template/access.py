@@ -150,6 +150,11 @@ def _membership_of_worker() -> list[dict[str, Any]]:
     return [
         _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
         _allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
+        # A head that is gone without a word (node.worker); the group brings another.
+        _allow(
+            ["autoscaling:TerminateInstanceInAutoScalingGroup"],
+            arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head"),
+        ),
     ]
 
 
