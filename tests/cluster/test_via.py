@@ -30,10 +30,8 @@ def lab() -> Iterator[Terminal]:
     try:
         terminal.phalanx("up")
         terminal.phalanx("put", str(Path(__file__).parent / "schedulers"))
-        for scheduler in ("slurm", "sge"):
-            for node in NODES:
-                command = f"sudo python3 /efs/schedulers/{scheduler}_node.py {shlex.quote(str(PACKAGES))}"
-                terminal.phalanx("ssh", "--admin", node, "--", command)
+        commands = [f"python3 /efs/schedulers/{name}_node.py {shlex.quote(str(PACKAGES))}" for name in ("slurm", "sge")]
+        terminal.phalanx("exec", "--sudo", "--", " && ".join(commands))
         until(lambda: terminal.on("head", "sinfo -h -t idle -o %D").strip() == "3", "Slurm's nodes are idle")
         until(lambda: sge(terminal, "qhost").count("lx-amd64") == 3, "Grid Engine's nodes report")
         yield terminal

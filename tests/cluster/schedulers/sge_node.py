@@ -1,4 +1,4 @@
-"""Typed as root on each node, on the head first: makes it a member of a Grid Engine cluster that the head controls."""
+"""Typed as root on each node: makes it a member of a Grid Engine cluster that the head controls."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ def main(packages: str) -> None:
         (SPOOL / name).mkdir(parents=True)
     if Path("/etc/hostname").read_text().strip() == head["hostname"]:
         start_master(nodes)
+    else:
+        wait_for_master()
     sge("sge_execd")
 
 
@@ -95,8 +97,6 @@ def start_master(nodes: list[dict]) -> None:
     sge("sge_qmaster")
     wait_for_master()
     names = [node["hostname"] for node in nodes]
-    for flag in ("-ah", "-as"):
-        sge("qconf", flag, ",".join(names))
     define("-Ahgrp", f"group_name @lab\nhostlist {' '.join(names)}\n")
     define("-Ap", PE.format(name="spread", rule="$round_robin"))
     define("-Ap", PE.format(name="each", rule="1"))
@@ -104,6 +104,9 @@ def start_master(nodes: list[dict]) -> None:
     queue = sge("qconf", "-sq").stdout
     changed = {**QUEUE, "slots": str(nodes[0]["slots"])}
     define("-Aq", "\n".join(line_with(line, changed) for line in queue.replace("\\\n", " ").splitlines()) + "\n")
+    # Last: the others wait until they may ask.
+    for flag in ("-ah", "-as"):
+        sge("qconf", flag, ",".join(names))
 
 
 def wait_for_master() -> None:
