@@ -1,18 +1,16 @@
-"""The function of the stack, as it is packed into the template: run against moto's EC2 and a real HTTP server."""
+"""The function of the stack, as it is packed into the template: run against a local cloud and a real HTTP server."""
 
 import ast
 import json
 import threading
-import uuid
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
+from fleet_fakes import IMAGE, Cloud, cloud, until
 
 from phalanx.template.rendezvous import FUNCTION_TIMEOUT_S, function_source
 
@@ -45,45 +43,49 @@ def handle():
 
 
 @pytest.fixture(scope="module")
-def ec2():
-    """moto's EC2, made once, and without the thousands of images that it would load."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        environment.setenv("AWS_ACCESS_KEY_ID", "testing")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        environment.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-        environment.delenv("AWS_ENDPOINT_URL", raising=False)
-        with mock_aws():
-            yield boto3.client("ec2")
+def local(tmp_path_factory):
+    with cloud(tmp_path_factory.mktemp("state")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def subnet(local):
+    return local.network()[1][0]
 
 
 @pytest.fixture
-def function(monkeypatch, handle, ec2):
+def function(monkeypatch, handle, local, subnet):
     """The packed program with the environment that the template gives it, and an address that nobody holds yet."""
-    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    address = local.client("ec2").allocate_address(Domain="vpc")["AllocationId"]
     monkeypatch.setenv("EIP_ALLOCATION_ID", address)
     monkeypatch.setenv("HEAD_GROUP", "demo-head")
     monkeypatch.setenv("WAIT_HANDLE", handle.url)
     program = {"__name__": "index"}
     exec(compile(function_source(), "index.py", "exec"), program)
-    program["PAUSE_S"] = 0
-    return Function(program, ec2, address)
+    program |= {"PAUSE_S": 0, "boto3": local}
+    return Function(program, local, subnet, address)
 
 
 @dataclass
 class Function:
     program: dict[str, Any]
-    ec2: Any
+    local: Cloud
+    subnet: str
     address: str
+
+    @property
+    def ec2(self) -> Any:
+        return self.local.client("ec2")
 
     def send(self, **message: Any) -> None:
         self.program["handler"](event(message), None)
 
     def launch(self) -> str:
-        # The local cloud's tests, in the same process, have moto refuse images that do not exist.
-        image = self.ec2.register_image(Name=f"image {uuid.uuid4()}")["ImageId"]
-        started = self.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large")
-        return started["Instances"][0]["InstanceId"]
+        """An instance that runs."""
+        asked = {"ImageId": IMAGE, "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", "SubnetId": self.subnet}
+        instance_id = self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+        until(lambda: self.program["state_of"](self.ec2, instance_id) == "running")
+        return instance_id
 
     def holder(self) -> str | None:
         (found,) = self.ec2.describe_addresses(AllocationIds=[self.address])["Addresses"]
@@ -133,6 +135,7 @@ def test_it_waits_until_the_instance_runs(function):
 
 
 def test_an_instance_that_never_shows_up_is_given_up(function, handle):
+    function.program["ATTEMPTS"] = 3
     function.send(EC2InstanceId="i-0123456789abcdef0")
     assert function.holder() is None
     assert handle.puts == []
