@@ -115,6 +115,13 @@ class FakeCluster:
         )
         (self.root / f"roster.{node}").write_text(replace(self.roster, nodes=(another,)).to_json())
 
+    def be_found(self, gpus: int = 0) -> None:
+        """A starter that a scheduler started finds its node by an address that it can bind: there can be one node."""
+        nodes = tuple(replace(node, address="127.0.0.1", gpus=gpus) for node in self.roster.nodes)
+        self.roster = replace(self.roster, nodes=nodes)
+        (self.root / "roster.json").write_text(self.roster.to_json())
+        os.utime(self.root / "roster.json", (0, 0))
+
     def greet(self, text: str) -> None:
         """Every node's login scripts print this."""
         (self.root / "motd").write_text(text)

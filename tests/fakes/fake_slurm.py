@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 from fake_nodes import FakeCluster
@@ -51,11 +50,7 @@ class FakeSlurm:
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         (self.root / ".profile").write_text(f"PATH={self.root}/bin:{cluster.env['PATH']}\n")
         cluster.env["HOME"] = str(self.root)
-        # A starter finds its node by an address that it can bind.
-        nodes = tuple(replace(node, address="127.0.0.1", gpus=gpus) for node in cluster.roster.nodes)
-        cluster.roster = replace(cluster.roster, nodes=nodes)
-        (cluster.root / "roster.json").write_text(cluster.roster.to_json())
-        os.utime(cluster.root / "roster.json", (0, 0))
+        cluster.be_found(gpus)
 
     def will_end(self, number: int, state: str) -> None:
         """Job `number` will never begin."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from fake_nodes import FakeCluster
 
+from phalanx.job import JobSpec, JobState, JobStatus, OutputLine, submit
 from phalanx.node.process import RefusedError
 from phalanx.node.runner.scheduling import ENDED, QUEUED, Request, shown
 from phalanx.schedulers import yarn
@@ -19,26 +23,49 @@ class FakeResourceManager(BaseHTTPRequestHandler):
     """Answers as Hadoop's documentation of the ResourceManager's REST API does."""
 
     asked: ClassVar[list[tuple[str, str, dict]]] = []
-    state = "ACCEPTED"
+    # One after another; the last one stays. A PUT is accepted, and done a moment later.
+    states: ClassVar[list[str]] = []
+    has_filter = True
+    # Where containers run, with these variables; None: they never do.
+    runs_in: ClassVar[Path | None] = None
+    environment: ClassVar[dict[str, str]] = {}
 
     def do_POST(self) -> None:
         body = self.body()
         path = self.path.partition("?")[0]
-        if path.endswith("/new-application"):
-            self.answer(200, {"application-id": "application_1_0001", "maximum-resource-capability": {"memory": 8192}})
+        if not self.has_filter:
+            self.answer(403, None)
+        elif path.endswith("/new-application"):
+            capability = {"memory": 8192, "vCores": 32}
+            self.answer(200, {"application-id": "application_1_0001", "maximum-resource-capability": capability})
         elif body.get("queue") == "nosuch":
             text = "Application application_1_0001 submitted by user phalanx to unknown queue: nosuch"
             self.answer(400, {"RemoteException": {"exception": "YarnException", "message": text}})
         else:
             self.answer(202, None)
+            if self.runs_in:
+                threading.Thread(
+                    target=self.run_container, args=(body["am-container-spec"]["commands"]["command"],)
+                ).start()
+
+    def run_container(self, command: str) -> None:
+        """As the distributed shell's master does with the file that its own command writes first."""
+        subprocess.run(["sh", "-c", command.partition(" && ")[0]], cwd=self.runs_in, check=True)
+        started = (self.runs_in / "shellCommands").read_bytes()[2:].decode()
+        self.states[:] = ["RUNNING"]
+        subprocess.run(["sh", "-c", started], cwd=self.runs_in, env={**self.environment, "CONTAINER_ID": "container_1"})
+        self.states[:] = ["FINISHED"]
 
     def do_GET(self) -> None:
         self.body()
-        self.answer(200, {"app": {"id": "application_1_0001", "state": self.state, "diagnostics": "in the queue"}})
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        final = "KILLED" if state == "KILLED" else "UNDEFINED"
+        told = {"state": state, "finalStatus": final, "diagnostics": "in the queue"}
+        self.answer(200, {"app": {"id": "application_1_0001", **told}})
 
     def do_PUT(self) -> None:
-        type(self).state = self.body()["state"]
-        self.answer(202, {"state": "ACCEPTED"})
+        self.states[:] = [self.states[0], self.body()["state"]]
+        self.answer(202, {"state": self.states[0]})
 
     def body(self) -> dict:
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -59,7 +86,8 @@ class FakeResourceManager(BaseHTTPRequestHandler):
 @pytest.fixture
 def manager() -> Iterator[str]:
     FakeResourceManager.asked.clear()
-    FakeResourceManager.state = "ACCEPTED"
+    FakeResourceManager.states[:] = ["ACCEPTED"]
+    FakeResourceManager.has_filter, FakeResourceManager.runs_in = True, None
     server = HTTPServer(("127.0.0.1", 0), FakeResourceManager)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -86,6 +114,7 @@ def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(ma
     assert "--num_containers 3" in command and "--container_vcores 2" in command
     assert "attend yarn" in command and "application_1_0001 3 2" in command
     yarn.cancel(allocation, no_command)
+    assert yarn.look(allocation, no_command).phase == QUEUED
     found = yarn.look(allocation, no_command)
     assert (found.phase, found.killed) == (ENDED, True)
 
@@ -95,6 +124,64 @@ def test_what_yarn_refuses_is_told_in_its_own_words(manager):
         yarn.submit(asking(manager, "--queue", "nosuch"), no_command)
     with pytest.raises(RefusedError, match="--memory"):
         yarn.submit(asking(manager, "--nonsense", "1"), no_command)
+
+
+def test_one_that_knows_nobody_is_told_with_what_it_lacks(manager):
+    FakeResourceManager.has_filter = False
+    with pytest.raises(
+        RefusedError, match=r"403 Forbidden for new-application\nThe Res.* hadoop\.http\.filter"
+    ) as caught:
+        yarn.submit(asking(manager), no_command)
+    assert "user.name" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "words", "killed", "again"),
+    [
+        ("FINISHED", "SUCCEEDED", "FINISHED: done", False, False),
+        ("FINISHED", "FAILED", "FINISHED (FAILED): done", False, False),
+        ("FAILED", "FAILED", "FAILED: done", True, False),
+        ("KILLED", "KILLED", "KILLED: done", True, False),
+        ("FAILED", "FAILED", "FAILED: AM container was preempted", True, True),
+    ],
+)
+def test_how_an_application_ended_is_told_in_yarns_words(state, final, words, killed, again):
+    diagnostics = words.partition(": ")[2]
+    found = yarn.standing({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
+    assert (found.phase, found.words, found.killed, found.again) == (ENDED, words, killed, again)
+
+
+def test_the_master_is_given_the_command_as_java_reads_it(manager, tmp_path):
+    """The distributed shell's master reads its file by DataInputStream.readUTF: two bytes of length, then the text."""
+    yarn.submit(asking(manager), no_command)
+    command = FakeResourceManager.asked[1][2]["am-container-spec"]["commands"]["command"]
+    subprocess.run(["sh", "-c", command.partition(" && ")[0]], cwd=tmp_path, check=True)
+    data = (tmp_path / "shellCommands").read_bytes()
+    assert int.from_bytes(data[:2], "big") == len(data) - 2
+    assert data[2:].decode() == asking(manager).attend("application_1_0001", "3", "2")
+
+
+def test_a_job_runs_in_the_container_that_yarn_grants(manager, tmp_path):
+    cluster = FakeCluster(tmp_path, nodes=1)
+    cluster.be_found()
+    FakeResourceManager.runs_in, FakeResourceManager.environment = tmp_path, cluster.env
+    (tmp_path / "code").mkdir()
+    command = ("sh", "-c", "echo $RANK of $WORLD_SIZE, ${CONTAINER_ID-hidden}")
+    options = {"via": "yarn", "via_options": ("--rm", manager), "launcher": "exec", "per_node": 2}
+    lines, status = run_job(cluster, JobSpec(command, directory=tmp_path / "code", **options))
+    assert sorted(lines) == ["0 of 2, hidden", "1 of 2, hidden"]
+    assert (status.state, status.verified) == (JobState.SUCCEEDED, True)
+
+
+def run_job(cluster: FakeCluster, spec: JobSpec) -> tuple[list[str], JobStatus]:
+    lines, status = [], None
+    for event in submit(cluster, spec).follow():
+        if isinstance(event, OutputLine):
+            lines.append(event.data.decode())
+        else:
+            status = event
+    assert status is not None
+    return lines, status
 
 
 def test_a_resource_manager_that_is_not_there_is_named():

@@ -30,6 +30,11 @@ _MASTER = "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaste
 _MASTER_MB = 512
 # As `scheduling` says for commands.
 _ANSWER_WITHIN_S = 15.0
+# "If no filter is setup, the response will be an UNAUTHORIZED response", says the documentation of its REST API.
+_UNAUTHORIZED = (
+    "\nThe ResourceManager must know who asks: hadoop.http.filter.initializers in its core-site.xml has to name an "
+    "authentication filter, of the type simple (Kerberos is not supported)."
+)
 # "application states" of the ResourceManager's REST API.
 _QUEUED = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _HELD = ("RUNNING", "FINISHING")
@@ -96,7 +101,7 @@ def look(allocation: str, _call: Call) -> Standing:
 
 
 def standing(app: dict[str, Any]) -> Standing:
-    """From the application's record: what ended it is in its diagnostics."""
+    """From the application's record: what ended it is in its diagnostics, and in what its master said at last."""
     words = " ".join(str(app.get("diagnostics", "")).split())
     if app["state"] in _QUEUED:
         return Standing(QUEUED, words)
@@ -104,7 +109,10 @@ def standing(app: dict[str, Any]) -> Standing:
         return Standing(HELD, app["state"])
     killed = app["state"] != "FINISHED"
     again = killed and "preempted" in words.lower()
-    return Standing(ENDED, f"{app['state']}{': ' if words else ''}{words}", killed=killed, again=again)
+    # The distributed shell ends as FINISHED even where a container failed; its finalStatus tells.
+    failed = app["state"] == "FINISHED" and app.get("finalStatus", "SUCCEEDED") != "SUCCEEDED"
+    state = f"{app['state']} ({app['finalStatus']})" if failed else app["state"]
+    return Standing(ENDED, f"{state}{': ' if words else ''}{words}", killed=killed, again=again)
 
 
 def cancel(allocation: str, _call: Call) -> None:
@@ -146,4 +154,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(text)["RemoteException"]["message"])
     except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason} for {shown(error.url)}"
+        words = f"{error.code} {error.reason} for {shown(error.url.partition('?')[0])}"
+        return words + (_UNAUTHORIZED if error.code in (401, 403) else "")
