@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+import time
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -25,6 +27,8 @@ class Memory:
         self.deleted: list[dict] = []
         self.desired: list[int] = []
         self.terminated: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
         self.reading = Reading(3, (), ())
         self.signals: list[tuple[str, str]] = []
         self.logged: list[str] = []
@@ -50,6 +54,7 @@ class Memory:
         self.desired.append(number)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
+        assert self.gate.wait(10)
         self.terminated.append(instance_id)
 
 
@@ -236,10 +241,15 @@ def two(memory, keys, tmp_path, monkeypatch):
 
 def test_a_head_that_is_gone_without_a_word_is_replaced(memory, two):
     silence = Silence()
+    memory.gate.clear()
+    two(silence)  # and goes on, though Auto Scaling does not answer yet
+    memory.gate.set()
+    deadline = time.monotonic() + 10
+    while memory.terminated != ["i-1"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     two(silence)
-    assert memory.terminated == ["i-1"]
-    two(silence)
-    assert memory.terminated == ["i-1"], "not again before as long a silence"
+    assert (silence.unanswered, memory.terminated) == (0, ["i-1"]), "not again before as long a silence"
 
 
 def test_a_head_that_may_live_is_left_alone(memory, two):

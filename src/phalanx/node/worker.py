@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from dataclasses import asdict
 from typing import Any, Optional
@@ -63,7 +64,8 @@ def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> 
     beat.unanswered = 0
     if agent.table.get("generation") == known:
         agent.log.say(f"the head {known['head']} at {beat.head} is gone: it is replaced")
-        agent.fleet.terminate(known["head"], replaced=True)
+        # Beside the rest: who comes second is refused, again and again, and must hear of the new head meanwhile.
+        threading.Thread(target=agent.fleet.terminate, args=(known["head"], True), daemon=True).start()
 
 
 def _answers(address: str) -> bool:
