@@ -53,10 +53,9 @@ class Stacks:
         _current["app"] = self.app
         return _client(service)
 
-    def new_client(self, service: str, over_http: bool = False) -> Any:
-        """A client of its own, that calls the app directly or over its socket."""
-        app = None if over_http else lambda: self.app
-        return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, app)
+    def new_client(self, service: str) -> Any:
+        """A client of its own."""
+        return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, lambda: self.app)
 
     def create(self, resources: dict[str, Any], **given: Any) -> str:
         """Starts a stack of these resources (or, with Outputs and the like, `sections=`); its id."""

@@ -21,8 +21,8 @@ class _Body(io.BytesIO):
         yield self.read()
 
 
-def client(service: str, region: str, url: str, issued: Issued, app: Callable[[], Any] | None = None) -> Any:
-    """A client of `service` at `url`; with `app`, for the one that `app()` gives at each call, without HTTP."""
+def client(service: str, region: str, url: str, issued: Issued, app: Callable[[], Any]) -> Any:
+    """A client of `service` for what `app()` gives at each call, without HTTP; requests are signed for `url`."""
     made = boto3.client(
         service,
         region_name=region,
@@ -32,9 +32,8 @@ def client(service: str, region: str, url: str, issued: Issued, app: Callable[[]
         aws_session_token=issued.session_token or None,
         config=Config(retries={"total_max_attempts": 1}),
     )
-    if app is not None:
-        # botocore's own door for this: what a handler returns is the answer, and nothing is sent.
-        made.meta.events.register("before-send", lambda request, **_kwargs: answer(app(), request))
+    # botocore's own door for this: what a handler returns is the answer, and nothing is sent.
+    made.meta.events.register("before-send", lambda request, **_kwargs: answer(app(), request))
     return made
 
 

@@ -254,7 +254,8 @@ def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
     if subprocess.run(disk, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
     try:
-        script = f"echo began; cat /dev/zero > {tight.shared}/all; seq 100000; sleep 1; exit 5"
+        kept = "until [ -s ../output/index ]; do sleep 0.05; done"
+        script = f"echo began; {kept}; cat /dev/zero > {tight.shared}/all; seq 100000; sleep 1; exit 5"
         lines, status = run(tight, code, "sh", "-c", script, processes=1)
         assert lines[0] == "0: began"
         assert (status.state, status.exit_code) == (JobState.FAILED, 5)
