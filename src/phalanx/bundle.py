@@ -14,7 +14,7 @@ from typing import IO
 
 from phalanx import cache
 from phalanx.code_tree import CodeTree, Entry, unreadable
-from phalanx.node.process import RUNNER
+from phalanx.node.runner.names import RUNNER
 
 _PACKAGE = Path(__file__).parent
 _MAIN = b"""from phalanx import launchers, schedulers

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import ClusterError
-from phalanx.node.roster import Node, Roster
 from phalanx.remote import Remote, close_all
 
 if TYPE_CHECKING:
     from phalanx.cloud import SshRoute
+    from phalanx.node.roster import Node, Roster
 
 HEAD = "deeplearning-master"
 JOB_USER = "phalanx"
@@ -106,6 +104,8 @@ class Cluster:
         close_all(self.ssh_config)
         logs = self.directory / BOOT_LOGS
         if not (keep_logs and logs.exists()):
+            import shutil  # here, and the like below, because `run` has no use for it
+
             shutil.rmtree(self.directory, ignore_errors=True)
             return
         for path in self.directory.iterdir():
@@ -135,6 +135,8 @@ class Cluster:
 
     def roster(self) -> Roster:
         """The membership as the head has it now."""
+        from phalanx.node.roster import Roster
+
         done = self.remote().run(f"cat {ROSTER_PATH}", timeout_s=20)
         return Roster.from_json(done.stdout.decode())
 
@@ -270,6 +272,8 @@ def _only_known() -> str:
 
 def _unknown(name: str) -> ClusterError:
     names = known()
+    import difflib
+
     near = difflib.get_close_matches(name, names, 1)
     if near:
         return ClusterError(f"no cluster '{name}' is known here; did you mean '{near[0]}'?", "`phalanx up` makes one.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.job import JOBS, ClusterAccess
-from phalanx.node.process import RUNNER
+from phalanx.node.runner.names import RUNNER
 
 _ENVIRONMENTS = ".phalanx/environments"
 # Removing one is deleting ten thousand files, each a round trip on a network file system.

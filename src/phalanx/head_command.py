@@ -6,13 +6,12 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from phalanx.errors import JobError
-from phalanx.node.process import REFUSED_WORDS
+from phalanx.node.runner.names import REFUSED_WORDS
 from phalanx.remote import Remote
 
 _READ_BYTES = 1 << 18
@@ -24,7 +23,7 @@ class HeadCommand:
 
     def __init__(self, remote: Remote, command: str, stdin: int) -> None:
         self._first = b""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors = _file_without_name()
         try:
             self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
         except BaseException:
@@ -126,6 +125,14 @@ class HeadCommand:
     def _stdout(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
+
+
+def _file_without_name() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    import tempfile  # not at the top: its import costs every `run` some ms
+
+    return tempfile.TemporaryFile()
 
 
 def last_words(said: str) -> str:

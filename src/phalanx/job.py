@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import shlex
 import subprocess
 import time
@@ -17,11 +17,12 @@ from phalanx.errors import ClusterError, JobError
 from phalanx.head_command import HeadCommand, last_words
 from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.process import MANIFEST, RUNNER, WORK, JobDescription, Launcher, Process, RefusedError, planned
-from phalanx.node.roster import Roster
+from phalanx.node.runner.names import MANIFEST, RUNNER, WORK
 from phalanx.remote import Remote
 
 if TYPE_CHECKING:
+    from phalanx.node.process import Launcher, Process
+    from phalanx.node.roster import Roster
     from phalanx.upload import Upload
 
 __all__ = [
@@ -123,6 +124,9 @@ def _upload(tree: CodeTree) -> Upload | None:
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
     """What `submit` would start on this roster, but for the job's id and port. Raises JobError when it does not fit."""
+    # Here, because only a dry run needs them.
+    from phalanx.node.process import JobDescription, RefusedError, planned
+
     description = JobDescription(
         id="JOB",
         launcher=spec.launcher,
@@ -336,7 +340,7 @@ class Job:
 
 
 def _new_id() -> str:
-    return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
+    return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + os.urandom(2).hex()
 
 
 def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:

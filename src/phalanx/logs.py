@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from phalanx.errors import JobError
-from phalanx.node.runner import follow as wire
+from phalanx.node.runner import follow_frames as wire
 from phalanx.node.runner.frames import STDERR
 
 # A process that never ends its line is shown in pieces of this size, so that memory stays bounded.

@@ -10,7 +10,6 @@ import re
 import socket
 import stat
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +139,8 @@ class Remote:
         self.control_path.unlink(missing_ok=True)
         persist = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-o", "BatchMode=yes"]
         argv = [*self._ssh(), *persist, "-f", "-N", self.host]
+        import tempfile  # here, because mostly there is a connection already
+
         # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives.
         with tempfile.TemporaryFile() as said:
             try:

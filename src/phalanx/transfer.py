@@ -16,8 +16,8 @@ from typing import IO, Any
 from phalanx import toolbox
 from phalanx.errors import PhalanxError
 from phalanx.job import ClusterAccess, Job
-from phalanx.node.process import WORK
 from phalanx.node.runner import carry
+from phalanx.node.runner.names import WORK
 
 
 class TransferError(PhalanxError):

@@ -14,7 +14,6 @@ if _python_handles_it := signal.getsignal(signal.SIGINT) is signal.default_int_h
 
 import os
 import sys
-import traceback
 
 import click
 
@@ -154,9 +153,15 @@ def _tell_misuse(error: click.ClickException) -> int:
     return error.exit_code
 
 
+def _print_traceback(error: Exception) -> None:
+    import traceback
+
+    traceback.print_exception(error)
+
+
 def _tell(error: PhalanxError, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        _print_traceback(error)
     click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
     if error.hint:
         click.echo(error.hint, err=True)
@@ -165,7 +170,7 @@ def _tell(error: PhalanxError, debug: bool) -> int:
 
 def _tell_unexpected(error: Exception, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        _print_traceback(error)
     else:
         click.echo(f"{click.style('error: ', fg='red', bold=True)}{type(error).__name__}: {error}", err=True)
         click.echo("That was not expected. `phalanx --debug …` shows where it happened.", err=True)

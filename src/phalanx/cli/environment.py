@@ -20,6 +20,9 @@ def _recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
+# As environments.REQUIREMENTS, whose import costs.
+_REQUIREMENTS = "requirements.txt"
+
 _OPTIONS = (
     click.option(
         "--recipe",
@@ -48,11 +51,13 @@ def chosen_environment(
     recipe: str | None, requirements: Path | None, no_requirements: bool, directory: Path
 ) -> Environment | None:
     """What the flags ask for; without a word, the code's own requirements.txt."""
-    from phalanx import environments
-
     if sum((recipe is not None, requirements is not None, no_requirements)) > 1:
         raise click.UsageError("--recipe, --requirements and --no-requirements exclude each other")
-    default = directory / environments.REQUIREMENTS
+    default = directory / _REQUIREMENTS
+    if recipe is None and requirements is None and (no_requirements or not default.is_file()):
+        return None
+    from phalanx import environments  # here, because most jobs have none
+
     if recipe is not None and default.exists():
         note(f"{default} is left out: recipe {recipe} is the whole environment")
-    return environments.choose(directory, recipe, False if no_requirements else requirements)
+    return environments.choose(directory, recipe, requirements)

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]
 
@@ -36,6 +37,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self._modules and not name.startswith("-"):
+            import difflib  # here, and the like below, because no command that is right needs it
+
             near = difflib.get_close_matches(name, self._modules, 1)
             meant = f" Did you mean '{near[0]}'?" if near else ""
             raise click.UsageError(f"there is no command '{name}'.{meant}", ctx)
@@ -48,4 +51,6 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names from the table: pressing Tab must not import every command."""
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(n, help=h) for n, (_, h) in self._modules.items() if n.startswith(incomplete)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple
+from typing import TYPE_CHECKING, Dict, NamedTuple
 
-from phalanx.node.process import JobDescription, RefusedError
+if TYPE_CHECKING:
+    from phalanx.node.process import JobDescription
 
 
 class Option(NamedTuple):
@@ -29,5 +30,7 @@ def count(job: JobDescription, name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
+        from phalanx.node.process import RefusedError  # the command line needs the names alone
+
         raise RefusedError(f"--{name} is '{text}'\nIt counts processes: 1 or more.")
     return int(text)

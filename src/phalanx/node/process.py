@@ -6,15 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Collection, Mapping, Optional, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
-
-RUNNER = "runner.pyz"
-WORK = "work"
-# What work/ is to be made of, where it does not come whole.
-MANIFEST = "code.json"
-
-# How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
-REFUSED_STATUS = 65
-REFUSED_WORDS = "phalanx refuses: "
+from phalanx.node.runner.names import WORK
 
 # Ports that phalanx chooses: above what services of a node use, below those that Linux hands out by itself (32768 on).
 FIRST_PORT = 20000

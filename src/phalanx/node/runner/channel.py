@@ -6,10 +6,10 @@ import os
 import signal
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from phalanx.node.process import RUNNER
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import SILENT_S, Contact
 from phalanx.node.runner.loop import Loop, Sender
+from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.system import spawn
 
 if TYPE_CHECKING:

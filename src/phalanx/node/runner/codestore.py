@@ -14,7 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import MANIFEST, WORK
+from phalanx.node.runner.names import MANIFEST, WORK
 
 if TYPE_CHECKING:
     from typing import IO, Any, BinaryIO, Callable, Dict, Iterable, List, Sequence

@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import os
 import select
-import struct
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner import state as states
 from phalanx.node.runner.doorway import wait_for_news
+from phalanx.node.runner.follow_frames import ENDED_PROCESS, HEADER, MAGIC, OUTPUT, PROCESS, STATE
 from phalanx.node.runner.output import ENDED, OutputReader
 
 if TYPE_CHECKING:
     import socket
     from typing import Any, Dict, List, Optional, Tuple
-
-# kind, stream, process number, payload length, position in the index behind it, time in ns since 1970
-HEADER = struct.Struct("<BBHIQQ")
-MAGIC = b"\0phalanx-follow-1\n"
-PROCESS = 1  # JSON line of output/processes
-OUTPUT = 2  # raw bytes
-ENDED_PROCESS = 3  # the process writes no more
-STATE = 4  # JSON of state.json
 
 _FLUSH_BYTES = 1 << 18
 # A runner that is alive and does not answer: it is about to write its last state, or about to open its door.

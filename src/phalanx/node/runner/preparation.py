@@ -9,11 +9,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RUNNER
 from phalanx.node.runner import frames
 from phalanx.node.runner import state as states
 from phalanx.node.runner.environment import RESULT, is_complete, lock
 from phalanx.node.runner.loop import READ_BYTES
+from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.reaper import Sweep
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, reap, spawn

@@ -9,8 +9,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RUNNER, RefusedError
+from phalanx.node.process import RefusedError
 from phalanx.node.runner import state as states
+from phalanx.node.runner.names import RUNNER
 
 if TYPE_CHECKING:
     from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple

@@ -9,11 +9,11 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RUNNER
 from phalanx.node.roster import Node, Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.channel import command_on
+from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.system import roster_path

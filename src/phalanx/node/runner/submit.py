@@ -10,12 +10,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from phalanx.node.process import REFUSED_STATUS, REFUSED_WORDS, RUNNER, Launcher, RefusedError, planned
+from phalanx.node.process import Launcher, RefusedError, planned
 from phalanx.node.runner import state as states
 from phalanx.node.runner.campaign import Campaign, describe
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
 from phalanx.node.runner.membership import read_roster
+from phalanx.node.runner.names import REFUSED_STATUS, REFUSED_WORDS, RUNNER
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
 
