@@ -8,6 +8,14 @@ from pathlib import Path
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
+# $DEEPLEARNING_WORKERS_PATH on every node: the names of all of them.
+_ON_NODES = "/opt/deeplearning/workers"
+
+
+def is_nodes_own(path: Path) -> bool:
+    """Is the nodes' own file meant, from a machine that is none of them?"""
+    return str(path) == _ON_NODES and not path.exists()
+
 
 def load(path: Path, roster: Roster) -> tuple[str, ...]:
     """Names of the nodes, in the file's order. Raises SpecError with every mistake and its line."""

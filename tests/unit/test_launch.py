@@ -67,6 +67,12 @@ def test_servers_are_as_many_as_workers_and_hosts_all_nodes(launched):
     )
 
 
+def test_the_nodes_own_list_of_workers_is_all_nodes(launched):
+    assert places(launched("-n", "3", "-s", "1", "-H", "/opt/deeplearning/workers", "true")) == (
+        "scheduler@1 server0@1 worker0@1 worker1@2 worker2@3"
+    )
+
+
 def test_dmlc_submits_spellings_are_taken(launched):
     words = ("--cluster", "mpi", "--num-workers", "1", "--num-servers", "1", "--sync-dst-dir", "/tmp/x")
     assert places(launched(*words, "true")) == "scheduler@1 server0@1 worker0@1"

@@ -154,8 +154,8 @@ def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...
         if hostfile:
             raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
         return (cluster.roster().head.name,)
-    if not hostfile:
-        return ()
     from phalanx import hosts_file
 
+    if not hostfile or hosts_file.is_nodes_own(hostfile):
+        return ()
     return hosts_file.load(hostfile, cluster.roster())

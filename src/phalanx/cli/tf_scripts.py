@@ -18,7 +18,6 @@ from phalanx.errors import SpecError
 if TYPE_CHECKING:
     from phalanx.cluster import Cluster
 
-_ON_NODES = "/opt/deeplearning/workers"
 _WRITE_LIMIT_S = 60
 
 
@@ -78,7 +77,9 @@ def command(
 
 def _names(path: str | None) -> list[str] | None:
     """The hosts of the workers file; None for all nodes, which is also what the nodes' own file says."""
-    if path is None or (path == _ON_NODES and not Path(path).exists()):
+    from phalanx.hosts_file import is_nodes_own
+
+    if path is None or is_nodes_own(Path(path)):
         return None
     try:
         names = Path(path).read_text().split()
