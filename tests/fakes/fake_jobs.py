@@ -1,0 +1,68 @@
+"""A job as its user follows it, to its end or to a word; what is killed on the way; and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fake_nodes import FakeCluster, kill_chosen, marked
+
+from phalanx.job import JOBS, Job, JobSpec, JobStatus, OutputLine, submit
+
+
+def assert_nothing_is_left(cluster: FakeCluster) -> None:
+    """No process of any of its jobs runs; what does is ended first, so that a failing test leaves nothing either."""
+    for directory in Path(cluster.shared).glob(f"{JOBS}/*"):
+        if marked(directory.name):
+            Job(cluster, directory.name).stop()
+        assert marked(directory.name) == []
+
+
+def run(
+    cluster: FakeCluster, code: Path, *command: str, launcher: str = "exec", **options: Any
+) -> tuple[list[str], JobStatus]:
+    """Submit and follow to the end: the lines as "process: text", and the final status."""
+    job = submit(cluster, JobSpec(command, launcher, directory=code, **options))
+    return outcome(job.follow())
+
+
+def outcome(events: Iterable[OutputLine | JobStatus]) -> tuple[list[str], JobStatus]:
+    """What is still to come: the lines as "process: text", and the last status."""
+    lines, status = [], None
+    for event in events:
+        if isinstance(event, OutputLine):
+            lines.append(f"{event.process}: {event.data.decode()}")
+        else:
+            status = event
+    assert status is not None
+    return lines, status
+
+
+def wait_for_line(events: Iterable[OutputLine | JobStatus], text: str) -> None:
+    """Follow until a line with this text comes."""
+    for event in events:
+        if isinstance(event, OutputLine) and text in event.data.decode():
+            return
+    raise AssertionError(f"{text!r} never came")
+
+
+def wait_for_message(events: Iterable[OutputLine | JobStatus], text: str) -> None:
+    """Follow until the job's message begins so."""
+    for event in events:
+        if isinstance(event, JobStatus) and event.message.startswith(text):
+            return
+    raise AssertionError(f"{text!r} never came")
+
+
+def runner_pid(job: Job) -> int:
+    return json.loads(Path(job.directory, "state.json").read_text())["runner"]["pid"]
+
+
+def kill_followers(job: Job) -> None:
+    """The connection breaks: what was on its way is lost."""
+    kill_chosen(
+        lambda words, env: words[3:5] in (["follow", job.directory], ["submit", job.directory]) and "MASTER" not in env,
+        besides=runner_pid(job),
+    )

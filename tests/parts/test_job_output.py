@@ -1,0 +1,132 @@
+"""What ranks wrote on nodes that are this machine: kept byte for byte, followed, and found again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_jobs import assert_nothing_is_left, kill_followers, outcome, run
+from fake_nodes import FakeCluster
+
+from phalanx.errors import JobError
+from phalanx.job import (
+    JobSpec,
+    JobState,
+    OutputLine,
+    list_jobs,
+    open_job,
+    submit,
+)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    """Two nodes; in the end no job of the test may have left anything."""
+    yield (cluster := FakeCluster(tmp_path))
+    assert_nothing_is_left(cluster)
+
+
+def test_a_login_script_that_prints_spoils_nothing(cluster, code):
+    cluster.greet("Welcome to this node!\n")
+    lines, status = run(cluster, code, "echo", "hi")
+    assert sorted(lines) == ["0: hi", "1: hi"]
+    assert status.exit_code == 0
+
+
+def test_any_bytes_are_kept(cluster, code):
+    (code / "out.py").write_text("import os\nos.write(1, bytes(range(256)) * 300)\nos.write(2, b'no newline')\n")
+    job = submit(cluster, JobSpec(("python3", "out.py"), "exec", processes=1, directory=code))
+    events = list(job.follow())
+    kept = Path(job.directory, "output", "rank-0.log").read_bytes()
+    assert kept in (bytes(range(256)) * 300 + b"no newline", b"no newline" + bytes(range(256)) * 300)
+    assert [event.data for event in events if isinstance(event, OutputLine) and event.stream == "stderr"] == [
+        b"no newline"
+    ]
+
+
+def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(cluster, code):
+    script = "head -c 100000000 /dev/zero | tr '\\0' x; exit 3"
+    job = submit(cluster, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
+    received, status = 0, None
+    for event in job.follow():
+        if isinstance(event, OutputLine):
+            received += len(event.data)
+        else:
+            status = event
+    assert status is not None
+    assert (received, status.exit_code) == (100_000_000, 3)
+    assert "rank 0 on deeplearning-worker1 ended with exit code 3" in status.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk that is soon full")
+def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
+    tight = FakeCluster(tmp_path)
+    disk = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=755", "tmpfs", tight.shared]
+    if subprocess.run(disk, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        kept = "until [ -s ../output/index ]; do sleep 0.05; done"
+        script = f"echo began; {kept}; cat /dev/zero > {tight.shared}/all; seq 100000; sleep 1; exit 5"
+        lines, status = run(tight, code, "sh", "-c", script, processes=1)
+        assert lines[0] == "0: began"
+        assert (status.state, status.exit_code) == (JobState.FAILED, 5)
+        assert "No space left on device" in status.message
+        assert status.verified
+        assert list_jobs(tight)[0].exit_code == 5
+    finally:
+        subprocess.run(["umount", "-l", tight.shared], check=True)
+
+
+def test_leaving_changes_nothing_and_coming_back_shows_all(cluster, code):
+    job = submit(
+        cluster,
+        JobSpec(("sh", "-c", "echo $RANK; sleep 0.2; echo bye"), "exec", directory=code, name="mine"),
+        detach=True,
+    )
+    assert job.wait(timeout_s=10).exit_code == 0
+    again = open_job(cluster, "mine")
+    lines, status = outcome(again.follow(wait=False))
+    assert sorted(lines) == ["0: 0", "0: bye", "1: 1", "1: bye"]
+    assert status == job.status() == list_jobs(cluster)[0]
+    assert outcome(again.follow(process="1"))[0] == ["1: 1", "1: bye"]
+
+
+def test_a_broken_connection_is_made_again_from_where_it_broke(cluster, code, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    (code / "count.sh").write_text("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.05; done\n")
+    job = submit(cluster, JobSpec(("sh", "count.sh"), "exec", directory=code))
+    lines = []
+    for event in job.follow():
+        if isinstance(event, OutputLine):
+            lines.append(f"{event.process}: {event.data.decode()}")
+        if lines and lines[-1] == "0: line 3":
+            kill_followers(job)
+    expected = [f"line {number}" for number in range(1, 9)]
+    for rank in ("0", "1"):
+        assert [line[3:] for line in lines if line[0] == rank] == expected
+
+
+def test_jobs_are_found_by_what_people_remember(cluster, code):
+    assert list_jobs(cluster) == []
+    with pytest.raises(JobError, match="has no jobs"):
+        open_job(cluster)
+    first = run(cluster, code, "true", processes=1, name="train")[1]
+    second = run(cluster, code, "true", processes=1)[1]
+    found = {reference: open_job(cluster, reference).id for reference in ("train", first.id, second.id[-4:], None)}
+    assert found == {"train": first.id, first.id: first.id, second.id[-4:]: second.id, None: list_jobs(cluster)[0].id}
+    with pytest.raises(JobError, match="is the id of 2 jobs"):
+        open_job(cluster, first.id[:4])
+    with pytest.raises(JobError, match="no job 'nothing'"):
+        open_job(cluster, "nothing")
+    with pytest.raises(JobError, match="name is empty"):
+        open_job(cluster, "")

@@ -1,0 +1,110 @@
+"""Submissions that are interrupted: no job is left, or one that is stopped, and nothing half done."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_jobs import assert_nothing_is_left
+from fake_nodes import FakeCluster
+
+from phalanx.head_command import HeadCommand
+from phalanx.job import (
+    JOBS,
+    JobSpec,
+    list_jobs,
+    submit,
+)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    """Two nodes; in the end no job of the test may have left anything."""
+    yield (cluster := FakeCluster(tmp_path))
+    assert_nothing_is_left(cluster)
+
+
+def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, monkeypatch):
+    begins_within, asked = HeadCommand.begins_within, []
+
+    def interrupted_at_first(self, timeout_s):
+        asked.append(timeout_s)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return begins_within(self, timeout_s)
+
+    monkeypatch.setattr(HeadCommand, "begins_within", interrupted_at_first)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
+    assert [job.state.value for job in list_jobs(cluster)] == ["stopped"]
+
+
+def test_ctrl_c_while_the_code_goes_over_leaves_no_job(cluster, code, monkeypatch):
+    send = HeadCommand.send
+
+    def interrupted(self, write):
+        def half(out):
+            write(io.BytesIO())
+            out.write(b"half of the first header")
+            raise KeyboardInterrupt
+
+        send(self, half)
+
+    monkeypatch.setattr(HeadCommand, "send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
+    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+
+
+def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(cluster, code, monkeypatch):
+    send = HeadCommand.send
+
+    def interrupted(self, write):
+        def whole(out):
+            write(out)
+            raise KeyboardInterrupt
+
+        send(self, whole)
+
+    monkeypatch.setattr(HeadCommand, "send", interrupted)
+    for detach in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code), detach=detach)
+    assert [job.state.value for job in list_jobs(cluster)] == ["stopped"] * 2
+
+
+def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leaves_nothing(cluster, code, monkeypatch):
+    (code / "a").write_text("one")
+    (code / "b").write_text("two")
+    sent: list[bytes] = []
+
+    class CutError(Exception):
+        """Nothing goes over here."""
+
+    def keep(_self, write):
+        write(out := io.BytesIO())
+        sent.append(out.getvalue())
+        raise CutError
+
+    commands: list[str] = []
+    monkeypatch.setattr(HeadCommand, "send", keep)
+    monkeypatch.setattr(HeadCommand, "__init__", lambda _self, _remote, command, stdin: commands.append(command))
+    with pytest.raises(CutError):
+        submit(cluster, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
+    with tarfile.open(fileobj=io.BytesIO(sent[0])) as archive:
+        *begins, last = archive.getmembers()
+    assert last.name == "job.json"
+    for end in (*(member.offset for member in (*begins, last)), len(sent[0]) - 3):
+        done = subprocess.run(["sh", "-c", commands[0]], input=sent[0][:end], env=cluster.env, capture_output=True)
+        assert done.returncode == 1
+        assert list((cluster.root / "shared" / JOBS).iterdir()) == []
