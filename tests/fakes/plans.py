@@ -1,10 +1,13 @@
-"""Plans that reach from the smallest document to the largest that options can make."""
+"""Plans that reach from the smallest document to the largest that options can make, and the default one's document."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 from clusters import FACTS, GPU_FACTS, aws_spec, plan
 
 from phalanx.plan import make_plan
+from phalanx.template import synthesize
 
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
 WORST = make_plan(
@@ -27,3 +30,13 @@ PLANS = {
     "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k"),
     "worst": WORST,
 }
+
+
+def default_document() -> dict[str, Any]:
+    """The document of a plan in which nothing was chosen."""
+    return json.loads(synthesize(plan()))
+
+
+def resources(document: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Name → properties of the resources of one type."""
+    return {name: r.get("Properties", {}) for name, r in document["Resources"].items() if r["Type"] == kind}

@@ -1,0 +1,128 @@
+"""Who may do what: least privilege of the roles, and who reaches whom."""
+
+from typing import Any
+
+import pytest
+from plans import default_document, resources
+
+
+ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
+# Actions that know no resources (docs/aws-behaviour.md 6).
+WITHOUT_RESOURCES = {
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeScalingActivities",
+    "ec2:DescribeInstances",
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return default_document()
+
+
+def statements(document: dict[str, Any], role: str) -> list[dict[str, Any]]:
+    (policy,) = document["Resources"][role]["Properties"]["Policies"]
+    return policy["PolicyDocument"]["Statement"]
+
+
+def actions(document: dict[str, Any], role: str) -> set[str]:
+    return {action for statement in statements(document, role) for action in statement["Action"]}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_may_do_everything(document, role):
+    for statement in statements(document, role):
+        assert not [action for action in statement["Action"] if "*" in action]
+        if statement["Resource"] == "*":
+            assert set(statement["Action"]) <= WITHOUT_RESOURCES
+
+
+def test_a_worker_can_only_say_hello_read_log_and_mount_and_end_a_lost_head(document):
+    (ends,) = [s for s in statements(document, "WorkerRole") if "autoscaling" in s["Action"][0]]
+    assert ends["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-head")
+    assert actions(document, "WorkerRole") == {
+        "autoscaling:TerminateInstanceInAutoScalingGroup",
+        *("sqs:SendMessage", "dynamodb:GetItem", "logs:CreateLogStream", "logs:PutLogEvents"),
+        *("elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite", "elasticfilesystem:ClientRootAccess"),
+    }
+
+
+def test_only_the_head_writes_the_roster_and_reads_the_queue(document):
+    assert {"dynamodb:PutItem", "sqs:ReceiveMessage"} <= actions(document, "HeadRole")
+    for role in ("WorkerRole", "FunctionRole"):
+        assert not {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "sqs:ReceiveMessage"} & actions(
+            document, role
+        )
+
+
+def test_the_head_changes_the_workers_group_alone(document):
+    (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:UpdateAutoScalingGroup" in s["Action"]]
+    assert changes["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-workers")
+
+
+def test_the_head_reads_its_own_stacks_template_alone(document):
+    (reads,) = [s for s in statements(document, "HeadRole") if "cloudformation:GetTemplate" in s["Action"]]
+    assert reads["Resource"] == {"Ref": "AWS::StackId"}
+
+
+def test_nobody_may_make_log_groups(document):
+    """A late writer would bring the deleted one back."""
+    assert not [role for role in ROLES if "logs:CreateLogGroup" in actions(document, role)]
+
+
+def test_the_function_touches_instances_of_this_cluster_alone(document):
+    (instances,) = [s for s in statements(document, "FunctionRole") if "instance/*" in str(s["Resource"])]
+    assert instances["Condition"] == {"StringEquals": {"ec2:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}}
+
+
+def test_the_function_is_started_by_launches_of_the_head_alone(document):
+    assert document["Resources"]["FunctionSubscription"]["Properties"]["FilterPolicy"] == {
+        "AutoScalingGroupName": [{"Fn::Sub": "${AWS::StackName}-head"}],
+        "Event": ["autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"],
+    }
+
+
+def test_roles_have_no_names_of_their_own(document):
+    """So CAPABILITY_IAM is enough."""
+    for kind in ("AWS::IAM::Role", "AWS::IAM::InstanceProfile"):
+        assert not [r for r in resources(document, kind).values() if {"RoleName", "InstanceProfileName"} & set(r)]
+
+
+def test_the_queue_takes_notifications_of_its_topic_alone(document):
+    (statement,) = document["Resources"]["HeadQueuePolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert statement["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Ref": "FleetTopic"}}}
+    assert document["Resources"]["HeadQueue"]["Properties"]["SqsManagedSseEnabled"] is True
+
+
+def test_ssh_from_outside_reaches_the_head_alone(document):
+    groups = resources(document, "AWS::EC2::SecurityGroup")
+    (ssh,) = groups["HeadSecurityGroup"]["SecurityGroupIngress"]
+    assert (ssh["FromPort"], ssh["ToPort"], ssh["CidrIp"]) == (22, 22, {"Ref": "SshLocation"})
+    assert [name for name, group in groups.items() if "SecurityGroupIngress" in group] == ["HeadSecurityGroup"]
+    assert document["Parameters"]["SshLocation"]["Default"] != "0.0.0.0/0"
+
+
+def test_everything_else_comes_from_named_groups(document):
+    for rule in resources(document, "AWS::EC2::SecurityGroupIngress").values():
+        assert "CidrIp" not in rule
+        assert rule["SourceSecurityGroupId"]
+
+
+def test_storage_takes_nfs_alone_and_reaches_nothing(document):
+    to_storage = [
+        rule
+        for rule in resources(document, "AWS::EC2::SecurityGroupIngress").values()
+        if rule["GroupId"] == {"Fn::GetAtt": ["StorageSecurityGroup", "GroupId"]}
+    ]
+    assert {(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in to_storage} == {("tcp", 2049, 2049)}
+    assert len(to_storage) == 2
+    (out,) = document["Resources"]["StorageSecurityGroup"]["Properties"]["SecurityGroupEgress"]
+    assert out["CidrIp"] == "127.0.0.1/32"
+
+
+def test_disks_and_shared_files_are_encrypted(document):
+    assert document["Resources"]["FileSystem"]["Properties"]["Encrypted"] is True
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        (volume,) = template["LaunchTemplateData"]["BlockDeviceMappings"]
+        assert volume["Ebs"] == {"Encrypted": True, "VolumeType": "gp3", "DeleteOnTermination": True}
+        assert template["LaunchTemplateData"]["MetadataOptions"]["HttpTokens"] == "required"
