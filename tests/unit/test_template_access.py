@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from plans import default_document, resources
 
-
 ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
 # Actions that know no resources (docs/aws-behaviour.md 6).
 WITHOUT_RESOURCES = {
