@@ -17,9 +17,10 @@ from conftest import Terminal, make_terminal
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
-# Of a machine with much to do; `make soak` measures what a quiet one takes.
+# How long a job's end may take by the times that are recorded: after a process's death, and after a node's.
+PROCESS_S, NODE_S = 5.0, 15.0
+# Of a machine with much to do.
 MOMENT_S = 20.0
-SILENT_S = 9.0
 FENCED_S = 30.0
 BEAT_S = 2.0
 WORK = "echo ready; sleep $((4711 * (PHALANX_RESTART == 0))); echo started again\n"
@@ -117,7 +118,7 @@ def test_a_killed_runner_is_told_and_its_job_ended_with_nobody_looking(fragile):
     killed_at = float(fragile.on("head", f"kill -9 $({pid} {state}); date +%s.%N"))
     job = wait_for_end(fragile, job_id)
     assert (job["state"], job["message"][:21]) == ("lost", "the job's runner died"), told(job)
-    assert job["ended_at"] - killed_at < MOMENT_S, told(job)
+    assert job["ended_at"] - killed_at < PROCESS_S, told(job)
     assert [node["clean"] for node in job["nodes"]] == [True] * 3, told(job)
     assert fragile.phalanx("logs", "-f", job_id, check=False).returncode == 1
 
@@ -152,7 +153,7 @@ def test_a_silent_node_is_lost_and_keeps_nothing_of_the_job(fragile):
     job = wait_for_end(fragile, job_id)
     assert job["message"] == "deeplearning-worker2 was lost: no sign of life for 9 s", told(job)
     assert job["tail"] == ["ready"]
-    assert job["ended_at"] - cut_at < SILENT_S + MOMENT_S, told(job)
+    assert job["ended_at"] - cut_at < NODE_S, told(job)
     assert [node["clean"] for node in job["nodes"]] == [True, False, True], told(job)
     assert job["nodes"][1]["message"].startswith("unverified, fenced: ")
     deadline = time.monotonic() + FENCED_S + MOMENT_S
@@ -168,4 +169,4 @@ def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
     job = state_of(fragile, job_id)
     assert (done.returncode, job["state"], job["attempt"]) == (0, "succeeded", 1), told(job)
     assert 2 <= done.stdout.count("started again") <= 3, told(job)
-    assert job["ended_at"] - killed_at < 60, told(job)
+    assert job["started_at"] + job["attempts"][0]["ran_s"] - killed_at < NODE_S, told(job)

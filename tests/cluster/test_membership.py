@@ -8,13 +8,16 @@ import time
 import urllib.request
 
 import pytest
+from local_clouds import api
 
 from conftest import assert_nothing_is_left, make_terminal
 
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\n"
+# In all, with its launch; and by the times that are recorded, from the newcomer's hello until all nodes know it.
 REPLACED_S = 40.0
+KNOWN_S = 30.0
 KEPT = "/efs/.kept"
 
 
@@ -61,6 +64,20 @@ def wait_for_replacement(terminal, name: str, victim: str) -> dict:
     raise AssertionError(f"{name} ({victim}) was not replaced: {members(terminal)}")
 
 
+def hello_of(terminal, instance_id: str) -> float:
+    """When the head heard it, by the boot log that it ships."""
+    logs = api(terminal, "logs")
+    (group,) = logs.describe_log_groups()["logGroups"]
+    deadline = time.monotonic() + REPLACED_S
+    while True:
+        events = logs.filter_log_events(logGroupName=group["logGroupName"])["events"]
+        found = [event["timestamp"] for event in events if f"hello from {instance_id}" in event["message"]]
+        if found:
+            return min(found) / 1000
+        assert time.monotonic() < deadline, "the head's log does not tell of the newcomer"
+        time.sleep(0.2)
+
+
 def test_a_silent_worker_is_replaced_and_its_certificate_refused(terminal):
     copy = f"umask 077; mkdir -p {KEPT}; cp /etc/ssh/phalanx/id_ed25519* {KEPT}/"
     terminal.on("worker3", copy)
@@ -74,9 +91,12 @@ def test_a_silent_worker_is_replaced_and_its_certificate_refused(terminal):
     hostname = f"ip-{node['address'].replace('.', '-')}"
     known = f"grep -q '^{node['address']} deeplearning-worker3 ' /etc/hosts"
     look = f"""for _ in $(seq 50); do {known} && break; sleep 0.2; done
-ssh -o BatchMode=yes deeplearning-worker3 hostname; grep -c . /opt/phalanx/hostfile"""
+ssh -o BatchMode=yes deeplearning-worker3 hostname; cd /opt/phalanx; grep -c . hostfile; stat -c %Y roster.json"""
+    said_hello_s = hello_of(terminal, node["instance_id"])
     for name in members(terminal):
-        assert terminal.on(name, look).split() == [hostname, "3"], name
+        host, slots, written_s = terminal.on(name, look).split()
+        assert (host, slots) == (hostname, "3"), name
+        assert float(written_s) - said_hello_s < KNOWN_S, name
     assert "in" not in terminal.on("head", dead_login, check=False).split()
     terminal.on("head", f"rm -r {KEPT}")
 

@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,3 +213,25 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
         assert [verdict.ok for verdict in opened.exec(["true"])] == [True] * 4
         assert opened.jobs()[0].id == future.id
     assert json.loads(cluster.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
+
+
+def test_a_python_block_makes_a_cluster_runs_several_jobs_at_once_and_takes_it_down(cluster, tmp_path, monkeypatch):
+    import phalanx
+
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(cluster.state))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "phalanx.yaml").write_text("name: block\ncloud: local\nnodes: 1\nkeep: no\n")
+    steps: list[object] = []
+    with phalanx.Cluster.up(tmp_path / "phalanx.yaml", tell=steps.append) as made:
+        options: dict[str, Any] = {"launcher": "exec", "directory": tmp_path / "code"}
+        futures = [made.run(["sh", "-c", f"echo {number}; exit {number}"], **options) for number in range(3)]
+        for_ever = made.run(["sleep", "600"], **options)
+        assert futures[0].result(timeout=120).output(0) == "0\n"
+        with pytest.raises(phalanx.JobFailed, match="exit code 2") as failed:
+            futures[2].result(timeout=120)
+        assert failed.value.result.exit_code == 2
+        assert isinstance(futures[1].exception(timeout=120), phalanx.JobFailed)
+        assert (for_ever.running(), for_ever.cancel(), for_ever.cancelled()) == (True, True, True)
+    assert steps
+    names = [one["cluster"] for one in json.loads(cluster.phalanx("ls", "--json").stdout)]
+    assert names == ["contract"]
