@@ -6,6 +6,18 @@ TYPE_CHECKING = False  # typing's own costs its import, the most expensive one o
 if TYPE_CHECKING:
     from typing import Any
 
+    from phalanx.api import Cluster
+    from phalanx.errors import PhalanxError
+    from phalanx.future import JobFailed, JobFuture, Result
+    from phalanx.gather import Verdict
+    from phalanx.job import Job, JobSpec, JobState, submit
+    from phalanx.node.roster import Node, Roster
+    from phalanx.plan import Plan, make_plan
+    from phalanx.spec import ClusterSpec, load
+    from phalanx.stack import Stack, deploy, destroy, wait_ready
+    from phalanx.template import synthesize
+    from phalanx.transfer import TransferError
+
 __version__ = "0.1.0"
 
 # Public name → module; imported at first use, so that `import phalanx` costs nothing.
@@ -34,7 +46,32 @@ _PUBLIC = {
     "PhalanxError": "phalanx.errors",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+# Written out, and imported above, for who reads this without running it: type checkers and editors.
+__all__ = [
+    "Cluster",
+    "ClusterSpec",
+    "Job",
+    "JobFailed",
+    "JobFuture",
+    "JobSpec",
+    "JobState",
+    "Node",
+    "PhalanxError",
+    "Plan",
+    "Result",
+    "Roster",
+    "Stack",
+    "TransferError",
+    "Verdict",
+    "__version__",
+    "deploy",
+    "destroy",
+    "load",
+    "make_plan",
+    "submit",
+    "synthesize",
+    "wait_ready",
+]
 
 
 def __getattr__(name: str) -> Any:

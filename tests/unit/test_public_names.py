@@ -1,0 +1,29 @@
+"""The names that `import phalanx` promises."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import phalanx
+
+
+@pytest.mark.parametrize("name", phalanx.__all__)
+def test_every_name_is_there_when_it_is_asked_for(name):
+    assert getattr(phalanx, name)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(phalanx.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+    seen = {alias.name: node.module for node in imports for alias in node.names if node.module != "__future__"}
+    assert seen == phalanx._PUBLIC
+    assert set(phalanx.__all__) == {"__version__", *seen}
+
+
+def test_others_are_not_there():
+    assert dir(phalanx) == sorted(phalanx.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        phalanx.nonsense  # noqa: B018
