@@ -118,8 +118,8 @@ def cluster() -> Iterator[Terminal]:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Terminal]:
-    """Four nodes for the tests of engines, which share their environments: each is made once. Two slots on each."""
-    terminal = make_terminal(SPEC.replace("name: contract", "name: engines") + "slots: 2\n")
+    """Four nodes for the tests of engines, which share their environments: each is made once. Eight slots on each."""
+    terminal = make_terminal(SPEC.replace("name: contract", "name: engines") + "slots: 8\n")
     try:
         terminal.phalanx("up")
         yield terminal

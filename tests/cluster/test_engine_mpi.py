@@ -10,9 +10,10 @@ pytestmark = pytest.mark.cluster
 
 FIRST_USE_S = 300
 HELLO = """
+import sys
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
-print("rank", comm.rank, "of", comm.allreduce(1), MPI.Get_library_version().split()[0])
+print("rank", comm.rank, "of", comm.allreduce(1), MPI.Get_library_version().split()[0], sys.executable)
 """
 DIE = """
 import os, signal, sys, time
@@ -57,8 +58,9 @@ def test_what_was_killed_is_named_and_nothing_is_left(programs, recipe, what, to
     assert programs.on("deeplearning-worker3", LEFT).split() == ["none"]
 
 
-def test_typed_on_the_head_mpiexec_knows_the_nodes(programs):
+def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_activated(programs):
     programs.phalanx("put", str(programs.directory / "hello.py"), "hello.py")
-    bin = "/efs/.phalanx/environments/openmpi-*/bin"
-    printed = programs.on("head", f"PATH=$(echo {bin}):$PATH; mpiexec -n 8 -N 2 python /efs/hello.py", timeout_s=120)
-    assert sorted(re.findall(r"rank (\d) of 8 Open", printed)) == [str(n) for n in range(8)]
+    activate = ". /efs/.phalanx/environments/openmpi-*/bin/activate"
+    printed = programs.on("head", f"{activate} && mpiexec -n 32 -N 8 python /efs/hello.py", timeout_s=120)
+    ranks = re.findall(r"rank (\d+) of 32 Open \S+/environments/openmpi-", printed)
+    assert sorted(map(int, ranks)) == list(range(32))

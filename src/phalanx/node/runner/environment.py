@@ -29,6 +29,7 @@ COMPLETE = ".complete"
 RESULT = "environment.json"
 _FORMAT = "1"  # another one makes every environment anew
 _FILES = "requirements"
+_PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
 # Variables that would let the job's own settings into the program that installs.
 _NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 
@@ -81,9 +82,20 @@ def _bring(root: str, wanted: Dict[str, Any]) -> str:
     path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
     if not is_complete(path):
         _make_alone(path, wanted, python)
+    _pass_path_on(path)
     # When it was last of use, for whoever wants to tidy up.
     os.utime(os.path.join(path, COMPLETE))
     return path
+
+
+def _pass_path_on(path: str) -> None:
+    """For who activates it and types `mpiexec`: Open MPI 5 starts ranks with each node's own PATH unless it is told."""
+    activate = os.path.join(path, "bin", "activate")
+    if not os.path.exists(os.path.join(path, "bin", "prterun")):
+        return
+    with open(activate, "r+") as file:
+        if _PATH_GOES_ALONG not in file.read():
+            file.write(f"\n{_PATH_GOES_ALONG}\n")
 
 
 def _interpreter(wanted: Dict[str, Any]) -> Interpreter:
