@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, write_key
 
+from phalanx import bring_up
 from phalanx import cluster as store
 from phalanx.bring_up import BringUp, Note
 from phalanx.cluster import Cluster
@@ -18,6 +19,7 @@ def state(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
     monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(bring_up, "synthesize", lambda plan: "{}")
     return tmp_path / "state"
 
 
@@ -26,9 +28,9 @@ def spec(**values):
 
 
 def up(cloud, **values):
-    bring_up = BringUp(cloud, spec(**values))
-    steps = list(bring_up.steps())
-    return bring_up.result, [step.text for step in steps if isinstance(step, Note)]
+    making = BringUp(cloud, spec(**values))
+    steps = list(making.steps())
+    return making.result, [step.text for step in steps if isinstance(step, Note)]
 
 
 def test_up_leaves_a_record_that_ssh_can_use():

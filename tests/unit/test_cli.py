@@ -11,7 +11,7 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster, write_key
 from prompts import Prompt
 
-from phalanx import cli, clouds
+from phalanx import bring_up, cli, clouds
 from phalanx import cluster as store
 from phalanx.cli import following
 from phalanx.cli.console import duration
@@ -35,6 +35,7 @@ def cloud(monkeypatch, tmp_path):
     monkeypatch.setattr(mend, "require_local_cloud", lambda cluster: None)
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
     monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(bring_up, "synthesize", lambda plan: "{}")
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake
 
