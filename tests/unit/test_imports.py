@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,25 +134,32 @@ NOTES: dict[type[ast.AST], Callable] = {
     ast.List: note_list,
     ast.Dict: note_dict,
 }
-# The stack's Lambda function is a document that the template carries: it runs in AWS and is no module of ours.
-PATHS = [path for path in sorted((SOURCE / "phalanx").rglob("*.py")) if path.parent.name != "lambda_source"]
-MODULES = [read(path) for path in PATHS]
-CORE = [module for module in MODULES if module.part not in ("api", "cli", "plugins", "localcloud")]
+
+
+@functools.cache
+def modules() -> list[Module]:
+    """All of them, but the stack's Lambda function: that is a document which the template carries, and runs in AWS."""
+    paths = sorted((SOURCE / "phalanx").rglob("*.py"))
+    return [read(path) for path in paths if path.parent.name != "lambda_source"]
+
+
+def core() -> list[Module]:
+    return [module for module in modules() if module.part not in ("api", "cli", "plugins", "localcloud")]
 
 
 def test_imports_are_absolute() -> None:
-    assert [m.name for m in MODULES for imported in m.imports if imported.startswith(".")] == []
+    assert [m.name for m in modules() for imported in m.imports if imported.startswith(".")] == []
 
 
 def test_every_module_has_its_place_in_the_order() -> None:
-    outside = [m.name for m in MODULES if m.part not in RANK and m.part not in ("", "localcloud")]
+    outside = [m.name for m in modules() if m.part not in RANK and m.part not in ("", "localcloud")]
     assert outside == [], "give it a place in ORDER"
 
 
 def test_imports_point_one_way() -> None:
     backwards = [
         f"{module.name} imports {imported}"
-        for module in MODULES
+        for module in modules()
         for imported in module.own_imports()
         if module.part in RANK and RANK.get(part_of(imported), -1) > RANK[module.part]
     ]
@@ -159,33 +167,33 @@ def test_imports_point_one_way() -> None:
 
 
 def test_core_imports_no_plugin_no_local_cloud_and_no_cli() -> None:
-    foreign = [(m.name, i) for m in CORE for i in m.own_imports() if part_of(i) in ("plugins", "localcloud", "cli")]
+    foreign = [(m.name, i) for m in core() for i in m.own_imports() if part_of(i) in ("plugins", "localcloud", "cli")]
     assert foreign == []
 
 
 def test_clouds_and_launchers_do_not_import_each_other() -> None:
     for package in PLUGINS:
-        for module in (m for m in MODULES if m.is_in(f"phalanx.{package}")):
+        for module in (m for m in modules() if m.is_in(f"phalanx.{package}")):
             foreign = [i for i in module.own_imports() if part_of(i) in ("plugins", "localcloud", "cli")]
             assert [i for i in foreign if not is_in(i, f"phalanx.{package}")] == [], module.name
 
 
 @pytest.mark.parametrize("package", ["phalanx.clouds", "phalanx.launchers", "phalanx.schedulers"])
 def test_neighbours_in_a_table_of_plugins_do_not_import_each_other(package: str) -> None:
-    registered = {m.name for m in MODULES} & next(m.table for m in MODULES if m.name == package)
+    registered = {m.name for m in modules()} & next(m.table for m in modules() if m.name == package)
     assert len(registered) > 1
-    for module in (m for m in MODULES if m.name in registered):
+    for module in (m for m in modules() if m.name in registered):
         others = registered - {module.name}
         assert [i for i in module.own_imports() for other in others if is_in(i, other)] == [], module.name
 
 
 def test_the_local_cloud_is_sealed() -> None:
-    sealed = [m for m in MODULES if m.part == "localcloud"]
+    sealed = [m for m in modules() if m.part == "localcloud"]
     assert [(m.name, i) for m in sealed for i in m.own_imports() if not is_in(i, "phalanx.localcloud")] == []
 
 
 def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
-    for module in (m for m in MODULES if m.is_in(*STANDARD_LIBRARY_ONLY)):
+    for module in (m for m in modules() if m.is_in(*STANDARD_LIBRARY_ONLY)):
         own = () if module.part == "localcloud" else ("phalanx.node", "phalanx.launchers", "phalanx.schedulers")
         for imported in module.imports:
             allowed = imported.split(".")[0] in sys.stdlib_module_names or any(is_in(imported, p) for p in own)
@@ -193,27 +201,27 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
 
 
 def test_boto3_is_imported_in_clouds_and_in_the_local_cloud_only() -> None:
-    others = [m for m in MODULES if m.part != "localcloud" and not m.is_in("phalanx.clouds")]
+    others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.clouds")]
     assert [(m.name, i) for m in others for i in m.imports if i.split(".")[0] in ("boto3", "botocore")] == []
 
 
 def test_only_cli_node_and_the_local_clouds_own_door_print() -> None:
-    assert [m.name for m in MODULES if {"print", "exit", "input"} & m.calls and not m.is_in(*MAY_PRINT)] == []
+    assert [m.name for m in modules() if {"print", "exit", "input"} & m.calls and not m.is_in(*MAY_PRINT)] == []
 
 
 def test_ssh_is_started_from_remote_and_from_nodes_only() -> None:
-    ssh = [m for m in MODULES if {"ssh", "/usr/bin/ssh"} & m.programs]
+    ssh = [m for m in modules() if {"ssh", "/usr/bin/ssh"} & m.programs]
     assert [m.name for m in ssh if not m.is_in("phalanx.remote", "phalanx.node")] == []
 
 
 def test_namespaces_are_made_in_the_local_cloud_only() -> None:
-    others = [m for m in MODULES if m.part != "localcloud"]
+    others = [m for m in modules() if m.part != "localcloud"]
     assert [(m.name, call) for m in others for call in m.calls if any(word in call for word in NAMESPACE_CALLS)] == []
 
 
 def test_modules_say_what_they_are_for() -> None:
-    assert [m.name for m in MODULES if m.text.strip() and not m.docstring] == []
+    assert [m.name for m in modules() if m.text.strip() and not m.docstring] == []
 
 
 def test_modules_are_split_before_they_near_400_lines() -> None:
-    assert {m.name: lines for m in MODULES if (lines := m.text.count("\n")) >= 400} == {}
+    assert {m.name: lines for m in modules() if (lines := m.text.count("\n")) >= 400} == {}
