@@ -1,0 +1,30 @@
+"""A plug-in of pytest: unit tests start no process and open no port. Who does is sent to tests/parts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+
+import pytest
+
+REFUSED = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind"})
+_running: list[str] = []
+
+
+def _refuse(event: str, _arguments: tuple[object, ...]) -> None:
+    if _running and event in REFUSED:
+        raise AssertionError(f"{_running[-1]} is a unit test, and asks for {event}: its place is tests/parts")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if item.path.parent.name != "unit":
+        return (yield)
+    _running.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _running.pop()
+
+
+sys.addaudithook(_refuse)
