@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
 from benchmarks.measure import ROOT
 from benchmarks.soak_cluster import BYSTANDER, BYSTANDER_JOB, NODES, SoakCluster
-from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, Trial, possible_nodes
+from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, ON_TWO_NODES, RECIPES, Trial, possible_nodes
 
 # What a node that hears nothing of the runner may keep, and what a machine with much to do adds to that.
 _GONE_WITHIN_S = 45.0
 _SETTLES_WITHIN_S = 90.0
+_ENVIRONMENT_WITHIN_S = 900.0
 
 
 @dataclass
@@ -80,7 +81,7 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
 
 
 def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> subprocess.Popen[str] | None:
-    words = ("run", "--launcher", trial.launcher, "-N", "1", "--directory", str(cluster.code))
+    words = ("run", *options(trial.launcher), "-N", "1", "--directory", str(cluster.code))
     command = ("--", "python", "rank.py", token)
     if trial.fault not in ("cli", "ctrl-c"):
         done = cluster.phalanx(*words, "--detach", *command)
@@ -95,6 +96,12 @@ def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> s
         time.sleep(0.1)
     result.job_id = newest
     return typed
+
+
+def options(launcher: str) -> tuple[str, ...]:
+    """Of `phalanx run`, for a job of this launcher."""
+    nodes = ("-n", "2") if launcher in ON_TWO_NODES else ()
+    return ("--launcher", launcher, *nodes, *(("--recipe", launcher) if launcher in RECIPES else ()))
 
 
 def _interrupt(typed: subprocess.Popen[str] | None, trial: Trial, result: Result) -> None:
@@ -152,11 +159,12 @@ def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
     with bench_cluster() as bench:
         cluster = SoakCluster(bench)
         bench.up()
+        make_environments(cluster, {trial.launcher for trial in trials}.intersection(RECIPES))
         bystander = cluster.post_bystanders()
         for trial in trials:
             results.append(run_trial(cluster, trial, bystander))
             breaks = FAULTS[trial.fault].breaks_node
-            if breaks and not cluster.heal():
+            if breaks and not cluster.heal(trial.node):
                 results[-1].problems.append("not every node came back within 120 s")
             _show(results[-1])
             if record:
@@ -167,6 +175,15 @@ def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
                 bystander = cluster.post_bystanders()
         bench.down()
     return results
+
+
+def make_environments(cluster: SoakCluster, launchers: Collection[str]) -> None:
+    """Before the first trial: that takes minutes."""
+    for launcher in launchers:
+        words = ("run", *options(launcher), "-N", "1", "--directory", str(cluster.code), "--", "true")
+        done = cluster.phalanx(*words, timeout_s=_ENVIRONMENT_WITHIN_S)
+        if done.returncode:
+            raise SystemExit(f"there is no environment for {launcher}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _show(result: Result) -> None:

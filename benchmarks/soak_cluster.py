@@ -140,16 +140,24 @@ class SoakCluster:
         jobs = json.loads(self.phalanx("jobs", "--json").stdout or "[]")
         return jobs[0]["id"] if jobs else ""
 
-    def heal(self, timeout_s: float = 120) -> bool:
-        """Wait until every node lets the user in, and every node knows every other's name."""
+    def heal(self, broken: str, timeout_s: float = 120) -> bool:
+        """Wait until another machine has the broken node's name, every node lets the user in and knows the others."""
         deadline = time.monotonic() + timeout_s
         names = " ".join(NODES)
         meet = f"for name in {names}; do ssh -o BatchMode=yes $name true || exit 1; done; echo met"
+        gone = self.nodes()[broken]["instance_id"]
         while time.monotonic() < deadline:
-            if self.phalanx("exec", "--", meet).stdout.count("met\n") == len(NODES):
+            # Who logs in to a dead node waits 20 s for it.
+            if self._is_whole_without(gone) and self.phalanx("exec", "--", meet).stdout.count("met\n") == len(NODES):
                 return True
             time.sleep(0.5)
         return False
+
+    def _is_whole_without(self, instance_id: str) -> bool:
+        done = self.phalanx("nodes", "--json")
+        nodes = json.loads(done.stdout) if done.returncode == 0 else []
+        there = [one["instance_id"] for one in nodes if one["state"] == "ready"]
+        return len(there) == len(NODES) and instance_id not in there
 
     def post_bystanders(self) -> str:
         """A process of the user's own on every node, and another job; returns that job's id."""

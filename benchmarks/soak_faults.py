@@ -8,9 +8,14 @@ from dataclasses import dataclass
 
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster
 
-# Of those that need nothing beyond what the project's own tests need.
-LAUNCHERS = {"mpi": 4, "torchrun": 2, "exec": 3, "dmlc": 3, "tensorflow": 2, "jax": 2}
-_MEETING = {"mpi": "mpiexec", "torchrun": "torchrun"}
+# How often each is drawn; the last two take a recipe's environment, and long to start.
+LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
+RECIPES = ("deepspeed", "ray")
+# Two of the four nodes, for engines that take seconds of each core before they begin; all are swept.
+ON_TWO_NODES = ("torchrun", "deepspeed", "ray")
+_WITH_KEEPERS = ("mpi", "torchrun", "deepspeed")
+# What of an engine runs on each node.
+_DAEMONS = {"mpi": "orted", "torchrun": "torchrun", "deepspeed": "deepspeed", "ray": "ray"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def _daemon(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
     def chosen(one: Seen) -> bool:
         return one.job == job_id and word in one.words[:3]
 
-    word = "orted" if trial.launcher == "mpi" else "torchrun"
+    word = _DAEMONS[trial.launcher]
     return cluster.kill(trial.node, chosen)
 
 
@@ -98,14 +103,13 @@ def _partition(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None
 FAILED, STOPPED, LOST = ("failed",), ("stopped",), ("lost",)
 GONE = ("was lost", "can't be reached")
 _KILLED = ("was ended by SIGKILL",)
-_ENGINES = tuple(_MEETING)
 FAULTS = {
     "rank": Fault(_rank, FAILED, _KILLED, 5),
     "starter": Fault(_starter, FAILED, GONE, 5),
     "connection": Fault(_connection, FAILED, GONE, 5),
     # Killed before it has begun its rank, it is a failed child of the engine's and nothing more.
-    "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@"), 5, _ENGINES),
-    "daemon": Fault(_daemon, FAILED, _KILLED, 5, _ENGINES),
+    "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@", "deepspeed@"), 5, _WITH_KEEPERS),
+    "daemon": Fault(_daemon, FAILED, _KILLED, 5, tuple(_DAEMONS)),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
     "stop": Fault(_stop, STOPPED, ("on request",), 10, names_node=False),
@@ -122,5 +126,8 @@ NEVER_ON_THE_HEAD = ("connection",)
 
 def possible_nodes(fault: str, launcher: str) -> tuple[str, ...]:
     """Where this can be done to a job of this launcher."""
+    if (fault, launcher) == ("rank", "ray"):
+        return NODES[:1]  # the driver's place
+    nodes = NODES[:2] if launcher in ON_TWO_NODES else NODES
     not_there = fault in NEVER_ON_THE_HEAD or (fault == "daemon" and launcher == "mpi")
-    return NODES[1:] if FAULTS[fault].breaks_node or not_there else NODES
+    return nodes[1:] if FAULTS[fault].breaks_node or not_there else nodes
