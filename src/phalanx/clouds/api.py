@@ -177,12 +177,6 @@ class ApiCloud(ABC):
         return "\n".join(event["message"].rstrip("\n") for event in answer["events"])
 
 
-def refused_as_taken(error: CloudError) -> bool:
-    """Whether CreateStack was refused because the name is in use."""
-    cause = error.__cause__
-    return isinstance(cause, ClientError) and "AlreadyExists" in str(cause) + message(cause)
-
-
 def _state(entry: Mapping[str, Any]) -> StackState:
     return StackState(
         name=entry["StackName"],
