@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from phalanx.data import table
@@ -100,19 +101,12 @@ def _about_money(spec: ClusterSpec) -> Iterator[str]:
 
 
 def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
-    family = "".join(iter(_letters(spec.type)))
+    family = "".join(takewhile(str.isalpha, spec.type))
     for quota in table("quotas")["on_demand"]:
         if family in quota["families"]:
             yield f"{spec.nodes * facts.vcpus} vCPUs count against your quota “{quota['name']}” ({quota['code']})"
     if len(facts.zones) == 1:
         yield f"only {facts.zones[0]} offers {spec.type}: no other zone to go to when it is full"
-
-
-def _letters(instance_type: str) -> Iterator[str]:
-    for character in instance_type:
-        if not character.isalpha():
-            return
-        yield character
 
 
 def _plural(number: int, noun: str) -> str:

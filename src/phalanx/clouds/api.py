@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserError
 
 from phalanx.cloud import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds import heads, remains
-from phalanx.clouds.refusals import is_gone, message, translate
+from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
 
 if TYPE_CHECKING:
