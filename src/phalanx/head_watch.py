@@ -46,11 +46,14 @@ class HeadWatch:
             self._heard_at = time.monotonic()
             return ""
         head = heads.launched[-1]
-        if self._progress.get("head") != head:
-            never = f"the head {head} runs, but its agent has said nothing for {silent_s:.0f} s: does the image run "
-            return f"{never}user data, with Python 3.9 or newer?" if silent_s > node_timeout_s else ""
-        most_s = max(_SILENCE_LEAST_S, min(_SILENCE_MOST_S, node_timeout_s))
-        return f"the agent of the head {head} was ended{self._at()}: silent for {silent_s:.0f} s" * (silent_s > most_s)
+        spoke = self._progress.get("head") == head
+        patience_s = max(_SILENCE_LEAST_S, min(_SILENCE_MOST_S, node_timeout_s)) if spoke else node_timeout_s
+        if silent_s <= patience_s:
+            return ""
+        if spoke:
+            return f"the agent of the head {head} was ended{self._at()}: silent for {silent_s:.0f} s"
+        told = f"the head {head} runs, but its agent has said nothing for {silent_s:.0f} s"
+        return f"{told}: does the image run user data, with Python 3.9 or newer?"
 
     def _at(self) -> str:
         step = self._progress.get("step", "")

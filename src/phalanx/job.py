@@ -167,7 +167,7 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     """
     jobs = list_jobs(cluster)
     if not jobs:
-        raise JobError(f"cluster {cluster.name} has no jobs", "phalanx run -- COMMAND starts one.")
+        raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.")
     if reference is None:
         return Job(cluster, jobs[0].id)
     if not reference:

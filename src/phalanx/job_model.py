@@ -69,7 +69,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         if not self.command:
-            raise JobError("there is no command to run", "phalanx run -- python train.py")
+            raise JobError("there is no command to run", "Say which: `phalanx run -- python train.py`.")
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
                 raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")

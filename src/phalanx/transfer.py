@@ -90,7 +90,7 @@ def source_path(cluster: ClusterAccess, path: str, job: Job | None) -> str:
     if path.startswith("/"):
         return _inside(path, cluster.shared, "the shared directory")
     if job is None:
-        raise TransferError(f"'{path}' is relative: of which job?", "phalanx jobs lists them.")
+        raise TransferError(f"'{path}' is relative: of which job?", "`phalanx jobs` lists them.")
     return _inside(f"{job.directory}/{WORK}/{path}", job.directory, f"the directory of job {job.id}")
 
 
