@@ -1,4 +1,4 @@
-"""What goes over to the head with a job: the runner as one zipapp, and the user's code, as one tar stream."""
+"""What goes over to the head: the runner, as one zipapp, and a job's code, as one tar stream."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import hashlib
 import importlib.util
 import io
 import os
-import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from phalanx import cache
-from phalanx.code_tree import CodeTree, Entry, unreadable
-from phalanx.node.runner.names import RUNNER
+from phalanx.job_model import SendProgress
+
+if TYPE_CHECKING:
+    import tarfile
+
+    from phalanx.code_tree import CodeTree, Entry
 
 _PACKAGE = Path(__file__).parent
 _MAIN = b"""from phalanx import launchers, schedulers
@@ -28,16 +30,6 @@ _COPY_BYTES = 1 << 20
 _RUNNERS_KEPT = 4
 
 
-@dataclass(frozen=True)
-class SendProgress:
-    """How much of the code has gone over; `warning` is set once, when there is something to say about it."""
-
-    files: int
-    bytes: int
-    total_bytes: int
-    warning: str = ""
-
-
 def tar(
     documents: Mapping[str, bytes], tree: CodeTree | None, work: str, progress: Callable[[SendProgress], None]
 ) -> bytes:
@@ -45,6 +37,9 @@ def tar(
 
     The last document's presence says that all has come: tar takes what was cut off between two members for whole.
     """
+    # Here, because a job's runner is begun before its code is looked at.
+    import tarfile
+
     out = io.BytesIO()
     # GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
     with tarfile.open(
@@ -67,22 +62,23 @@ def tar(
     return out.getvalue()
 
 
-def runner_files() -> dict[str, bytes]:
-    """The runner's part of a job's directory, by file name; three programs are files of their own.
+def programs() -> dict[str, bytes]:
+    """Programs of a job's directory that are files of their own, by name, beside the runner's zipapp.
 
     Two start faster so, and the third is run by the user's own Python.
     """
-    alone = {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in _ALONE}
-    return {RUNNER: runner_zip(), **alone}
+    return {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in _ALONE}
+
+
+def runner_version() -> str:
+    """A name for what `runner_zip` holds."""
+    return _version(_sources())
 
 
 def runner_zip() -> bytes:
     """The zipapp that runs jobs, for any Python from 3.9 on; kept by its sources' hash, as compiling takes 50 ms."""
-    sources = {name: (_PACKAGE / name).read_bytes() for name in _modules()}
-    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
-    for name, source in sources.items():
-        digest.update(f"{name}\0{len(source)}\0".encode() + source)
-    kept = cache.cache_directory() / f"runner-{digest.hexdigest()[:24]}.pyz"
+    sources = _sources()
+    kept = cache.cache_directory() / f"runner-{_version(sources)}.pyz"
     try:
         return kept.read_bytes()
     except OSError:
@@ -92,8 +88,21 @@ def runner_zip() -> bytes:
         return content
 
 
+def _sources() -> dict[str, bytes]:
+    return {name: (_PACKAGE / name).read_bytes() for name in _modules()}
+
+
+def _version(sources: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    for name, source in sources.items():
+        digest.update(f"{name}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()[:24]
+
+
 def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
     """Add it, unless it has vanished since it was looked at."""
+    from phalanx.code_tree import unreadable
+
     try:
         info = archive.gettarinfo(entry.path, name)
         file = Path(entry.path).open("rb") if info.isreg() else None  # noqa: SIM115 - closed below
@@ -124,14 +133,18 @@ class _Padded(io.RawIOBase):
 
 
 def _add_document(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
+    from tarfile import TarInfo
+
+    info = TarInfo(name)
     info.size, info.mode = len(content), 0o600
     archive.addfile(info, io.BytesIO(content))
 
 
 def _add_directory(archive: tarfile.TarFile, name: str) -> None:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode = tarfile.DIRTYPE, 0o700
+    from tarfile import DIRTYPE, TarInfo
+
+    info = TarInfo(name)
+    info.type, info.mode = DIRTYPE, 0o700
     archive.addfile(info)
 
 

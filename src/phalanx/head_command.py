@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -49,6 +50,16 @@ class HeadCommand:
         except BaseException:
             self.close()
             raise
+
+    def greeting(self, key: str) -> Any:
+        """`answer` to nothing that was sent. Raises JobError with its last words when it ends without one."""
+        try:
+            return self.answer(key)
+        except OSError as error:
+            self.end()
+            refusal = self.refusal("the head did not take the job", str(error))
+            self.close()
+            raise refusal from error
 
     def answer(self, key: str) -> Any:
         """`key` of the next line of JSON; empty lines are signs of life. Raises OSError when none comes."""
@@ -104,8 +115,9 @@ class HeadCommand:
         """End it; the job is not touched."""
         self._process.kill()
         self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
         self._errors.close()
 
     def _ready(self, timeout_s: float) -> bool:

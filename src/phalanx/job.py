@@ -8,22 +8,18 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from phalanx import bundle, cache, code_tree
-from phalanx.bundle import SendProgress
-from phalanx.code_tree import CodeTree
 from phalanx.errors import ClusterError, JobError
 from phalanx.head_command import HeadCommand, last_words
-from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict
+from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict, SendProgress
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.runner.names import MANIFEST, RUNNER, WORK
+from phalanx.node.runner.names import RUNNER
 from phalanx.remote import Remote
 
 if TYPE_CHECKING:
     from phalanx.node.process import Launcher, Process
     from phalanx.node.roster import Roster
-    from phalanx.upload import Upload
 
 __all__ = [
     "ClusterAccess",
@@ -41,15 +37,12 @@ __all__ = [
 ]
 
 JOBS = ".phalanx/jobs"
-_RECORD = "job.json"
 _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 60.0
 _STOP_WITHIN_S = 30.0
 _ASK_AGAIN_S = 0.5
 # Exit status of the head's shell when the job's directory is not there (sysexits' EX_NOINPUT; ssh itself has 255).
 _DIRECTORY_GONE = 66
-# Below this, one tar takes less time than to ask what the head has.
-SMALL_BYTES = 1 << 20
 
 
 class ClusterAccess(Protocol):
@@ -73,29 +66,18 @@ def submit(
 
     The first `follow` goes on over the same connection, unless `detach`.
     """
-    tell = progress or (lambda _: None)
-    tree = code_tree.scan(spec.directory)
-    _warn(tree, spec, tell)
     job = Job(cluster, _new_id())
-    private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
-    upload = _upload(tree)
-    manifest = {MANIFEST: upload.manifest} if upload else {}
-    # The record is the last: the head takes no job without it, so none whose tar broke off.
-    documents = {**bundle.runner_files(), **manifest, _RECORD: json.dumps(_job_record(job.id, spec)).encode()}
-    archive = bundle.tar(documents, None if upload else tree, WORK, tell)
-    command = _submit_command(job.directory, len(archive), len(private), detach, in_parts=bool(upload))
-    connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
-
-    def write(out: IO[bytes]) -> None:
-        out.writelines((archive, private))
-        if upload:
-            out.flush()
-            upload.send(out, connection.answer("send"), tell)
-            out.flush()
-            connection.answer("made")
-
+    connection = _begin(job, cluster, detach)
     try:
-        connection.send(write)
+        from phalanx.submission import Submission
+
+        submission = Submission(job.id, spec, progress or (lambda _: None))
+        connection = _with_runner(connection, job, cluster, detach)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        connection.send(lambda out: submission.write(out, connection))
         job._accept(connection, detach)
     except KeyboardInterrupt:
         job._abandon(connection)
@@ -103,23 +85,25 @@ def submit(
     return job
 
 
-def _warn(tree: CodeTree, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
-    kept = tree.left_out_of(spec.command)
-    if kept:
-        text = (
-            f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
-        )
-        tell(SendProgress(0, 0, tree.bytes, text))
+def _begin(job: Job, cluster: ClusterAccess, detach: bool) -> HeadCommand:
+    """Python starts on the head while this machine looks at the code."""
+    from phalanx import toolbox  # here, and the like below, because only who submits needs them
+
+    command = _submit_command(toolbox.path(cluster.shared), job.directory, detach)
+    return HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
 
 
-def _upload(tree: CodeTree) -> Upload | None:
-    """What a large tree goes over by; None for a small one, which goes whole."""
-    if tree.bytes < SMALL_BYTES:
-        return None
-    # Here, because most trees are small.
-    from phalanx.upload import Upload
+def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, detach: bool) -> HeadCommand:
+    """This connection, or another one after the runner was sent to a head that did not have it. Raises JobError."""
+    if connection.greeting("here"):
+        return connection
+    connection.close()
+    from phalanx import toolbox
 
-    return Upload(tree, cache.cache_directory())
+    toolbox.put(cluster.remote(), cluster.shared)
+    connection = _begin(job, cluster, detach)
+    connection.greeting("here")
+    return connection
 
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
@@ -343,39 +327,8 @@ def _new_id() -> str:
     return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + os.urandom(2).hex()
 
 
-def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
-    return {
-        "id": job_id,
-        "name": spec.name or "",
-        "launcher": spec.launcher,
-        "command": list(spec.command),
-        "processes": spec.processes,
-        "per_node": spec.per_node,
-        "restarts": spec.restarts,
-        "nodes_min": spec.nodes_min,
-        "nodes_max": spec.nodes_max,
-        "env": dict(spec.env),
-        "options": dict(spec.options),
-        "role_env": {role: dict(env) for role, env in spec.role_env.items()},
-        "hosts": list(spec.hosts),
-        "sync_dir": spec.sync_dir,
-        "environment": spec.environment.to_record() if spec.environment else None,
-        "via": {"scheduler": spec.via, "options": list(spec.via_options)} if spec.via else None,
-        "submitted_at": time.time(),
-    }
-
-
-def _submit_command(directory: str, tar_bytes: int, secret_bytes: int, detach: bool, in_parts: bool) -> str:
-    """Its stdin is so many bytes of tar, then the job's secrets (so many bytes of JSON), which only Python reads.
-
-    `in_parts`: then it asks for what it needs of the code.
-    """
-    place = shlex.quote(directory)
-    flags = (
-        ["--detach"] * detach + ["--in-parts"] * in_parts + (["--secrets", str(secret_bytes)] if secret_bytes else [])
-    )
-    runner = shlex.join(["python3", "-IS", f"{directory}/{RUNNER}", "submit", directory, *flags])
-    unpack = f"head -c {tar_bytes} | tar -x -f - --no-same-owner -C {place}"
-    # Tar takes an end between two members for the archive's own: the record, its last member, says that all has come.
-    whole = f"{unpack} && [ -e {place}/{_RECORD} ]"
-    return f"umask 077; mkdir -p {place} && {whole} || {{ rm -rf {place}; exit 1; }}; exec {runner}"
+def _submit_command(runner: str, directory: str, detach: bool) -> str:
+    """It says whether the runner is here; the runner's stdin is what a _Submission writes."""
+    words = ["python3", "-IS", runner, "submit", directory, *(["--detach"] if detach else [])]
+    gone = """{ echo '{"here": false}'; exit 0; }"""
+    return f"""[ -e {shlex.quote(runner)} ] || {gone}; echo '{{"here": true}}'; exec {shlex.join(words)}"""

@@ -34,6 +34,16 @@ class JobState(str, Enum):
 
 
 @dataclass(frozen=True)
+class SendProgress:
+    """How much of the code has gone over; `warning` is set once, when there is something to say about it."""
+
+    files: int
+    bytes: int
+    total_bytes: int
+    warning: str = ""
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
 

@@ -1,27 +1,36 @@
-"""Programs of ours on the head beside any job: the runner's zipapp, put on the shared directory once per version."""
+"""The runner's zipapp on the head, beside any job: put on the shared directory once per version."""
 
 from __future__ import annotations
 
-import hashlib
 import shlex
-from typing import TYPE_CHECKING
 
-from phalanx.bundle import runner_zip
-
-if TYPE_CHECKING:
-    from phalanx.job import ClusterAccess
+from phalanx import bundle
+from phalanx.errors import JobError
+from phalanx.node.runner.names import RUNNER
+from phalanx.remote import Remote
 
 TOOLS = ".phalanx/tools"
 
 
-def command(cluster: ClusterAccess, verb: str, *words: str) -> str:
+def path(shared: str) -> str:
+    """Where it is, if it is there: this version's alone, so that nobody ever changes it."""
+    return f"{shared}/{TOOLS}/{bundle.runner_version()}/{RUNNER}"
+
+
+def put(remote: Remote, shared: str) -> None:
+    """Send it. Raises JobError where it can't be written."""
+    place = shlex.quote(path(shared))
+    beside = f"{place}.$$"
+    command = f"umask 077; mkdir -p $(dirname {place}) && cat > {beside} && mv {beside} {place}"
+    done = remote.run(command, input=bundle.runner_zip(), timeout_s=120.0, check=False)
+    if done.status != 0:
+        said = done.stderr.decode(errors="replace").strip()
+        raise JobError(f"phalanx's runner did not go over to {path(shared)}: {said}")
+
+
+def command(remote: Remote, shared: str, verb: str, *words: str) -> str:
     """A shell command for the head that runs a verb of the zipapp, which is sent first where it is not there yet."""
-    content = runner_zip()
-    path = f"{cluster.shared}/{TOOLS}/phalanx-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
-    remote = cluster.remote()
-    place = shlex.quote(path)
-    if remote.run(f"test -e {place}", timeout_s=30.0, check=False).status != 0:
-        beside = f"{place}.$$"
-        put = f"umask 077; mkdir -p $(dirname {place}) && cat > {beside} && mv {beside} {place}"
-        remote.run(put, input=content, timeout_s=120.0)
-    return "exec " + shlex.join(["python3", "-IS", path, verb, *words])
+    place = path(shared)
+    if remote.run(f"test -e {shlex.quote(place)}", timeout_s=30.0, check=False).status != 0:
+        put(remote, shared)
+    return "exec " + shlex.join(["python3", "-IS", place, verb, *words])

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from phalanx.bundle import SendProgress
 from phalanx.code_tree import CodeTree, Entry, largest, size_text, unreadable
 from phalanx.fingerprints import Fingerprints
+from phalanx.job_model import SendProgress
 
 WARN_BYTES = 200 << 20
 _READ_BYTES = 1 << 20

@@ -54,8 +54,8 @@ def test_ctrl_c_while_the_code_goes_over_leaves_no_job(cluster, code, monkeypatc
 
     def interrupted(self, write):
         def half(out):
-            write(io.BytesIO())
-            out.write(b"half of the first header")
+            write(whole := io.BytesIO())
+            out.write(whole.getvalue()[:700])
             raise KeyboardInterrupt
 
         send(self, half)
@@ -63,7 +63,7 @@ def test_ctrl_c_while_the_code_goes_over_leaves_no_job(cluster, code, monkeypatc
     monkeypatch.setattr(HeadCommand, "send", interrupted)
     with pytest.raises(KeyboardInterrupt):
         submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
-    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+    assert list((cluster.root / "shared").glob(f"{JOBS}/*")) == []
 
 
 def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(cluster, code, monkeypatch):
@@ -91,20 +91,28 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
     class CutError(Exception):
         """Nothing goes over here."""
 
-    def keep(_self, write):
+    def keep(self, write):
         write(out := io.BytesIO())
         sent.append(out.getvalue())
+        self.close()
         raise CutError
 
     commands: list[str] = []
+    begin = HeadCommand.__init__
+
+    def begin_and_tell(self, remote, command, stdin):
+        commands.append(command)
+        begin(self, remote, command, stdin)
+
     monkeypatch.setattr(HeadCommand, "send", keep)
-    monkeypatch.setattr(HeadCommand, "__init__", lambda _self, _remote, command, stdin: commands.append(command))
+    monkeypatch.setattr(HeadCommand, "__init__", begin_and_tell)
     with pytest.raises(CutError):
         submit(cluster, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
-    with tarfile.open(fileobj=io.BytesIO(sent[0])) as archive:
+    first = sent[0].index(b"\n") + 1
+    with tarfile.open(fileobj=io.BytesIO(sent[0][first:])) as archive:
         *begins, last = archive.getmembers()
     assert last.name == "job.json"
-    for end in (*(member.offset for member in (*begins, last)), len(sent[0]) - 3):
-        done = subprocess.run(["sh", "-c", commands[0]], input=sent[0][:end], env=cluster.env, capture_output=True)
+    for end in (0, 3, *(first + member.offset for member in (*begins, last)), len(sent[0]) - 3):
+        done = subprocess.run(["sh", "-c", commands[-1]], input=sent[0][:end], env=cluster.env, capture_output=True)
         assert done.returncode == 1
-        assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+        assert list((cluster.root / "shared").glob(f"{JOBS}/*")) == []

@@ -18,10 +18,7 @@ def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]
     if verb == "submit":
         from phalanx.node.runner.submit import Plugins, submit
 
-        # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
-        secret_bytes = int(words[words.index("--secrets") + 1]) if "--secrets" in words else 0
-        plugins, stdin = Plugins(load, scheduler), sys.stdin.buffer
-        sys.exit(submit(words[0], plugins, stdin, "--detach" in words, secret_bytes, "--in-parts" in words))
+        sys.exit(submit(words[0], Plugins(load, scheduler), sys.argv[0], "--detach" in words))
     if verb == "resume":
         from phalanx.node.runner.submit import Plugins, resume
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 RUNNER = "runner.pyz"
 WORK = "work"
+# What the job is, as JSON.
+RECORD = "job.json"
 # What work/ is to be made of, where it does not come whole.
 MANIFEST = "code.json"
 

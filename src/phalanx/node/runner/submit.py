@@ -1,4 +1,4 @@
-"""Takes a job that the CLI has just unpacked: a daemon becomes its runner, and this process follows it."""
+"""Takes a job that the CLI sends: a daemon becomes its runner, and this process follows it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from phalanx.node.runner.campaign import Campaign, describe
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
 from phalanx.node.runner.membership import read_roster
-from phalanx.node.runner.names import REFUSED_STATUS, REFUSED_WORDS, RUNNER
+from phalanx.node.runner.names import RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
 from phalanx.node.runner.stage import Stage
-from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path
+from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path, spawn
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, Dict, NoReturn
 
     from phalanx.node.roster import Roster
     from phalanx.node.runner.scheduling import Scheduler
+
+
+# Tar takes an end between two members for the archive's own: the record, its last member, says that all has come.
+_UNPACK = 'mkdir -p "$1" && head -c "$2" | tar -x -f - --no-same-owner -C "$1" && [ -e "$1/$3" ]'
 
 
 class Plugins(NamedTuple):
@@ -34,26 +38,52 @@ class Plugins(NamedTuple):
     scheduler: Callable[[str], Scheduler]
 
 
-def submit(directory: str, plugins: Plugins, stdin: BinaryIO, detach: bool, secret_bytes: int, in_parts: bool) -> int:
-    """Start the job in this directory; unless `detach`, follow it to its end. Returns an exit status.
+def submit(directory: str, plugins: Plugins, runner: str, detach: bool) -> int:
+    """Make this directory the job's that comes on stdin, and start it. Returns an exit status.
 
-    `stdin` begins with so many bytes of JSON: variables for its processes that are written nowhere. Then, `in_parts`,
-    come those contents of the code that are asked for.
+    Unless `detach`, it follows the job to its end. `runner` is the zipapp that this is.
     """
     os.umask(0o077)
-    job = _read_job(directory)
     try:
-        secrets = _read_secrets(stdin, secret_bytes)
+        sizes = _read_sizes()
+        _make(directory, sizes["tar"], runner)
+        job = _read_job(directory)
+        # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
+        secrets = _read_secrets(sys.stdin.buffer, sizes["secrets"])
         roster = _roster()
         planned(plugins.launcher(job["launcher"]), describe({**job, "secrets": secrets}, directory), roster)
-        if in_parts:
-            _unpack(directory, stdin)
+        if sizes["in_parts"]:
+            _unpack(directory, sys.stdin.buffer)
         states.keep_room(directory)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(directory, error)
     state = states.initial(job, has_secrets=bool(secrets))
     _start_runner(directory, {**job, "secrets": secrets}, plugins, state, roster)
     return 0 if detach else follow(directory, "0")
+
+
+def _read_sizes() -> Dict[str, int]:
+    """The first line. By single bytes: what follows is for another process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise EOFError("the submission's end did not come")
+        line += byte
+    return json.loads(line)
+
+
+def _make(directory: str, tar_bytes: int, runner: str) -> None:
+    """What the tar holds, and the runner that made it. Raises EOFError, OSError."""
+    unpacker = spawn(("sh", "-c", _UNPACK, "sh", directory, str(tar_bytes), RECORD), os.environ, (0, 2, 2))
+    if os.waitpid(unpacker, 0)[1] != 0:
+        raise EOFError("the code could not be unpacked, or its end did not come")
+    own = os.path.join(directory, RUNNER)
+    try:
+        os.link(runner, own)
+    except OSError:  # a file system has but so many names for a file, or one name
+        with open(runner, "rb") as source, open(own, "wb") as copy:
+            copy.write(source.read())
 
 
 def _read_secrets(stdin: BinaryIO, count: int) -> Dict[str, str]:
@@ -104,7 +134,7 @@ def resume(directory: str, plugins: Plugins) -> int:
 
 
 def _read_job(directory: str) -> Dict[str, Any]:
-    with open(os.path.join(directory, "job.json")) as file:
+    with open(os.path.join(directory, RECORD)) as file:
         return json.load(file)
 
 
