@@ -113,14 +113,14 @@ class Fleet:
 
     def exited(self, instance_id: str) -> None:
         """The node ended by itself: the instance stops or terminates, as it was told to (AWS's default is stop)."""
-        instance = self._live.get(instance_id)
-        if instance is None or instance.state not in LIVE:
-            return
         words = "Client.InstanceInitiatedShutdown: Instance initiated shutdown"
-        if instance.instance_initiated_shutdown_behavior == "terminate":
-            self.end(instance, "Client.InstanceInitiatedShutdown", words)
-            return
         with self._lock:
+            instance = self._live.get(instance_id)
+            if instance is None or instance.state not in LIVE:
+                return
+            if instance.instance_initiated_shutdown_behavior == "terminate":
+                self.end(instance, "Client.InstanceInitiatedShutdown", words)
+                return
             _set_state(instance, "stopped")
             instance.state_reason = StateReason(words, "Client.InstanceInitiatedShutdown")
         self.context.spawn(self.context.runner.kill, instance_id)
