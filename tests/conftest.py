@@ -20,7 +20,32 @@ pytest_plugins = ["untouched"]
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"
+# Environments that recipes make, kept between runs of the tests as .venv itself is: making them all takes minutes.
+MADE = Path(sys.prefix) / "recipes"
+# The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
+ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (`make test`), those that share a cluster stay together, and what takes longest comes first."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_place)
+
+
+def _group(item: pytest.Item) -> str:
+    # In other directories a fixture of that name is a fake of one module's own.
+    fixtures = getattr(item, "fixturenames", ()) if item.path.parent.name == "cluster" else ()
+    return min({"engines", "cluster"} & set(fixtures), default=item.path.stem)
+
+
+def _place(item: pytest.Item) -> int:
+    order = ("engines", "cluster", "tests/cluster", "tests/parts", "tests/unit")
+    directory = f"tests/{item.path.parent.name}"
+    return min(order.index(name) for name in (_group(item), directory) if name in order)
 
 
 @dataclass(frozen=True)
@@ -101,6 +126,30 @@ def make_terminal(spec: str) -> Terminal:
     return Terminal(directory, root / "state")
 
 
+def environments_of(terminal: Terminal) -> Path:
+    """Where the jobs of this terminal's only cluster have their environments, as this machine sees it."""
+    shared = next((terminal.state / "local" / "efs").glob("fs-*/"))
+    path, owner = shared / ".phalanx" / "environments", shared.stat()
+    if os.geteuid() == 0:
+        for made in (path.parent, path):
+            made.mkdir(mode=0o700, exist_ok=True)
+            os.chown(made, owner.st_uid, owner.st_gid)
+    return path
+
+
+def link_complete(source: Path, target: Path) -> None:
+    """Hard links in `target` to all environments of `source` that are whole and that it has not.
+
+    None where the nodes' job user has an id of its own and we are not root: there they are made for each run.
+    """
+    for mark in source.glob("*/.complete"):
+        made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
+        if not made.exists():
+            # Whole at once, or not at all.
+            subprocess.run(["cp", "-al", str(mark.parent), str(beside)], check=True)
+            beside.rename(made)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Terminal]:
     """Four nodes on this machine, for all tests that only look or run jobs; at the end nothing of them may be left."""
@@ -123,7 +172,10 @@ def engines() -> Iterator[Terminal]:
     terminal = make_terminal(SPEC.replace("name: contract", "name: engines") + "slots: 8\n")
     try:
         terminal.phalanx("up")
+        MADE.mkdir(exist_ok=True)
+        link_complete(MADE, environments_of(terminal))
         yield terminal
+        link_complete(environments_of(terminal), MADE)
         terminal.phalanx("down", "--yes")
     finally:
         terminal.phalanx("local", "stop", "--force", check=False)
