@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
+from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -20,7 +20,7 @@ def test_the_training_prints_the_seeds_table_and_reaches_0_97(engines):
     directory = engines.state.parent / "chainermn"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(engines.directory / "phalanx.yaml", directory)
-    words = ("--recipe", "chainermn", "-N", "1", "--", "python", "train_mnist.py", "-e", "6", "-u", "300")
+    words = ("--recipe", "chainermn", *ONE_THREAD, "-N", "1", "--", "python", "train_mnist.py", "-e", "6", "-u", "300")
     done = Terminal(directory, engines.state).phalanx("run", *words, "--at-least", "0.97", timeout_s=FIRST_USE_S)
     said = [line.replace("\x1b[J", "") for line in re.findall(r"^\[0\] (.*)$", done.stdout, re.MULTILINE)]
     assert said[:8] == [

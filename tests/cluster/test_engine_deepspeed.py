@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
+from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ def test_three_ranks_share_the_optimizer_out(engines):
     shutil.copy(engines.directory / "phalanx.yaml", directory)
     example = Terminal(directory, engines.state)
     program = ("python", "train.py", "--images", "12000", "--epochs", "1", "--out", "/efs/deepspeed")
-    words = ("--launcher", "deepspeed", "-n", "3", "-N", "1", "--", *program)
+    words = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "3", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "deepspeed", *words, timeout_s=FIRST_USE_S)
     shares = re.findall(r"^\[(\d)\] rank (\d) of 3 optimizes 34,340 of 103,018 weights", trained.stdout, re.M)
     assert sorted(shares) == [(n, n) for n in "012"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
+from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +40,6 @@ def accuracies(output: str) -> list[float]:
 
 def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
-    # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
     words += ("--env-worker", "OMP_NUM_THREADS:1")
     training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--batch-size", "400", "--lr", "0.3")
     job = mnist.phalanx("launch", *words, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
@@ -54,7 +53,7 @@ def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
 
 
 def test_dist_async_reaches_it_too(mnist):
-    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", "--env", "OMP_NUM_THREADS=1")
+    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", *ONE_THREAD)
     job = mnist.phalanx(
         "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=TRAINED_WITHIN_S
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
+from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +19,8 @@ def test_each_of_two_nodes_holds_half_of_the_network_that_learns(engines):
     directory = engines.state.parent / "model_parallel"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(engines.directory / "phalanx.yaml", directory)
-    words = ("--no-requirements", "--launcher", "torchrun", "-n", "2", "-N", "1", "--", "train.py", "--steps", "150")
+    program = ("train.py", "--steps", "150")
+    words = ("--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--", *program)
     done = Terminal(directory, engines.state).phalanx("run", *words, "--at-least", "0.75", timeout_s=600)
     held = re.findall(r"rank (\d) holds 203,530 of 407,050 weights", done.stdout)
     assert sorted(held) == ["0", "1"]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ONE_THREAD
+
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -24,7 +26,7 @@ def test_hello_mpi_runs_on_every_node(cluster):
 def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     code = ("run", "--directory", str(EXAMPLES / "fashion_mnist"))
     training = cluster.phalanx(
-        *(*code, "--launcher", "torchrun", "-N", "1"),
+        *(*code, *ONE_THREAD, "--launcher", "torchrun", "-N", "1"),
         *("--", "train.py", "--epochs", "1", "--out", "/efs/fashion_mnist"),
         timeout_s=300,
     )
