@@ -7,6 +7,11 @@ from typing import Dict, Mapping
 from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Roster
 
+_ASK_FOR_FEWER = "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
+_ASK_FOR_MORE = (
+    "Each process needs one of those that were granted: ask for more (slurm: --via-option --gpus-per-task=1)."
+)
+
 
 def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> int:
     """GPUs for each process, the same number everywhere; 0 on nodes without GPUs. `placed` is what `place` said.
@@ -17,9 +22,10 @@ def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) 
     gpus = _counts(roster, placed)
     crowded = next((name for name in placed if placed[name] > gpus[name] and any(gpus.values())), None)
     if crowded:
+        has = f"{gpus[crowded]} GPU" + ("" if gpus[crowded] == 1 else "s")
         raise RefusedError(
-            f"{crowded} was to run {placed[crowded]} processes and has {gpus[crowded]} GPUs\n"
-            "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
+            f"{crowded} was to run {placed[crowded]} processes and has {has}\n"
+            + (_ASK_FOR_MORE if job.devices else _ASK_FOR_FEWER)
         )
     return min(gpus.values()) // max(placed.values())
 
