@@ -42,7 +42,7 @@ class Meter:
         """Tell where it is now, and what was not taken along."""
         if self._shown and self._terminal:
             click.echo(_CLEAR, err=True, nl=False)
-        files = f"{copied.files} file{'' if copied.files == 1 else 's'}, " if copied.files != 1 else ""
+        files = "" if copied.files == 1 else f"{copied.files} files, "
         say(copied.place)
         note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}")
         for name in copied.left_out[:5]:

@@ -89,20 +89,20 @@ class Engine:
         scope = self._scope(wish, arn, template, inputs)
         wanted = selected(template, scope)
         stack = Stack(
-            arn,
-            wish.name,
-            wish.region,
-            template,
-            inputs,
-            self._context.clock.now(),
-            dict(wish.tags),
-            list(wish.capabilities),
-            wish.on_failure,
-            wish.timeout_s,
-            wish.protected,
-            wish.token,
-            {name: Resource(declared) for name, declared in wanted.items()},
-            {name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
+            stack_id=arn,
+            name=wish.name,
+            region=wish.region,
+            template=template,
+            inputs=inputs,
+            created_at=self._context.clock.now(),
+            tags=dict(wish.tags),
+            capabilities=list(wish.capabilities),
+            on_failure=wish.on_failure,
+            timeout_s=wish.timeout_s,
+            protected=wish.protected,
+            token=wish.token,
+            resources={name: Resource(declared) for name, declared in wanted.items()},
+            dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
         )
         return Worker(self._context, stack, scope)
 
