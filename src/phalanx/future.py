@@ -116,14 +116,14 @@ class JobFuture:
         """Wait for the end, whatever it is. Raises TimeoutError of concurrent.futures."""
         status = self._wait(timeout)
         return Result(
-            status.id,
-            status.state,
-            0 if status.state is JobState.SUCCEEDED else status.process_exit_code,
-            status.message,
-            status.nodes,
-            status.duration_s(status.ended_at or 0.0),
-            status,
-            self.job,
+            id=status.id,
+            state=status.state,
+            exit_code=0 if status.state is JobState.SUCCEEDED else status.process_exit_code,
+            message=status.message,
+            nodes=status.nodes,
+            duration_s=status.duration_s(status.ended_at or 0.0),
+            status=status,
+            _job=self.job,
         )
 
     def add_done_callback(self, function: Callable[[JobFuture], object]) -> None:

@@ -149,7 +149,19 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
         kernel.mount("proc", "/proc", "proc")
         site = Site(scratch, mode, (), ())
-        machine = Machine("i-probe", "vpc-probe", "10.0.0.0/16", "10.0.0.4", "probe", "", 1, b"", "", "", ())
+        machine = Machine(
+            instance_id="i-probe",
+            vpc_id="vpc-probe",
+            vpc_cidr="10.0.0.0/16",
+            address="10.0.0.4",
+            hostname="probe",
+            instance_type="",
+            vcpus=1,
+            user_data=b"",
+            region="",
+            zone="",
+            file_systems=(),
+        )
         for directory in ("etc", *PROGRAMS):
             (site.image / directory).mkdir(parents=True)
         (site.node(machine.instance_id) / "root").mkdir(parents=True)

@@ -82,9 +82,9 @@ class Head:
 
     def _now(self) -> float:
         """The time; who was away for long (a machine that slept, a proof that took its time) missed beats."""
-        now, beats = time.monotonic(), self.state.beats
+        now, heard = time.monotonic(), self.state.beats
         if now - self._awake_at > _AWAY_S:
-            beats.update(dict.fromkeys(list(beats), now))
+            heard.update(dict.fromkeys(list(heard), now))
         self._awake_at = now
         return now
 

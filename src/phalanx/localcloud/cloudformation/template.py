@@ -155,13 +155,13 @@ def _declared(name: str, entry: Mapping[str, Any]) -> Declared:
     if policy not in DELETION_POLICIES:
         raise Refused(f"Template format error: Unrecognized DeletionPolicy {policy} for resource {name}")
     return Declared(
-        name,
-        entry["Type"],
-        _object(name, entry, "Properties"),
-        tuple(depends),
-        entry.get("Condition"),
-        _object(name, entry, "CreationPolicy"),
-        policy,
+        logical_id=name,
+        type=entry["Type"],
+        properties=_object(name, entry, "Properties"),
+        depends_on=tuple(depends),
+        condition=entry.get("Condition"),
+        creation_policy=_object(name, entry, "CreationPolicy"),
+        deletion_policy=policy,
     )
 
 

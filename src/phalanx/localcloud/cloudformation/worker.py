@@ -153,15 +153,15 @@ class Worker:
             **stack.tags,
         }
         return Request(
-            self.context,
-            stack.region,
-            stack.name,
-            stack.stack_id,
-            name,
-            resource.properties,
-            tags,
-            lambda error: self.post(self._settled, name, attempt, error),
-            resource.declared.deletion_policy in RETAINED,
+            context=self.context,
+            region=stack.region,
+            stack_name=stack.name,
+            stack_id=stack.stack_id,
+            logical_id=name,
+            properties=resource.properties,
+            tags=tags,
+            settled=lambda error: self.post(self._settled, name, attempt, error),
+            stays=resource.declared.deletion_policy in RETAINED,
         )
 
     def _settled(self, name: str, attempt: object, error: str | None) -> None:

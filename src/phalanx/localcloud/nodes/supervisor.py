@@ -218,7 +218,16 @@ class Supervisor:
         pidfd = os.pidfd_open(pid)
         os.close(said_w)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
-        return _Node(machine, pid, self._host_pid(pidfd), pidfd, said_r, link, request, deadline)
+        return _Node(
+            machine=machine,
+            pid=pid,
+            host_pid=self._host_pid(pidfd),
+            pidfd=pidfd,
+            status_fd=said_r,
+            link=link,
+            boot_request=request,
+            deadline=deadline,
+        )
 
     def _host_pid(self, pidfd: int) -> int:
         """What the host calls the process: its /proc tells every pidfd's pid in its own count."""
