@@ -273,7 +273,10 @@ class Job:
                 for data in connection.chunks(deadline):
                     silent_since = time.monotonic()
                     for event in decoder.feed(data):
-                        yield JobStatus.from_record(event) if isinstance(event, dict) else event
+                        told = JobStatus.from_record(event) if isinstance(event, dict) else event
+                        yield told
+                        if isinstance(told, JobStatus) and told.state.final:
+                            return  # nothing comes after it but the ends of two processes
                 if (deadline and time.monotonic() > deadline) or (status := connection.end()) == 0:
                     return
                 self._check_there(status)
