@@ -101,12 +101,15 @@ def test_the_local_cloud_does_not_stop_under_a_cluster(cluster):
     assert "phalanx down" in done.stderr
 
 
-def test_ctrl_c_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
+def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
     interrupted = start_up(terminal)
     interrupted.send_signal(signal.SIGINT)
     _, told = interrupted.communicate(timeout=20)
     assert interrupted.returncode == 130
     assert "`phalanx up` follows it again" in told
+    killed = start_up(terminal)
+    killed.kill()
+    killed.communicate(timeout=20)
     terminal.phalanx("up")
     assert terminal.on("head", "wc -l < /opt/deeplearning/workers").strip() == "2"
     pids = terminal.local_cloud_pids()
