@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
-from phalanx.job import JobSpec, JobStatus, OutputLine, _job_record, submit
+from phalanx.job import JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.node.process import RefusedError
 from phalanx.node.runner import allocation
@@ -78,8 +78,12 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
 def test_what_a_scheduler_may_still_hold_is_told_whatever_the_runner_died_of(tmp_path: Path, capfd):
     cluster, directory = FakeCluster(tmp_path), tmp_path / "shared" / "J1"
     (directory / "output").mkdir(parents=True)
-    spec = JobSpec(("true",), "exec", via="fake")
-    (directory / "job.json").write_text(json.dumps(_job_record("J1", spec)))
+    (tmp_path / "code").mkdir()
+    like = submit(cluster, JobSpec(("true",), "exec", directory=tmp_path / "code"))
+    like.wait(60)
+    job = json.loads(Path(like.directory, "job.json").read_text())
+    job.update(id="J1", via={"scheduler": "fake", "options": []})
+    (directory / "job.json").write_text(json.dumps(job))
     run_with(Refusing(), directory, cluster)
     told = json.loads((directory / "state.json").read_text())
     assert told["state"] == "failed"
