@@ -114,10 +114,10 @@ class Campaign:
         from phalanx.node.runner.preparation import Preparation
 
         head, message = read_roster().head.name, self._state["message"]
-        self._preparation = Preparation(self._stage, self._directory, self._job, head)
-        over = self._preparation.run(lambda text: self._write(message=text))
+        preparation = Preparation(self._stage, self._directory, self._job, head)
+        over = preparation.run(lambda text: self._write(message=text))
         if over is None:
-            own = {ENVIRONMENT: self._preparation.path}
+            own = {ENVIRONMENT: preparation.path}
             env = {**self._job["environment"]["job_variables"], **self._job["env"], **own}
             self._job = {**self._job, "env": env}
             self._write(message=message)
