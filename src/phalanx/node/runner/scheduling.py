@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import string
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from phalanx.node.runner import state as states
 from phalanx.node.runner.names import RUNNER
 
 if TYPE_CHECKING:
+    import subprocess
     from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
     # argv and its stdin → its stdout; RefusedError with the command's own words when it fails
@@ -125,6 +125,8 @@ def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[Lis
 
 def caller(scheduler: str, directory: str) -> Call:
     """Runs the scheduler's commands as a login shell on the head does, whose profile may have to say where they are."""
+
+    import subprocess  # not at the top: every runner imports this module, and most ask no scheduler
 
     def call(argv: Sequence[str], text: str) -> str:
         shell = ["/bin/sh", "-lc", 'exec "$@"', "sh", *argv]
