@@ -43,8 +43,7 @@ def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[
     on = 0
     while on < 2:
         on += isinstance(next(events), OutputLine)
-    (pid,) = (pid for pid in marked(job.id) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"tail"))
-    os.kill(pid, signal.SIGKILL)
+    os.kill(wait_for_tail(job.id), signal.SIGKILL)
     killed_at = time.time()
     rest = list(events)
     assert marked(job.id) == []
@@ -52,6 +51,24 @@ def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[
     assert isinstance(status, JobStatus) and status.verified
     lines = [event.data for event in rest if isinstance(event, OutputLine)]
     return status, lines, (status.ended_at or 0.0) - killed_at
+
+
+def wait_for_tail(job_id: str) -> int:
+    """The pid of the rank that becomes `tail` once it has spoken."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = [pid for pid in marked(job_id) if command_of(pid).startswith(b"tail")]
+        if found:
+            return found[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it ended meanwhile
 
 
 def test_an_engine_whose_ranks_have_ended_is_not_waited_for_long(cluster):
