@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,13 @@ def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
 def test_importing_phalanx_costs_nothing():
     code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_starter_imports_nothing_that_compiles_or_makes_classes():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import phalanx.node.runner.guard; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", code, str(Path(__file__).parents[2] / "src")], capture_output=True, text=True
+    )
+    costly = ("re", "enum", "typing", "json", "socket", "signal", "subprocess", "dataclasses", "ctypes", "shutil")
+    assert [name for name in costly if name in done.stdout.split()] == [], done.stderr
+    assert "phalanx.node.runner.starter" in done.stdout
