@@ -191,6 +191,20 @@ def _look_at(pid: int) -> Seen | None:
     return Seen(pid, hostname, " ".join(words), tuple(word.rpartition("/")[2] for word in words), job)
 
 
+def parent_of(pid: int) -> int:
+    """0 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def words_of(pid: int) -> tuple[str, ...]:
+    """The base names in its command line."""
+    seen = _look_at(pid)
+    return seen.words if seen else ()
+
+
 def _kill(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)

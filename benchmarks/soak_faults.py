@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.soak_cluster import NODES, Seen, SoakCluster
+from benchmarks.soak_cluster import NODES, Seen, SoakCluster, parent_of, words_of
 
 # How often each is drawn; the last two take a recipe's environment, and long to start.
 LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
@@ -78,7 +78,9 @@ def _mpiexec(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
 
 
 def _runner(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
-    return cluster.kill(NODES[0], lambda one: one.words[2:5] == ("runner.pyz", "submit", job_id))
+    """The child: its parent, which only settles the job after it, looks the same."""
+    words = ("runner.pyz", "submit", job_id)
+    return cluster.kill(NODES[0], lambda one: one.words[2:5] == words == words_of(parent_of(one.pid))[2:5])
 
 
 def _stop(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
