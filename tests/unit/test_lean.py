@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _json
+import importlib
 import json
 
 import pytest
@@ -26,3 +28,17 @@ def test_what_is_no_json_is_refused(text):
 def test_what_has_no_json_is_refused():
     with pytest.raises(TypeError, match="set has no JSON"):
         lean.dumps({"a": {1}})
+
+
+@pytest.fixture
+def with_another_c_half(monkeypatch):
+    """`lean` as a Python imports it whose C half wants other arguments."""
+    with monkeypatch.context() as here:
+        here.setattr(_json, "make_encoder", lambda indent: None)
+        yield importlib.reload(lean)
+    importlib.reload(lean)
+
+
+def test_where_the_c_half_is_another_the_public_one_works(with_another_c_half):
+    assert with_another_c_half.dumps({"a": [1]}) == b'{"a": [1]}'
+    assert with_another_c_half.loads(b'{"a": [1]}') == {"a": [1]}

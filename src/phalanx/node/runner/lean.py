@@ -1,20 +1,21 @@
 """JSON, sockets' file descriptors and prctl from the C halves of `json`, `socket` and `ctypes`.
 
 The public halves compile regular expressions and make enums when they are imported: 20 ms of CPU for each starter, and
-every node of every job has one. The signals and sockets of what a starter imports are the C halves, too.
+every node of every job has one. The signals and sockets of what a starter imports are C halves, too. Nobody promises
+that the C half of `json` stays as it is: where it takes other arguments, the public half does the work.
 """
 
 from __future__ import annotations
 
-import _json
 import _socket
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Tuple
+    from typing import Any, Callable, Dict, List, Tuple
 
 _FD_BYTES = 4
+_SAMPLE = {"a": [1, 2.5, None, True, "\n"], "b": {}}
 
 
 class _Strict:
@@ -25,32 +26,57 @@ class _Strict:
     parse_float = float
     parse_int = int
     parse_constant = float
-    memo: dict[str, str] = {}  # noqa: RUF012
+    memo: Dict[str, str] = {}  # noqa: RUF012
 
 
 def _refuse(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON")
 
 
-_scan = _json.make_scanner(_Strict)  # pyright: ignore[reportArgumentType]
-_encode = _json.make_encoder(None, _refuse, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)
+def _from_c() -> Tuple[Callable[[str], Any], Callable[[Any], str]]:
+    """What reads and what writes. Raises when this Python's C half is another than that of 3.9 to 3.14."""
+    import _json
+
+    scan: Any = _json.make_scanner(_Strict)  # pyright: ignore[reportArgumentType]
+    encode: Any = _json.make_encoder(None, _refuse, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)
+
+    def read(text: str) -> Any:
+        try:
+            value, end = scan(text, 0)
+        except StopIteration:
+            raise ValueError(f"not JSON: {text[:200]!r}") from None
+        if text[end:].strip():
+            raise ValueError(f"more than one value: {text[end:][:200]!r}")
+        return value
+
+    def write(value: Any) -> str:
+        return "".join(encode(value, 0))
+
+    if read(write(_SAMPLE)) != _SAMPLE:
+        raise TypeError("it writes something else")
+    return read, write
+
+
+def _from_python() -> Tuple[Callable[[str], Any], Callable[[Any], str]]:
+    import json
+
+    return json.loads, json.dumps
+
+
+try:
+    _read, _write = _from_c()
+except (ImportError, AttributeError, TypeError, ValueError):
+    _read, _write = _from_python()
 
 
 def loads(data: bytes) -> Any:
     """The value of a JSON text that `dumps` (or `json.dumps`) wrote. Raises ValueError."""
-    text = data.decode()
-    try:
-        value, end = _scan(text, 0)
-    except StopIteration:
-        raise ValueError(f"not JSON: {text[:200]!r}") from None
-    if text[end:].strip():
-        raise ValueError(f"more than one value: {text[end:][:200]!r}")
-    return value
+    return _read(data.decode())
 
 
 def dumps(value: Any) -> bytes:
     """JSON, as `json.dumps` writes it. Raises TypeError."""
-    return "".join(_encode(value, 0)).encode()
+    return _write(value).encode()
 
 
 def receive(connection: _socket.socket, most_bytes: int, most_fds: int) -> Tuple[bytes, List[int]]:

@@ -99,11 +99,16 @@ def adopt_orphans() -> None:
 def prctl(option: int, value: int) -> None:
     """prctl(2). Raises OSError."""
     # The C half of `ctypes`, for the reason that lean.py gives; only those who need it pay.
-    import _ctypes
+    try:
+        import _ctypes
 
-    library = _ctypes.dlopen(None, os.RTLD_LAZY)  # pyright: ignore[reportArgumentType]
-    function = _ctypes.dlsym(library, "prctl")
-    if _ctypes.call_function(function, (option, value, 0, 0, 0)) != 0:
+        library = _ctypes.dlopen(None, os.RTLD_LAZY)  # pyright: ignore[reportArgumentType]
+        result = _ctypes.call_function(_ctypes.dlsym(library, "prctl"), (option, value, 0, 0, 0))
+    except (ImportError, AttributeError, TypeError):
+        import ctypes
+
+        result = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    if result != 0:
         raise OSError(f"prctl({option}, {value}) failed")
 
 
