@@ -16,8 +16,7 @@ def _refuse(event: str, _arguments: tuple[object, ...]) -> None:
         raise AssertionError(f"{_running[-1]} is a unit test, and asks for {event}: its place is tests/parts")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def _watched(item: pytest.Item) -> Generator[None, object, object]:
     if item.path.parent.name != "unit":
         return (yield)
     _running.append(item.nodeid)
@@ -25,6 +24,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _running.pop()
+
+
+# Not its teardown: after the last test, that is also the end of the clusters that others have used.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _watched(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _watched(item))
 
 
 sys.addaudithook(_refuse)
