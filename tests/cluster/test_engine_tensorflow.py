@@ -39,7 +39,7 @@ def mirrored(example) -> str:
 @pytest.fixture(scope="module")
 def served(example) -> str:
     words = ("--ps", "1", "--", "python", "train.py", "--images", "12000", "--epochs", "2", "--out", "/efs/served")
-    done = example.phalanx(*RUN, "-n", "3", *words, timeout_s=FIRST_USE_S)
+    done = example.phalanx(*RUN, "-n", "2", *words, timeout_s=FIRST_USE_S)
     assert "no process of it is left on 4 nodes" in done.stderr
     return done.stdout
 
