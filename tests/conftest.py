@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     """Side by side (`make test`), those that share a cluster stay together, and what takes longest comes first."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=_place)
+    is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
+    if is_beside_others:
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    # xdist looks at the marks, and pytest-randomly shuffles.
+    yield
+    if is_beside_others:
+        items.sort(key=_place)
 
 
 def _group(item: pytest.Item) -> str:
@@ -154,7 +158,10 @@ def link_complete(source: Path, target: Path) -> None:
         if not made.exists():
             # Whole at once, or not at all.
             subprocess.run(["cp", "-al", str(mark.parent), str(beside)], check=True)
-            beside.rename(made)
+            try:
+                beside.rename(made)
+            except OSError:  # another run of the tests has put its own there
+                shutil.rmtree(beside)
 
 
 @pytest.fixture(scope="session")
