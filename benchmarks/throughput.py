@@ -39,11 +39,13 @@ def under_phalanx(cluster: BenchCluster, number: int) -> float:
 def by_hand(cluster: BenchCluster, number: int) -> float:
     out, port = f"/efs/out/hand-{number}", 29500 + number
     torchrun = (
-        f"cd /efs/fashion_mnist && torchrun --nnodes {NODES} --nproc-per-node 1 --rdzv-backend c10d --rdzv-id {port}"
-        f" --rdzv-endpoint deeplearning-worker1:{port} train.py --epochs {EPOCHS} --out {out}"
+        f"cd /efs/fashion_mnist && torchrun --nnodes {NODES} --nproc-per-node 1 --node-rank $rank"
+        f" --master-addr deeplearning-worker1 --master-port {port} train.py --epochs {EPOCHS} --out {out}"
     )
     names = " ".join(f"deeplearning-worker{one}" for one in range(1, NODES + 1))
-    cluster.on_head(f'for node in {names}; do ssh $node "{torchrun}" & done; wait', timeout_s=600)
+    cluster.on_head(
+        f'rank=0; for node in {names}; do ssh $node "{torchrun}" & rank=$((rank+1)); done; wait', timeout_s=600
+    )
     return images_per_s(cluster, out)
 
 
