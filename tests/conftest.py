@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["untouched"]
+pytest_plugins = ["untouched", "fake_jobs"]
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"

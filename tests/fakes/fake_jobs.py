@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_nodes import FakeCluster, kill_chosen, marked
 
 from phalanx.job import JOBS, Job, JobSpec, JobStatus, OutputLine, submit
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The directory that a job's code is in, empty."""
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[FakeCluster]:
+    """A cluster whose nodes are this machine; in the end no job of the test may have left anything."""
+    yield (cluster := FakeCluster(tmp_path))
+    assert_nothing_is_left(cluster)
 
 
 def assert_nothing_is_left(cluster: FakeCluster) -> None:

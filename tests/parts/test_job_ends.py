@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_jobs import assert_nothing_is_left, outcome, run, runner_pid, wait_for_line
-from fake_nodes import FakeCluster, kill_starter, marked
+from fake_jobs import outcome, run, runner_pid, wait_for_line
+from fake_nodes import kill_starter, marked
 
 from phalanx.errors import JobError
 from phalanx.job import (
@@ -20,51 +19,38 @@ from phalanx.job import (
 )
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Two nodes; in the end no job of the test may have left anything."""
-    yield (cluster := FakeCluster(tmp_path))
-    assert_nothing_is_left(cluster)
-
-
-def test_the_first_failure_ends_the_job_and_is_shown(cluster, code):
+def test_the_first_failure_ends_the_job_and_is_shown(two_nodes, code):
     script = 'if [ $RANK = 1 ]; then seq 30; exit 3; fi; trap "exit 9" TERM; sleep 60 & wait'
-    _, status = run(cluster, code, "sh", "-c", script)
+    _, status = run(two_nodes, code, "sh", "-c", script)
     assert (status.state, status.exit_code) == (JobState.FAILED, 3)
     assert status.message == "rank 1 on deeplearning-worker2 ended with exit code 3"
     assert status.tail == tuple(str(number) for number in range(11, 31))
     assert status.verified
 
 
-def test_a_job_that_removes_its_own_directory_is_lost_and_says_so(cluster, code):
+def test_a_job_that_removes_its_own_directory_is_lost_and_says_so(two_nodes, code):
     with pytest.raises(JobError, match=r"its directory .* was removed"):
-        run(cluster, code, "sh", "-c", 'rm -rf "$(dirname "$PWD")"; echo gone')
+        run(two_nodes, code, "sh", "-c", 'rm -rf "$(dirname "$PWD")"; echo gone')
 
 
-def test_a_signal_is_named_and_counts_as_in_a_shell(cluster, code):
-    _, status = run(cluster, code, "sh", "-c", "[ $RANK = 0 ] && sleep 60; kill -SEGV $$")
+def test_a_signal_is_named_and_counts_as_in_a_shell(two_nodes, code):
+    _, status = run(two_nodes, code, "sh", "-c", "[ $RANK = 0 ] && sleep 60; kill -SEGV $$")
     assert status.message == "rank 1 on deeplearning-worker2 was ended by SIGSEGV"
     assert status.process_exit_code == 128 + signal.SIGSEGV
 
 
-def test_what_leaves_its_parent_session_and_environment_is_found_and_ended(cluster, code):
+def test_what_leaves_its_parent_session_and_environment_is_found_and_ended(two_nodes, code):
     (code / "escape.sh").write_text("(setsid env -i sh -c 'sleep 300 & exec sleep 300' &) ; exit 0\n")
-    _, status = run(cluster, code, "sh", "escape.sh", processes=1)
+    _, status = run(two_nodes, code, "sh", "escape.sh", processes=1)
     assert status.state is JobState.SUCCEEDED
     assert status.verified
     assert status.killed >= 1
     assert "sleep" in status.nodes[0].message
 
 
-def test_stop_ends_it_everywhere_and_leaves_others_alone(cluster, code):
-    other = submit(cluster, JobSpec(("sleep", "300"), "exec", directory=code), detach=True)
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; sleep 300"), "exec", directory=code))
+def test_stop_ends_it_everywhere_and_leaves_others_alone(two_nodes, code):
+    other = submit(two_nodes, JobSpec(("sleep", "300"), "exec", directory=code), detach=True)
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; sleep 300"), "exec", directory=code))
     wait_for_line(job.follow(), "on")
     status = job.stop()
     assert (status.state, status.exit_code, status.process_exit_code) == (JobState.STOPPED, None, 130)
@@ -75,8 +61,8 @@ def test_stop_ends_it_everywhere_and_leaves_others_alone(cluster, code):
     assert other.status().state is JobState.RUNNING
 
 
-def test_a_runner_that_is_killed_takes_the_job_with_it(cluster, code):
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
+def test_a_runner_that_is_killed_takes_the_job_with_it(two_nodes, code):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
     events = job.follow()
     wait_for_line(events, "on")
     os.kill(runner_pid(job), signal.SIGKILL)
@@ -87,8 +73,8 @@ def test_a_runner_that_is_killed_takes_the_job_with_it(cluster, code):
     assert job.status().state is JobState.LOST
 
 
-def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(cluster, code):
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec env -u NOTHING sleep 300"), "exec", directory=code))
+def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(two_nodes, code):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; exec env -u NOTHING sleep 300"), "exec", directory=code))
     events = job.follow()
     wait_for_line(events, "on")
     kill_starter(job, "deeplearning-worker2")
@@ -99,8 +85,8 @@ def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(cluster, code):
 
 
 @pytest.mark.parametrize("hosts", [(), ("deeplearning-worker2",)], ids=["on all nodes", "not on the head"])
-def test_a_lost_job_is_settled_with_nobody_looking(cluster, code, hosts):
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code, hosts=hosts))
+def test_a_lost_job_is_settled_with_nobody_looking(two_nodes, code, hosts):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code, hosts=hosts))
     wait_for_line(job.follow(), "on")
     os.kill(runner_pid(job), signal.SIGKILL)
     state = Path(job.directory, "state.json")

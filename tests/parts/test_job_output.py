@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_jobs import assert_nothing_is_left, kill_followers, outcome, run
+from fake_jobs import kill_followers, outcome, run
 from fake_nodes import FakeCluster
 
 from phalanx.errors import JobError
@@ -23,29 +22,16 @@ from phalanx.job import (
 )
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Two nodes; in the end no job of the test may have left anything."""
-    yield (cluster := FakeCluster(tmp_path))
-    assert_nothing_is_left(cluster)
-
-
-def test_a_login_script_that_prints_spoils_nothing(cluster, code):
-    cluster.greet("Welcome to this node!\n")
-    lines, status = run(cluster, code, "echo", "hi")
+def test_a_login_script_that_prints_spoils_nothing(two_nodes, code):
+    two_nodes.greet("Welcome to this node!\n")
+    lines, status = run(two_nodes, code, "echo", "hi")
     assert sorted(lines) == ["0: hi", "1: hi"]
     assert status.exit_code == 0
 
 
-def test_any_bytes_are_kept(cluster, code):
+def test_any_bytes_are_kept(two_nodes, code):
     (code / "out.py").write_text("import os\nos.write(1, bytes(range(256)) * 300)\nos.write(2, b'no newline')\n")
-    job = submit(cluster, JobSpec(("python3", "out.py"), "exec", processes=1, directory=code))
+    job = submit(two_nodes, JobSpec(("python3", "out.py"), "exec", processes=1, directory=code))
     events = list(job.follow())
     kept = Path(job.directory, "output", "rank-0.log").read_bytes()
     assert kept in (bytes(range(256)) * 300 + b"no newline", b"no newline" + bytes(range(256)) * 300)
@@ -54,9 +40,9 @@ def test_any_bytes_are_kept(cluster, code):
     ]
 
 
-def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(cluster, code):
+def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(two_nodes, code):
     script = "head -c 100000000 /dev/zero | tr '\\0' x; exit 3"
-    job = submit(cluster, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
+    job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
     received, status = 0, None
     for event in job.follow():
         if isinstance(event, OutputLine):
@@ -87,24 +73,24 @@ def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
         subprocess.run(["umount", "-l", tight.shared], check=True)
 
 
-def test_leaving_changes_nothing_and_coming_back_shows_all(cluster, code):
+def test_leaving_changes_nothing_and_coming_back_shows_all(two_nodes, code):
     job = submit(
-        cluster,
+        two_nodes,
         JobSpec(("sh", "-c", "echo $RANK; sleep 0.2; echo bye"), "exec", directory=code, name="mine"),
         detach=True,
     )
     assert job.wait(timeout_s=10).exit_code == 0
-    again = open_job(cluster, "mine")
+    again = open_job(two_nodes, "mine")
     lines, status = outcome(again.follow(wait=False))
     assert sorted(lines) == ["0: 0", "0: bye", "1: 1", "1: bye"]
-    assert status == job.status() == list_jobs(cluster)[0]
+    assert status == job.status() == list_jobs(two_nodes)[0]
     assert outcome(again.follow(process="1"))[0] == ["1: 1", "1: bye"]
 
 
-def test_a_broken_connection_is_made_again_from_where_it_broke(cluster, code, monkeypatch):
+def test_a_broken_connection_is_made_again_from_where_it_broke(two_nodes, code, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     (code / "count.sh").write_text("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.05; done\n")
-    job = submit(cluster, JobSpec(("sh", "count.sh"), "exec", directory=code))
+    job = submit(two_nodes, JobSpec(("sh", "count.sh"), "exec", directory=code))
     lines = []
     for event in job.follow():
         if isinstance(event, OutputLine):
@@ -116,17 +102,17 @@ def test_a_broken_connection_is_made_again_from_where_it_broke(cluster, code, mo
         assert [line[3:] for line in lines if line[0] == rank] == expected
 
 
-def test_jobs_are_found_by_what_people_remember(cluster, code):
-    assert list_jobs(cluster) == []
+def test_jobs_are_found_by_what_people_remember(two_nodes, code):
+    assert list_jobs(two_nodes) == []
     with pytest.raises(JobError, match="has no jobs"):
-        open_job(cluster)
-    first = run(cluster, code, "true", processes=1, name="train")[1]
-    second = run(cluster, code, "true", processes=1)[1]
-    found = {reference: open_job(cluster, reference).id for reference in ("train", first.id, second.id[-4:], None)}
-    assert found == {"train": first.id, first.id: first.id, second.id[-4:]: second.id, None: list_jobs(cluster)[0].id}
+        open_job(two_nodes)
+    first = run(two_nodes, code, "true", processes=1, name="train")[1]
+    second = run(two_nodes, code, "true", processes=1)[1]
+    found = {reference: open_job(two_nodes, reference).id for reference in ("train", first.id, second.id[-4:], None)}
+    assert found == {"train": first.id, first.id: first.id, second.id[-4:]: second.id, None: list_jobs(two_nodes)[0].id}
     with pytest.raises(JobError, match="is the id of 2 jobs"):
-        open_job(cluster, first.id[:4])
+        open_job(two_nodes, first.id[:4])
     with pytest.raises(JobError, match="no job 'nothing'"):
-        open_job(cluster, "nothing")
+        open_job(two_nodes, "nothing")
     with pytest.raises(JobError, match="name is empty"):
-        open_job(cluster, "")
+        open_job(two_nodes, "")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from fake_jobs import assert_nothing_is_left, outcome, run, runner_pid, wait_for_line
-from fake_nodes import FakeCluster, kill_marked, kill_starter
+from fake_jobs import outcome, run, runner_pid, wait_for_line
+from fake_nodes import kill_marked, kill_starter
 
 from phalanx.job import (
     JobSpec,
@@ -20,22 +18,9 @@ from phalanx.job import (
 )
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Two nodes; in the end no job of the test may have left anything."""
-    yield (cluster := FakeCluster(tmp_path))
-    assert_nothing_is_left(cluster)
-
-
-def test_a_job_that_fails_starts_again_and_keeps_what_each_attempt_wrote(cluster, code):
+def test_a_job_that_fails_starts_again_and_keeps_what_each_attempt_wrote(two_nodes, code):
     script = "echo try $PHALANX_RESTART; [ $PHALANX_RESTART = 2 ] || exit 4$PHALANX_RESTART"
-    job = submit(cluster, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code, restarts=3))
+    job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code, restarts=3))
     events = list(job.follow())
     assert [event.data.decode() for event in events if isinstance(event, OutputLine)] == ["try 0", "try 1", "try 2"]
     seen = [(event.state.value, event.attempt) for event in events if isinstance(event, JobStatus)]
@@ -53,16 +38,16 @@ def test_a_job_that_fails_starts_again_and_keeps_what_each_attempt_wrote(cluster
     ]
 
 
-def test_a_job_that_fails_the_same_way_at_once_is_not_tried_again(cluster, code):
-    lines, status = run(cluster, code, "sh", "-c", "echo once more; exit 3", processes=1, restarts=5)
+def test_a_job_that_fails_the_same_way_at_once_is_not_tried_again(two_nodes, code):
+    lines, status = run(two_nodes, code, "sh", "-c", "echo once more; exit 3", processes=1, restarts=5)
     assert lines == ["0: once more", "0: once more"]
     assert status.exit_code == 3
     assert status.message.endswith("(twice the same within 5 s of its start, so it is not tried again (1 of 5))")
 
 
-def test_a_job_whose_runner_was_killed_starts_again(cluster, code):
+def test_a_job_whose_runner_was_killed_starts_again(two_nodes, code):
     job = submit(
-        cluster,
+        two_nodes,
         JobSpec(
             ("sh", "-c", "echo on $PHALANX_RESTART; sleep $((300 - 300 * PHALANX_RESTART))"),
             "exec",
@@ -79,18 +64,18 @@ def test_a_job_whose_runner_was_killed_starts_again(cluster, code):
     assert [line for line in lines if "on 1" in line]
 
 
-def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(cluster, code):
+def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(two_nodes, code):
     job = submit(
-        cluster,
+        two_nodes,
         JobSpec(
             ("sh", "-c", "echo on $WORLD_SIZE; sleep $((300 * (WORLD_SIZE - 1)))"), "exec", directory=code, restarts=1
         ),
     )
     events = job.follow()
     wait_for_line(events, "on 2")
-    cluster.down("deeplearning-worker2")
+    two_nodes.down("deeplearning-worker2")
     kill_starter(job, "deeplearning-worker2")
-    cluster.change_roster(nodes=1)
+    two_nodes.change_roster(nodes=1)
     lines, status = outcome(events)
     assert status.state is JobState.SUCCEEDED
     assert "0: on 1" in lines

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fake_jobs import assert_nothing_is_left, outcome, run, wait_for_message
-from fake_nodes import FakeCluster
+from fake_jobs import outcome, run, wait_for_message
 
 from phalanx.errors import JobError
 from phalanx.job import (
@@ -22,23 +19,10 @@ from phalanx.job import (
 from phalanx.launchers import load
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Two nodes; in the end no job of the test may have left anything."""
-    yield (cluster := FakeCluster(tmp_path))
-    assert_nothing_is_left(cluster)
-
-
-def test_every_rank_runs_in_the_copy_with_its_variables(cluster, code):
+def test_every_rank_runs_in_the_copy_with_its_variables(two_nodes, code):
     (code / "data.txt").write_text("from here\n")
     script = "cat data.txt; echo $RANK of $WORLD_SIZE at $MASTER_ADDR, $GREETING, $PHALANX_JOB"
-    lines, status = run(cluster, code, "sh", "-c", script, env={"GREETING": 'it\'s "me"'})
+    lines, status = run(two_nodes, code, "sh", "-c", script, env={"GREETING": 'it\'s "me"'})
     assert sorted(lines) == [
         '0: 0 of 2 at deeplearning-worker1, it\'s "me", ' + status.id,
         "0: from here",
@@ -52,19 +36,19 @@ def test_every_rank_runs_in_the_copy_with_its_variables(cluster, code):
 
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
-def test_words_and_the_working_directory_reach_every_rank_as_they_are(cluster, code, launcher):
+def test_words_and_the_working_directory_reach_every_rank_as_they_are(two_nodes, code, launcher):
     (code / "words.py").write_text(
         "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['PWD'] == os.getcwd()]))\n"
     )
     words = [":", "a b", "", "=", "--x", 'it\'s "q"', "ü", "{}"]
-    lines, status = run(cluster, code, "python3", "words.py", *words, launcher=launcher, per_node=1)
+    lines, status = run(two_nodes, code, "python3", "words.py", *words, launcher=launcher, per_node=1)
     assert [json.loads(line.partition(": ")[2]) for line in lines] == [[words, True]] * 2
     assert status.exit_code == 0
 
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
-def test_a_missing_command_is_told_once_before_any_rank_starts(cluster, code, launcher):
-    lines, status = run(cluster, code, "nosuch", launcher=launcher)
+def test_a_missing_command_is_told_once_before_any_rank_starts(two_nodes, code, launcher):
+    lines, status = run(two_nodes, code, "nosuch", launcher=launcher)
     assert status.exit_code == 127
     assert status.message.startswith("command 'nosuch' is not on deeplearning-worker1, deeplearning-worker2 (PATH ")
     assert [line for line in lines if line[0].isdigit()] == []
@@ -74,17 +58,17 @@ def test_a_missing_command_is_told_once_before_any_rank_starts(cluster, code, la
 
 @pytest.mark.parametrize(("launcher", "processes"), [("exec", None), ("mpi", None), ("mpi", 1)])
 @pytest.mark.parametrize("words", [("train.py",), ("-m", "train")])
-def test_a_missing_package_is_told_once_before_any_rank_starts(cluster, code, launcher, processes, words):
+def test_a_missing_package_is_told_once_before_any_rank_starts(two_nodes, code, launcher, processes, words):
     (code / "train.py").write_text("import json\nimport nosuch.deep\nprint('began')\n")
-    lines, status = run(cluster, code, "python3", *words, launcher=launcher, processes=processes)
+    lines, status = run(two_nodes, code, "python3", *words, launcher=launcher, processes=processes)
     assert status.message.startswith("no module named 'nosuch' on deeplearning-worker1, which train")
     assert (status.exit_code, status.started_at, status.verified) == (1, None, True)
     assert [line for line in lines if line[0].isdigit()] == []
 
 
-def test_an_engine_that_is_missing_is_told_with_its_recipe(cluster, code):
+def test_an_engine_that_is_missing_is_told_with_its_recipe(two_nodes, code):
     (code / "train.py").write_text("import mxnet\n")
-    _, status = run(cluster, code, "python3", "train.py", launcher="dmlc")
+    _, status = run(two_nodes, code, "python3", "train.py", launcher="dmlc")
     assert status.message.startswith("no module named 'mxnet' on deeplearning-worker1")
     assert status.message.endswith("A line in requirements.txt brings it, and so does `--recipe mxnet`")
 
@@ -99,65 +83,65 @@ def test_an_engine_that_is_missing_is_told_with_its_recipe(cluster, code):
         ({"launcher": "torchrun", "env": {"LOCAL_RANK": "7"}}, "LOCAL_RANK can't be set: the launcher torchrun sets"),
     ],
 )
-def test_what_can_not_be_started_is_refused_as_a_dry_run_refuses_it_and_leaves_no_job(cluster, code, asked, words):
+def test_what_can_not_be_started_is_refused_as_a_dry_run_refuses_it_and_leaves_no_job(two_nodes, code, asked, words):
     spec = JobSpec(("true",), **{"launcher": "exec", "directory": code, **asked})
     for detach in (False, True):
         with pytest.raises(JobError) as refused:
-            submit(cluster, spec, detach=detach)
+            submit(two_nodes, spec, detach=detach)
         assert refused.value.message.startswith(words)
     with pytest.raises(JobError) as planned:
-        processes(load(spec.launcher), spec, cluster.roster)
+        processes(load(spec.launcher), spec, two_nodes.roster)
     assert str(planned.value) == str(refused.value)
-    assert list_jobs(cluster) == []
-    assert list((cluster.root / "shared" / JOBS).iterdir()) == []
+    assert list_jobs(two_nodes) == []
+    assert list((two_nodes.root / "shared" / JOBS).iterdir()) == []
 
 
-def test_a_dry_run_shows_what_would_run(cluster, code):
-    planned = processes(load("exec"), JobSpec(("train", "-x"), "exec", directory=code), cluster.roster)
+def test_a_dry_run_shows_what_would_run(two_nodes, code):
+    planned = processes(load("exec"), JobSpec(("train", "-x"), "exec", directory=code), two_nodes.roster)
     assert [(process.node[-1], process.argv) for process in planned] == [("1", ("train", "-x")), ("2", ("train", "-x"))]
 
 
-def test_a_node_that_refuses_is_named_with_what_ssh_said(cluster, code):
-    cluster.down("deeplearning-worker2")
-    _, status = run(cluster, code, "sleep", "60")
+def test_a_node_that_refuses_is_named_with_what_ssh_said(two_nodes, code):
+    two_nodes.down("deeplearning-worker2")
+    _, status = run(two_nodes, code, "sleep", "60")
     assert status.state is JobState.FAILED
     assert status.message.startswith("deeplearning-worker2 can't be reached: ssh: connect to host")
     assert [verdict.clean for verdict in status.nodes] == [True, False]
     assert "Connection refused" in status.nodes[1].message
 
 
-def test_a_node_that_has_just_joined_is_waited_for(cluster, code):
-    cluster.change_roster(nodes=2)
-    cluster.down("deeplearning-worker2")
-    job = submit(cluster, JobSpec(("true",), "exec", directory=code))
+def test_a_node_that_has_just_joined_is_waited_for(two_nodes, code):
+    two_nodes.change_roster(nodes=2)
+    two_nodes.down("deeplearning-worker2")
+    job = submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     events = job.follow()
     wait_for_message(events, "waiting for deeplearning-worker2: ssh: connect to host deeplearning-worker2 port 22")
-    cluster.up("deeplearning-worker2")
+    two_nodes.up("deeplearning-worker2")
     _, status = outcome(events)
     assert (status.state, status.attempt, status.processes) == (JobState.SUCCEEDED, 0, 2)
 
 
-def test_a_node_that_leaves_before_the_job_begins_costs_no_restart(cluster, code):
-    cluster.change_roster(nodes=2)
-    cluster.down("deeplearning-worker2")
-    job = submit(cluster, JobSpec(("true",), "exec", directory=code))
+def test_a_node_that_leaves_before_the_job_begins_costs_no_restart(two_nodes, code):
+    two_nodes.change_roster(nodes=2)
+    two_nodes.down("deeplearning-worker2")
+    job = submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     events = job.follow()
     wait_for_message(events, "waiting for deeplearning-worker2")
-    cluster.change_roster(nodes=1)
+    two_nodes.change_roster(nodes=1)
     _, status = outcome(events)
     assert (status.state, status.attempt, status.processes) == (JobState.SUCCEEDED, 0, 1)
     assert status.verified
 
 
-def test_a_head_that_does_not_take_the_job_is_told(cluster, code):
-    (cluster.root / "roster.json").unlink()
+def test_a_head_that_does_not_take_the_job_is_told(two_nodes, code):
+    (two_nodes.root / "roster.json").unlink()
     with pytest.raises(JobError, match=r"there is no .*roster\.json: this is not the head"):
-        submit(cluster, JobSpec(("true",), "exec", directory=code))
-    (cluster.root / "shared").rename(cluster.root / "away")
-    (cluster.root / "shared").touch()
+        submit(two_nodes, JobSpec(("true",), "exec", directory=code))
+    (two_nodes.root / "shared").rename(two_nodes.root / "away")
+    (two_nodes.root / "shared").touch()
     with pytest.raises(JobError, match=r"runner did not go over to .*: mkdir: "):
-        submit(cluster, JobSpec(("true",), "exec", directory=code))
-    (cluster.root / "shared").unlink()
+        submit(two_nodes, JobSpec(("true",), "exec", directory=code))
+    (two_nodes.root / "shared").unlink()
 
 
 @pytest.mark.parametrize(

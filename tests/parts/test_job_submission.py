@@ -5,12 +5,8 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fake_jobs import assert_nothing_is_left
-from fake_nodes import FakeCluster
 
 from phalanx.head_command import HeadCommand
 from phalanx.job import (
@@ -21,20 +17,7 @@ from phalanx.job import (
 )
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Two nodes; in the end no job of the test may have left anything."""
-    yield (cluster := FakeCluster(tmp_path))
-    assert_nothing_is_left(cluster)
-
-
-def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, monkeypatch):
+def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(two_nodes, code, monkeypatch):
     begins_within, asked = HeadCommand.begins_within, []
 
     def interrupted_at_first(self, timeout_s):
@@ -45,11 +28,11 @@ def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(cluster, code, mo
 
     monkeypatch.setattr(HeadCommand, "begins_within", interrupted_at_first)
     with pytest.raises(KeyboardInterrupt):
-        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
-    assert [job.state.value for job in list_jobs(cluster)] == ["stopped"]
+        submit(two_nodes, JobSpec(("sleep", "60"), "exec", directory=code))
+    assert [job.state.value for job in list_jobs(two_nodes)] == ["stopped"]
 
 
-def test_ctrl_c_while_the_code_goes_over_leaves_no_job(cluster, code, monkeypatch):
+def test_ctrl_c_while_the_code_goes_over_leaves_no_job(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def interrupted(self, write):
@@ -62,11 +45,11 @@ def test_ctrl_c_while_the_code_goes_over_leaves_no_job(cluster, code, monkeypatc
 
     monkeypatch.setattr(HeadCommand, "send", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code))
-    assert list((cluster.root / "shared").glob(f"{JOBS}/*")) == []
+        submit(two_nodes, JobSpec(("sleep", "60"), "exec", directory=code))
+    assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
 
 
-def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(cluster, code, monkeypatch):
+def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def interrupted(self, write):
@@ -79,11 +62,11 @@ def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(cluster, code, mon
     monkeypatch.setattr(HeadCommand, "send", interrupted)
     for detach in (False, True):
         with pytest.raises(KeyboardInterrupt):
-            submit(cluster, JobSpec(("sleep", "60"), "exec", directory=code), detach=detach)
-    assert [job.state.value for job in list_jobs(cluster)] == ["stopped"] * 2
+            submit(two_nodes, JobSpec(("sleep", "60"), "exec", directory=code), detach=detach)
+    assert [job.state.value for job in list_jobs(two_nodes)] == ["stopped"] * 2
 
 
-def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leaves_nothing(cluster, code, monkeypatch):
+def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leaves_nothing(two_nodes, code, monkeypatch):
     (code / "a").write_text("one")
     (code / "b").write_text("two")
     sent: list[bytes] = []
@@ -107,12 +90,12 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
     monkeypatch.setattr(HeadCommand, "send", keep)
     monkeypatch.setattr(HeadCommand, "__init__", begin_and_tell)
     with pytest.raises(CutError):
-        submit(cluster, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
+        submit(two_nodes, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
     first = sent[0].index(b"\n") + 1
     with tarfile.open(fileobj=io.BytesIO(sent[0][first:])) as archive:
         *begins, last = archive.getmembers()
     assert last.name == "job.json"
     for end in (0, 3, *(first + member.offset for member in (*begins, last)), len(sent[0]) - 3):
-        done = subprocess.run(["sh", "-c", commands[-1]], input=sent[0][:end], env=cluster.env, capture_output=True)
+        done = subprocess.run(["sh", "-c", commands[-1]], input=sent[0][:end], env=two_nodes.env, capture_output=True)
         assert done.returncode == 1
-        assert list((cluster.root / "shared").glob(f"{JOBS}/*")) == []
+        assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []

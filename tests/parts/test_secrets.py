@@ -21,12 +21,6 @@ def cluster(tmp_path):
     return FakeCluster(tmp_path)
 
 
-@pytest.fixture
-def code(tmp_path):
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
 def test_every_rank_has_it_and_no_file_or_argument_does(cluster, code, launcher):
     look = 'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" " " | grep -c "batt[e]ry. .staple"'

@@ -28,12 +28,6 @@ def cluster(tmp_path: Path):
         assert marked(directory.name) == []
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    (tmp_path / "code").mkdir()
-    return tmp_path / "code"
-
-
 def run(cluster, code: Path, *command: str, **options) -> tuple[list[str], JobStatus]:
     """(lines as "process: text", final status) of a dmlc job."""
     lines, status = [], None
