@@ -101,7 +101,10 @@ class HeadCommand:
         said = self._said()
         if REFUSED_WORDS in said:
             return JobError(*said.partition(REFUSED_WORDS)[2].strip().split("\n", 1))
-        return JobError(f"{what}: {last_words(said) or reason}")
+        return JobError(
+            f"{what}: {last_words(said) or reason}",
+            "`phalanx jobs` tells whether it was taken all the same, `phalanx status` how the cluster is.",
+        )
 
     def last_words(self) -> str:
         """The end of what it said on stderr."""

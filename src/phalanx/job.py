@@ -331,7 +331,7 @@ def _new_id() -> str:
 
 
 def _submit_command(runner: str, directory: str, detach: bool) -> str:
-    """It says whether the runner is here; the runner's stdin is what a _Submission writes."""
+    """It says whether the runner is here; the runner's stdin is what a Submission writes."""
     words = ["python3", "-IS", runner, "submit", directory, *(["--detach"] if detach else [])]
     gone = """{ echo '{"here": false}'; exit 0; }"""
     return f"""[ -e {shlex.quote(runner)} ] || {gone}; echo '{{"here": true}}'; exec {shlex.join(words)}"""
