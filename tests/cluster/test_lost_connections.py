@@ -1,0 +1,59 @@
+"""The connection between this machine and the head is lost while somebody follows a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import PHALANX, Terminal
+
+pytestmark = pytest.mark.cluster
+
+
+def shared_connections(cluster: Terminal) -> list[int]:
+    """The ssh processes that hold this terminal's connections, for all of its commands."""
+    config, found = str(cluster.state).encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+        except OSError:  # it ended while we looked
+            continue
+        if b"ControlMaster=yes" in words and config in words:
+            found.append(int(process.name))
+    return found
+
+
+def test_run_goes_on_over_a_new_connection_and_shows_every_line_once(cluster, tmp_path):
+    (shared,) = (cluster.state / "local" / "efs").glob("fs-*/")
+    script = f"seq 100; until [ -e /efs/{tmp_path.name} ]; do sleep 0.1; done; seq 101 200"
+    words = ("run", "--directory", str(cluster.directory), "--launcher", "exec", "-n", "1", "--", "sh", "-c", script)
+    shown = tmp_path / "shown"
+    with shown.open("w") as file:
+        typed = subprocess.Popen(
+            [str(PHALANX), *words],
+            cwd=cluster.directory,
+            env={**os.environ, "PHALANX_STATE_DIR": str(cluster.state)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while "[0] 100\n" not in shown.read_text():
+            assert time.monotonic() < deadline, shown.read_text()
+            time.sleep(0.05)
+        lost = shared_connections(cluster)
+        assert lost
+        for pid in lost:
+            os.kill(pid, signal.SIGKILL)
+        (shared / tmp_path.name).touch()
+        assert typed.wait(timeout=120) == 0
+    finally:
+        (shared / tmp_path.name).touch()
+        typed.kill()
+        typed.wait()
+    assert shown.read_text() == "".join(f"[0] {n}\n" for n in range(1, 201))
