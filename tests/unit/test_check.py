@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.check import problem
+from phalanx.node.runner.check import Findings, problem
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -50,3 +50,28 @@ def test_what_is_missing_is_named_with_the_way_out(work, command, words, code):
     text, got = problem(command, work, ENV)
     assert words in text
     assert got == code
+
+
+def found(problem: str = "", code: int = 0, taken: tuple[int, ...] = ()) -> dict[str, object]:
+    return {"problem": problem, "code": code, "taken": list(taken)}
+
+
+def test_nodes_that_lack_the_same_share_a_line():
+    findings = Findings()
+    for node in ("n3", "n1"):
+        findings.add(node, found("no mpiexec on {nodes}", 127))
+    findings.add("n2", found("no data on {nodes}", 2))
+    assert findings
+    assert (findings.message, findings.code) == ("no mpiexec on n1, n3\nno data on n2", 2)
+
+
+def test_nodes_that_have_all_are_in_nobodys_way():
+    findings = Findings()
+    findings.add("n1", found())
+    assert (bool(findings), findings.taken) == (False, set())
+
+
+def test_taken_ports_are_known_with_their_nodes():
+    findings = Findings()
+    findings.add("n1", found("port 5 on {nodes} is taken", 2, (5,)))
+    assert findings.taken == {("n1", 5)}

@@ -9,7 +9,8 @@ from fake_nodes import roster
 
 from phalanx.launchers import load
 from phalanx.node.process import JobDescription
-from phalanx.node.runner.outcome import NODE, Member, Outcome, daemon_failure
+from phalanx.node.runner.book import Member
+from phalanx.node.runner.outcome import NODE, Outcome
 
 RANK = Member("3", "n2", is_rank=True)
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
@@ -37,11 +38,6 @@ def test_a_node_that_is_gone_explains_all():
     outcome.fail("mpiexec", 1, 0, MPIEXEC.weight(-9))
     outcome.fail("the node", 1, 1, NODE)
     assert (outcome.record["message"], outcome.died) == ("the node", True)
-
-
-@pytest.mark.parametrize(("code", "failure"), [(0, 0), (1, 0), (143, 0), (-15, 0), (255, 0), (137, -9), (-9, -9)])
-def test_a_daemon_may_exit_as_its_engine_likes_but_not_be_killed(code, failure):
-    assert daemon_failure(code) == failure
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,8 @@ from phalanx.node.process import (
     with_recipes,
 )
 from phalanx.node.roster import Roster
-from phalanx.node.runner import scheduling
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
-from phalanx.node.runner.elastic import ElasticConductor
 from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.restarts import Attempt, decide
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
     from phalanx.node.runner.allocation import Allocation
+    from phalanx.node.runner.scheduling import Scheduler
 
     Plan = Tuple[JobDescription, Roster, Sequence[Process]]
 
@@ -57,7 +56,7 @@ class Campaign:
         launcher: Launcher,
         state: states.State,
         stage: Stage,
-        scheduler: Optional[scheduling.Scheduler] = None,
+        scheduler: Optional[Scheduler] = None,
     ) -> None:
         self._directory = directory
         self._job = job
@@ -126,16 +125,12 @@ class Campaign:
     # One attempt.
 
     def _attempt(self, plan: Plan) -> None:
-        description, roster, processes = plan
+        _, roster, processes = plan
         self._begin(processes, roster)
-        if description.nodes_min is None:
-            dial = self._allocation.dial if self._allocation else None
-            conductor = Conductor(self._stage, description, roster, processes, self._on_begin, dial)
-        else:
-            conductor = ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
+        conductor = self._conductor(plan)
         nodes = conductor.run()
         is_taken = self._is_taken_back(conductor)
-        if conductor.taken and self._has_other_ports(conductor.taken):
+        if conductor.findings.taken and self._has_other_ports(conductor.findings.taken):
             self._attempts.pop()
             return
         self._remember(conductor, roster, nodes)
@@ -150,6 +145,16 @@ class Campaign:
         else:
             self._end_or_restart(outcome)
 
+    def _conductor(self, plan: Plan) -> Conductor:
+        description, roster, processes = plan
+        if description.nodes_min is None:
+            dial = self._allocation.dial if self._allocation else None
+            return Conductor(self._stage, description, roster, processes, self._on_begin, dial)
+        # Here, because most jobs do not grow.
+        from phalanx.node.runner.elastic import ElasticConductor
+
+        return ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
+
     def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
         """After an attempt that failed, the last one of those that are remembered."""
         decision = decide(self._attempts, self._state["restarts"])
@@ -161,12 +166,14 @@ class Campaign:
 
     # What a batch scheduler grants.
 
-    def _granted(self, plan: Plan, scheduler: scheduling.Scheduler) -> Optional[Plan]:
+    def _granted(self, plan: Plan, scheduler: Scheduler) -> Optional[Plan]:
         """The plan on the nodes that it grants; None: the job has ended meanwhile."""
+        # Here, because most jobs ask none.
         from phalanx.node.runner.allocation import Allocation, EndedError, request_for
+        from phalanx.node.runner.scheduling import caller
 
         description, roster, processes = plan
-        call = scheduling.caller(scheduler.NAME, self._directory)
+        call = caller(scheduler.NAME, self._directory)
         self._allocation = Allocation(scheduler, call, self._stage, self._on_queue, self._on_submitted)
         try:
             there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, processes))

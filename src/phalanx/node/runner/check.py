@@ -12,7 +12,7 @@ from phalanx.node.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
     from phalanx.node.process import JobDescription, Process
 
@@ -34,6 +34,31 @@ def needs(node: str, job: JobDescription, processes: Sequence[Process]) -> Dict[
     first = next(name for process in processes for name in process.ranks)
     imports = node == first and "PYTHONPATH" not in {*job.secrets, *processes[0].env}
     return {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
+
+
+class Findings:
+    """What the nodes' checks found, all together: is anything missing, and which ports are taken?"""
+
+    def __init__(self) -> None:
+        self.code = 0  # the exit code that says so
+        self.taken: Set[Tuple[str, int]] = set()  # of the ports that processes were to have: node, port
+        self._problems: Dict[str, List[str]] = {}  # what is missing → on which nodes
+
+    def __bool__(self) -> bool:
+        """Was anything found that is in the job's way?"""
+        return bool(self._problems)
+
+    def add(self, node: str, answer: Mapping[str, Any]) -> None:
+        """A node's answer."""
+        self.taken.update((node, port) for port in answer["taken"])
+        if answer["problem"]:
+            self._problems.setdefault(answer["problem"], []).append(node)
+            self.code = answer["code"]
+
+    @property
+    def message(self) -> str:
+        """A line for each problem; those who have the same share it."""
+        return "\n".join(text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items())
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import LOOK_EVERY_S
-from phalanx.node.runner.channel import Channel
 from phalanx.node.runner.conductor import Conductor
-from phalanx.node.runner.outcome import Member
 from phalanx.node.runner.reaper import GRACE_S
 
 if TYPE_CHECKING:
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
 
     from phalanx.node.process import Process
     from phalanx.node.roster import Roster
+    from phalanx.node.runner.book import Member
+    from phalanx.node.runner.channel import Channel
 
     Look = Callable[[], Optional[Tuple[Roster, Sequence[Process]]]]
 
@@ -41,7 +41,7 @@ class ElasticConductor(Conductor):
         self._look_at = 0.0
         self._planned: Sequence[Process] = ()  # on the newest roster
         self._joining: Dict[str, Process] = {}
-        self._invited_at = dict.fromkeys(self._ranks, self._roster.generation)
+        self._invited_at = dict.fromkeys(self._crew.ranks, self._roster.generation)
         self._succeeded = False
         self._engines: Dict[str, Process] = {}
         self._revivals: Counter[str] = Counter()
@@ -50,14 +50,14 @@ class ElasticConductor(Conductor):
         self._engines[process.node] = process
         super()._start(process)
 
-    def _on_rank(self, channel: Channel, number: int, label: str) -> None:
-        # The engine has started its ranks again: what ended them before is overcome.
+    def on_rank(self) -> None:
+        """The engine has started its ranks again: what ended them before is overcome."""
         self.outcome.forgive()
-        super()._on_rank(channel, number, label)
 
-    def _on_exit(self, number: int, code: int) -> None:
-        self._succeeded = self._succeeded or (code == 0 and self._members[number].is_main)
-        super()._on_exit(number, code)
+    def on_exit(self, number: int, member: Member, code: int) -> None:
+        """A process has ended; one engine that has done its work says that all was done."""
+        self._succeeded = self._succeeded or (code == 0 and member.is_main)
+        super().on_exit(number, member, code)
 
     def _on_failure(self, member: Member, code: int) -> None:
         if not member.is_main or (code < 0 and self._revive(member.node)):
@@ -67,18 +67,19 @@ class ElasticConductor(Conductor):
 
     def _revive(self, node: str) -> bool:
         """An engine that was killed did not end by its own doing: start it again, unless its node is gone, too."""
-        is_over = self._phase != self._run or self._succeeded or self._channels[node].closed
+        is_over = self._phase != self._run or self._succeeded or self._crew.channels[node].closed
         if is_over or self._revivals[node] >= _MOST_REVIVALS:
             return False
         self._revivals[node] += 1
         # The ranks that it left behind here, and those elsewhere that wait for them.
-        self._tell_all(frames.pack(frames.KICK))
+        self._crew.kick()
         self._start(self._engines[node])
         return True
 
-    def _lose(self, channel: Channel) -> None:
+    def on_closed(self, channel: Channel) -> None:
+        """A starter's channel has closed, or is silent; one that was about to join is invited again."""
         if self._joining.pop(channel.node, None) is None:
-            super()._lose(channel)
+            super().on_closed(channel)
             return
         # The roster may name a node a moment before all of the node's contract holds there.
         if channel.report is None:
@@ -98,13 +99,13 @@ class ElasticConductor(Conductor):
             self._wind_down(0.0)
         elif not self._succeeded:
             # Ranks may wait for ever for one that is gone without a word: so their engines start them again.
-            self._tell_all(frames.pack(frames.KICK))
+            self._crew.kick()
 
     def _has_too_few(self) -> bool:
-        return not self._succeeded and len(self._running) < self._fewest
+        return not self._succeeded and self._crew.book.running < self._fewest
 
     def _run(self) -> None:
-        if not self._running and self._succeeded:
+        if not self._crew.book.running and self._succeeded:
             self.outcome.forgive()
         elif time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_EVERY_S
@@ -117,23 +118,22 @@ class ElasticConductor(Conductor):
             self._roster, self._planned = found
         # Every time, because a node's replacement may be in the roster before its own loss is noticed here.
         for process in self._planned:
-            channel = self._channels.get(process.node)
+            channel = self._crew.channels.get(process.node)
             is_new = self._invited_at.get(process.node, 0) < self._roster.generation
             if is_new and not self._succeeded and (channel is None or channel.closed):
                 self._invite(process)
 
     def _invite(self, process: Process) -> None:
         self._invited_at[process.node] = self._roster.generation
-        self._inquiries.pop(process.node, None)
-        self._ranks[process.node] = process.ranks[process.node]
+        self._proof.withdraw(process.node)
         self._joining[process.node] = process
-        # Another machine by now, maybe, than the one of this name that was lost.
-        self._nodes.update((node.name, node) for node in self._roster.nodes if node.name == process.node)
-        self._open(process.node)
+        node = next(node for node in self._roster.nodes if node.name == process.node)
+        self._crew.admit(node, process.ranks[process.node])
 
-    def _on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
+    def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
+        """A node has looked whether all is there: one that joins begins, or is sent away."""
         if channel.node not in self._joining:
-            super()._on_checked(channel, body)
+            super().on_checked(channel, body)
             return
         if body["problem"] or self._phase != self._run:
             self._complain(channel.node, body["problem"])

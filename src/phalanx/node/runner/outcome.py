@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from phalanx.node.runner import state as states
@@ -16,49 +14,6 @@ ENGINE = 1
 RANK = 2
 KILLED = 3
 NODE = 4
-
-# What ends a process that did not want to end.
-_DEATHS = frozenset(getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE"))
-
-
-def daemon_failure(code: int) -> int:
-    """How an engine exits its daemons is its own affair: 0. That one was killed is not: minus the signal.
-
-    A daemon may stand behind a shell, which tells of a signal as 128 + its number.
-    """
-    number = -code if code < 0 else code - 128
-    return -number if number in _DEATHS else 0
-
-
-@dataclass(frozen=True)
-class Member:
-    """A process that the job has or had, by its number in the output index."""
-
-    label: str
-    node: str
-    is_rank: bool
-    is_main: bool = False
-    role: str = ""
-
-    @property
-    def name(self) -> str:
-        """As it is shown before its lines."""
-        return f"{self.role} {self.label}".strip()
-
-    def ended_as(self, code: int) -> str:
-        name = self.name if self.role or not self.is_rank else f"rank {self.label}"
-        if "@" not in name:
-            name += f" on {self.node}"
-        if code >= 0:
-            return f"{name} ended with exit code {code}"
-        return f"{name} was ended by {signal.Signals(-code).name}"
-
-    def weight(self, code: int) -> int:
-        """How much its failure explains."""
-        if not self.is_rank:
-            return KILLED if code == -signal.SIGKILL else ENGINE
-        # An engine that gives up (MPI_Abort) ends its ranks so; its own exit code then says more.
-        return TOLD if code == -signal.SIGTERM and not self.is_main else RANK
 
 
 class Outcome:

@@ -126,7 +126,7 @@ def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[Lis
 def caller(scheduler: str, directory: str) -> Call:
     """Runs the scheduler's commands as a login shell on the head does, whose profile may have to say where they are."""
 
-    import subprocess  # not at the top: every runner imports this module, and most ask no scheduler
+    import subprocess  # not at the top: what attends on a node imports this module, too, and asks no scheduler
 
     def call(argv: Sequence[str], text: str) -> str:
         shell = ["/bin/sh", "-lc", 'exec "$@"', "sh", *argv]

@@ -1,0 +1,80 @@
+"""The book of an attempt's processes: who lives where, and who speaks for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.node.runner.book import Book, Member
+
+MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
+SERVER = Member("0", "n1", is_rank=True, is_main=True, role="server", is_service=True)
+WORKER = Member("0", "n2", is_rank=True, is_main=True, role="worker")
+
+
+def book(*members: Member) -> Book:
+    found = Book()
+    for number, member in enumerate(members):
+        found.add(number, member)
+    return found
+
+
+def rank(label: str, node: str = "n2") -> Member:
+    return Member(label, node, is_rank=True)
+
+
+def test_a_starter_has_numbers_of_its_own_for_ranks():
+    found = book(MPIEXEC)
+    found.add(1, rank("0", "n1"), on_node=1 << 20)
+    found.add(2, rank("1", "n2"), on_node=1 << 20)
+    assert found.number("n1", 0) == 0
+    assert [found.number(node, 1 << 20) for node in ("n1", "n2")] == [1, 2]
+    assert found[2].label == "1"
+
+
+def test_a_starter_that_came_again_counts_from_its_beginning():
+    found = book(rank("0"))
+    found.add(1, rank("0"), on_node=0)
+    assert found.number("n2", 0) == 1
+
+
+def test_what_runs_is_what_was_started_by_itself():
+    found = book(MPIEXEC, rank("0"), Member("mpiexec@n2", "n2", is_rank=False))
+    assert found.running == 1
+    assert found.ended(0) == MPIEXEC
+    assert found.running == 0
+    assert found.live_on("n2") == [1, 2]
+
+
+def test_services_alone_work_for_nobody():
+    found = book(SERVER, WORKER)
+    assert not found.only_services
+    found.ended(1)
+    assert (found.only_services, found.running) == (True, 1)
+
+
+def test_ranks_live_until_the_last_has_ended_and_end_once():
+    found = book(MPIEXEC, rank("0"), rank("1"))
+    for number in (1, 1):
+        found.ended(number)
+    assert found.has_ranks
+    found.ended(2)
+    assert not found.has_ranks
+
+
+@pytest.mark.parametrize(("node", "number"), [("n1", None), ("n2", 1), ("n3", None)])
+def test_a_node_is_spoken_for_by_its_first_rank_that_lives(node, number):
+    found = book(MPIEXEC, rank("7"), rank("3"), rank("1"))
+    found.ended(3)
+    assert found.witness(node) == number
+
+
+@pytest.mark.parametrize(
+    ("member", "code", "text"),
+    [
+        (rank("3"), 2, "rank 3 on n2 ended with exit code 2"),
+        (SERVER, -9, "server 0 on n1 was ended by SIGKILL"),
+        (Member("mpiexec@n2", "n2", is_rank=False), 1, "mpiexec@n2 ended with exit code 1"),
+    ],
+)
+def test_an_end_is_told_with_the_place(member, code, text):
+    assert member.ended_as(code) == text

@@ -1,0 +1,57 @@
+"""Daemons that engines ask for: each agent gets one answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.node.runner.answers import REFUSED
+from phalanx.node.runner.daemons import Daemons, Request, daemon_failure
+
+ONE = Request(11, "n1", "orted 1")
+TWO = Request(12, "n2", "orted 2")
+
+
+@pytest.fixture
+def told() -> list[tuple[int, int]]:
+    return []
+
+
+@pytest.fixture
+def daemons(told) -> Daemons:
+    return Daemons(lambda agent, code: told.append((agent, code)))
+
+
+def test_who_waits_is_given_out_once_when_its_node_may_be_reached(daemons):
+    daemons.hold(ONE)
+    daemons.hold(TWO)
+    assert daemons.due(lambda node: node == "n2") == [TWO]
+    assert daemons.due(lambda _node: True) == [ONE]
+    assert daemons.due(lambda _node: True) == []
+
+
+def test_who_still_waits_is_refused_and_who_was_given_out_is_not(daemons, told):
+    daemons.hold(ONE)
+    daemons.hold(TWO)
+    daemons.due(lambda node: node == "n1")
+    for _ in range(2):
+        daemons.refuse_all()
+    assert told == [(12, REFUSED)]
+
+
+def test_an_agent_hears_once_how_its_daemon_ended(daemons, told):
+    daemons.started(5, ONE.agent)
+    assert daemons
+    assert [daemons.ended(5, -9), daemons.ended(5, 0)] == [True, False]
+    assert not daemons
+    assert told == [(11, -9)]
+
+
+def test_the_end_of_another_process_is_nobodys(daemons, told):
+    daemons.started(5, ONE.agent)
+    assert not daemons.ended(4, 1)
+    assert (bool(daemons), told) == (True, [])
+
+
+@pytest.mark.parametrize(("code", "failure"), [(0, 0), (1, 0), (143, 0), (-15, 0), (255, 0), (137, -9), (-9, -9)])
+def test_a_daemon_may_exit_as_its_engine_likes_but_not_be_killed(code, failure):
+    assert daemon_failure(code) == failure

@@ -1,0 +1,88 @@
+"""The end of an attempt: who is told when, how long is waited, and what nodes say in the end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from phalanx.node.process import JobDescription
+from phalanx.node.runner.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
+
+CLEAN = {"ended": [], "killed": [], "left": []}
+
+
+def ending(tell_at: float) -> WindDown:
+    found = WindDown()
+    found.begin(tell_at)
+    return found
+
+
+def steps(end: WindDown, *moments: tuple[float, bool]) -> list[int]:
+    return [end.step(now, are_ranks_awaited) for now, are_ranks_awaited in moments]
+
+
+def test_an_engine_is_told_after_a_moment_and_has_two_seconds():
+    end = ending(101.0)
+    assert steps(end, (100.0, False), (101.0, False)) == [WAIT, TERMINATE]
+    assert end.deadline == 103.0
+    assert steps(end, (102.9, False), (103.0, False)) == [WAIT, GIVE_UP]
+
+
+def test_ranks_have_five_from_when_they_were_told():
+    end = ending(100.0)
+    assert steps(end, (100.5, True), (102.5, True)) == [TERMINATE, WAIT]
+    assert end.deadline == 105.5
+    assert steps(end, (105.4, True), (105.5, True)) == [WAIT, GIVE_UP]
+
+
+def test_ranks_that_end_meanwhile_are_not_waited_for_again():
+    end = ending(100.0)
+    assert steps(end, (100.0, True), (102.0, False)) == [TERMINATE, GIVE_UP]
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """Names of the nodes that were asked over a new connection; each says that it is clean."""
+    names: list[str] = []
+
+    class Inquiry:
+        def __init__(self, _directory: str, _job_id: str, node: SimpleNamespace) -> None:
+            names.append(node.name)
+            self._name = node.name
+
+        def verdict(self) -> dict[str, object]:
+            return {"node": self._name, "asked": True}
+
+    monkeypatch.setattr("phalanx.node.runner.settle.Inquiry", Inquiry)
+    return names
+
+
+def line(node: str, report: object = None) -> SimpleNamespace:
+    return SimpleNamespace(node=node, name=node, report=report)
+
+
+def test_a_report_counts_and_who_gave_none_is_asked(asked):
+    proof = Proof(JobDescription("1", "exec", ("true",), "/efs/1"))
+    lines = [line("n1", CLEAN), line("n2"), line("n3")]
+    proof.inquire(line("n4"))
+    proof.inquire(lines[1])
+    assert [proof.lacks(one) for one in lines] == [False, False, True]
+    proof.inquire(lines[2])
+    verdicts = proof.verdicts({one.node: one for one in lines})
+    assert [(verdict["node"], "asked" in verdict) for verdict in verdicts] == [
+        ("n1", False),
+        ("n2", True),
+        ("n3", True),
+        ("n4", True),
+    ]
+    assert asked == ["n4", "n2", "n3"]
+
+
+def test_a_node_that_joins_again_reports_by_itself(asked):
+    proof = Proof(JobDescription("1", "exec", ("true",), "/efs/1"))
+    proof.inquire(line("n2"))
+    proof.withdraw("n2")
+    assert proof.lacks(line("n2"))
+    assert proof.verdicts({"n2": line("n2", CLEAN)})[0]["clean"]
+    assert asked == ["n2"]
