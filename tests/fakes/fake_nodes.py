@@ -46,26 +46,28 @@ class Completed:
 class FakeRemote:
     """The head, as remote.Remote shows it."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], shell: tuple[str, ...]) -> None:
         self._env = env
+        self._shell = shell
 
     def run(self, command, *, input=None, timeout_s, check=True):
         done = subprocess.run(
-            ["sh", "-c", command], input=input or b"", capture_output=True, timeout=timeout_s, env=self._env
+            [*self._shell, command], input=input or b"", capture_output=True, timeout=timeout_s, env=self._env
         )
         assert not check or done.returncode == 0, done.stderr.decode()
         return Completed(done.returncode, done.stdout, done.stderr)
 
     def popen(self, command, *, stdin=None, stdout=None, stderr=None):
         return subprocess.Popen(
-            ["sh", "-c", command], stdin=stdin, stdout=stdout, stderr=stderr, env=self._env, start_new_session=True
+            [*self._shell, command], stdin=stdin, stdout=stdout, stderr=stderr, env=self._env, start_new_session=True
         )
 
 
 class FakeCluster:
-    """`nodes` names on one machine; `down` makes one refuse connections."""
+    """`nodes` names on one machine; `down` makes one refuse connections. `shell` runs what a test asks of the head."""
 
     name = "fake"
+    shell: tuple[str, ...] = ("sh", "-c")
 
     def __init__(self, root: Path, nodes: int = 2, slots: int = 2, head: str = "deeplearning-worker1") -> None:
         self.root = root
@@ -91,7 +93,7 @@ class FakeCluster:
         ssh.chmod(ssh.stat().st_mode | stat.S_IXUSR)
 
     def remote(self) -> FakeRemote:
-        return FakeRemote(self.env)
+        return FakeRemote(self.env, self.shell)
 
     def down(self, node: str) -> None:
         (self.root / f"down.{node}").touch()
