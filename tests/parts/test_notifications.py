@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from fleet_fakes import Cloud, cloud, name
 
+from phalanx.localcloud import queues
+
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory) -> Iterator[Cloud]:
@@ -43,6 +45,18 @@ def test_raw_delivery_has_no_envelope(local):
     url, arn = local.queue()
     local.client("sns").publish(TopicArn=topic_to(local, arn, RawMessageDelivery="true"), Message="hello")
     assert bodies(local, url) == ["hello"]
+
+
+def test_a_message_is_kept_as_long_as_its_queue_says(local, monkeypatch):
+    url, _ = local.queue()
+    api = local.client("sqs")
+    api.set_queue_attributes(QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
+    api.send_message(QueueUrl=url, MessageBody="old")
+    now = time.time
+    monkeypatch.setattr(queues.time, "time", lambda: now() + 59)
+    assert api.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"][0]["Body"] == "old"
+    monkeypatch.setattr(queues.time, "time", lambda: now() + 61)
+    assert "Messages" not in api.receive_message(QueueUrl=url)
 
 
 def test_a_queue_whose_policy_does_not_allow_it_gets_nothing(local):

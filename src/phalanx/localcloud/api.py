@@ -21,6 +21,7 @@ from phalanx.localcloud import (
     moto_setup,
     notifications,
     parameters,
+    queues,
     waitconditions,
 )
 from phalanx.localcloud.cloudformation.api import CloudFormationApi
@@ -41,7 +42,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One for the process, as moto's backends are.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # In this order: each stands on the ones before.
-PARTS = (file_systems, ec2, functions, notifications, autoscaling, iam)
+PARTS = (file_systems, ec2, functions, queues, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
