@@ -61,11 +61,11 @@ def test_a_silent_head_is_news_and_its_silence_is_counted(ends):
     beat._socket.settimeout(0.01)
     beat.once()
     beat.once()
-    assert (beat.news.is_set(), beat.unanswered) == (True, 2)
+    assert (beat.news.is_set(), beat.heard, beat.unanswered) == (True, False, 2)
     beat._socket.settimeout(5)
     ear.answer()
     exchange(ear, beat)
-    assert beat.unanswered == 0
+    assert (beat.heard, beat.unanswered) == (True, 0)
 
 
 def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):
@@ -78,8 +78,9 @@ def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):
 
 def test_another_head_is_greeted_at_once(ends):
     ear, beat = ends
-    beat.head = ""
+    beat.head, beat.heard = "", True
     beat.aim("127.0.0.1")
+    assert not beat.heard
     ear.answer()
     assert list(ear.heard) == ["127.0.0.1"]
     beat.aim("")

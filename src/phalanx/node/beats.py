@@ -55,12 +55,13 @@ class Ear:
 class Beat:
     """A worker's end: beats to the address `head`; sets `news` while that is silent or tells another generation.
 
-    `unanswered` counts the last beats that nothing was heard after.
+    `unanswered` counts the last beats that nothing was heard after; `heard`: the last one was answered.
     """
 
     def __init__(self) -> None:
         self.head = ""
         self.unanswered = 0
+        self.heard = False
         self.generation = 0
         self.news = threading.Event()
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
@@ -76,14 +77,15 @@ class Beat:
         """Beat to this address; at once, when it is another, so that the head can tell what is new."""
         if head and head != self.head:
             self.head = head
-            self.unanswered = 0
+            self.unanswered, self.heard = 0, False
             self._send()
 
     def once(self) -> None:
         """One beat, and its answer; a head that is silent is news, too."""
         self._send()
         self.unanswered += 1
-        if not self._hear():
+        self.heard = self._hear()
+        if not self.heard:
             self.news.set()
 
     def listen(self, seconds: float) -> None:
@@ -107,7 +109,7 @@ class Beat:
                 self.news.set()
         except OSError:
             return False
-        self.unanswered = 0
+        self.unanswered, self.heard = 0, True
         return True
 
 

@@ -47,7 +47,8 @@ def serve(agent: Agent) -> None:
             hello_at = now
             hello(agent, me)
         # The head's answer to a beat ends the pause when there is news; without it the poll finds them.
-        if beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, applied is not None)):
+        settled = beat.heard or applied is not None
+        if beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, settled)):
             # All workers hear it at the same moment.
             time.sleep(random.uniform(0, agent.settings.nodes / _READS_PER_S))
         beat.news.clear()
