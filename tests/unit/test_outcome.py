@@ -51,3 +51,12 @@ def test_a_node_that_is_gone_explains_all():
 def test_a_line_of_mpiexec_that_would_only_alarm_is_left_out(text, left):
     [mpiexec] = load("mpi").processes(JobDescription("1", "mpi", ("hostname",), "/efs/1"), roster(2, 2))
     assert re.sub(mpiexec.harmless.encode(), b"", text, flags=re.MULTILINE) == (text if left is None else left)
+
+
+def test_the_life_of_what_failed_first_is_what_counts():
+    outcome = Outcome()
+    outcome.fail("its engine ended it", 143, 3, RANK.weight(-15), lived_s=0.5)
+    outcome.fail("the engine says why", 4, 0, MPIEXEC.weight(4), lived_s=8.0)
+    assert outcome.lived_s == 0.5
+    outcome.forgive()
+    assert outcome.lived_s is None

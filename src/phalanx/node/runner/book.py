@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.node.runner.outcome import ENGINE, KILLED, RANK, TOLD
@@ -53,6 +54,7 @@ class Book:
         self._running: Set[int] = set()  # those of the live that are main
         self._busy: Set[int] = set()  # those of the running that are no services
         self._live_ranks = 0
+        self._began_at: Dict[int, float] = {}
 
     def __getitem__(self, number: int) -> Member:
         return self._members[number]
@@ -60,6 +62,7 @@ class Book:
     def add(self, number: int, member: Member, on_node: Optional[int] = None) -> None:
         """A process that lives from now on; `on_node`: its starter's number for it, where that is another."""
         self._members[number] = member
+        self._began_at[number] = time.monotonic()
         self._numbers[member.node, number if on_node is None else on_node] = number
         self._live.add(number)
         self._live_ranks += member.is_rank
@@ -78,6 +81,10 @@ class Book:
         for kind in (self._live, self._running, self._busy):
             kind.discard(number)
         return member
+
+    def age_s(self, number: int) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self._began_at[number]
 
     def live_on(self, node: str) -> List[int]:
         """Numbers of those that live on a node."""

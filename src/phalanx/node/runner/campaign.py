@@ -274,6 +274,7 @@ class Campaign:
             message=outcome.record.get("message", ""),
             exit_code=outcome.record.get("exit_code"),
             ran_s=None if began_at is None else time.time() - began_at,
+            lived_s=outcome.lived_s,
             died=outcome.died,
             gave_up=conductor.gave_up and not outcome.died,
         )

@@ -220,7 +220,8 @@ class Conductor:
     def on_exit(self, number: int, member: Member, code: int) -> None:
         """A process has ended."""
         if code != 0:
-            self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code))
+            lived_s = self._crew.book.age_s(number)
+            self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code), lived_s)
             self._on_failure(member, code)
 
     def _on_failure(self, member: Member, _code: int) -> None:
@@ -253,7 +254,9 @@ class Conductor:
         """A node is gone, and the outcome knows it: the job is over."""
         self._wind_down(0.0)
 
-    def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
+    def _fail(
+        self, message: str, exit_code: int, number: Optional[int], weight: int, lived_s: Optional[float] = None
+    ) -> None:
         # What processes do after they were told to end is our own doing.
         if not self._crew.was_told or weight == NODE:
-            self.outcome.fail(message, exit_code, number, weight)
+            self.outcome.fail(message, exit_code, number, weight, lived_s)

@@ -17,10 +17,14 @@ NODE = 4
 
 
 class Outcome:
-    """The verdict while the job goes on; `died` says that it was ended from outside, not by its program."""
+    """The verdict while the job goes on; `died` says that it was ended from outside, not by its program.
+
+    `lived_s`: how long the process had lived that failed first; None while none did.
+    """
 
     def __init__(self) -> None:
         self.number: Optional[int] = None
+        self.lived_s: Optional[float] = None
         self.died = False
         self._weight = TOLD
         self._record: Dict[str, Any] = {}
@@ -33,11 +37,14 @@ class Outcome:
         """What goes into the state; success when nothing else was found."""
         return self._record or {"state": states.SUCCEEDED, "exit_code": 0}
 
-    def fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
+    def fail(
+        self, message: str, exit_code: int, number: Optional[int], weight: int, lived_s: Optional[float] = None
+    ) -> None:
         """The first failure counts, or a later one that weighs more. `number`: whose last lines tell about it."""
         if self._record and (weight <= self._weight or self._record["state"] == states.STOPPED):
             return
         self.number = number
+        self.lived_s = lived_s if self.lived_s is None else self.lived_s
         self.died = weight == NODE
         self._weight = weight
         self._record = {"state": states.FAILED, "message": message, "exit_code": exit_code}

@@ -15,6 +15,7 @@ class Attempt:
     position   where its output begins in the index
     exit_code  as the job's own would be; None when it was lost with its runner
     ran_s      seconds from the start of its processes to its end; None when none was started
+    lived_s    seconds that the process had lived that failed first: an engine takes its time before and after its ranks
     died       what ended it from outside (a node, the runner): the same program may well do better elsewhere
     gave_up    its engine has restarted the ranks as often as it was allowed to
     """
@@ -23,6 +24,7 @@ class Attempt:
     message: str = ""
     exit_code: Optional[int] = None
     ran_s: Optional[float] = None
+    lived_s: Optional[float] = None
     died: bool = False
     gave_up: bool = False
 
@@ -57,5 +59,5 @@ def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
 
 
 def _same_at_once(one: Attempt, other: Attempt) -> bool:
-    at_once = all(not each.died and each.ran_s is not None and each.ran_s <= AT_ONCE_S for each in (one, other))
+    at_once = all(not each.died and each.lived_s is not None and each.lived_s <= AT_ONCE_S for each in (one, other))
     return at_once and one.exit_code == other.exit_code
