@@ -19,8 +19,9 @@ def flags(process) -> dict[str, str]:
 
 def test_the_command_is_the_driver_and_all_else_serves_it():
     driver, *services = load("ray").processes(JOB, roster(nodes=3, slots=4))
-    assert driver.argv == ("python3", "/efs/.phalanx/jobs/1/ray_driver.py", "3", "python", "t.py")
-    assert (driver.is_rank, driver.service, driver.ranks) == (True, False, {"deeplearning-worker1": 1})
+    assert driver.argv == ("/efs/.phalanx/jobs/1/driver", *JOB.keeper("PHALANX_RANK"))
+    assert "\npython3 /efs/.phalanx/jobs/1/ray_nodes.py 3 && " in driver.files["driver"]
+    assert (driver.service, driver.ranks, driver.env["PHALANX_RANK"]) == (False, {"deeplearning-worker1": 1}, "0")
     assert [(s.label, s.service, sum(s.ranks.values())) for s in services] == [
         (f"ray@deeplearning-worker{number}", True, 0) for number in (1, 2, 3)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import shlex
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
@@ -18,8 +19,11 @@ RECIPES: Tuple[str, ...] = ("ray",)
 
 # Which of the job's ports is whose; Ray's defaults would collide with another job's cluster on the same node.
 _GCS, _AGENT = range(2)
-_DRIVER = "ray_driver.py"
+_DRIVER = "driver"
+_NODES = "ray_nodes.py"
 _TOKEN = "ray-token"
+# Where the keeper finds the rank: there is one.
+_RANK = "PHALANX_RANK"
 # How to connect, to add nodes and to stop: phalanx does all that. Warnings and errors have other words. Ray may write a
 # line and its end apart.
 _ADVICE = r"^(?:[-\d]+ [\d:,]+\t(?:INFO|SUCC) .*)?\n?"
@@ -36,16 +40,17 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
 
 
 def _driver(job: JobDescription, head: Node, address: str, nodes: int) -> Process:
-    source = pkgutil.get_data(__package__ or "", _DRIVER) or b""
+    source = pkgutil.get_data(__package__ or "", _NODES) or b""
+    # Two steps, and the second under a keeper: so it is known when the command itself begins.
+    wait = f"python3 {shlex.quote(f'{job.directory}/{_NODES}')} {nodes}"
     return Process(
-        label="0",
+        label=f"driver@{head.name}",
         node=head.name,
-        argv=("python3", f"{job.directory}/{_DRIVER}", str(nodes), *job.command),
+        argv=(f"{job.directory}/{_DRIVER}", *job.keeper(_RANK)),
         command=job.command,
         ranks={head.name: 1},
-        env={"RAY_ADDRESS": address, **_key(job)},
-        files={_DRIVER: source.decode(), _TOKEN: job.token},
-        is_rank=True,
+        env={"RAY_ADDRESS": address, _RANK: "0", **_key(job)},
+        files={_DRIVER: f'#!/bin/sh\n{wait} && "$@"\nexit\n', _NODES: source.decode(), _TOKEN: job.token},
     )
 
 

@@ -1,4 +1,4 @@
-"""`python3 ray_driver.py NODES COMMAND…`: becomes COMMAND as soon as the Ray cluster of RAY_ADDRESS has so many nodes.
+"""`python3 ray_nodes.py N`: ends as soon as the Ray cluster of RAY_ADDRESS has N nodes.
 
 A file of its own in the job's directory, because it runs with the Python that has Ray.
 """
@@ -16,13 +16,12 @@ _LOOK_EVERY_S = 0.2
 
 def main() -> None:
     """Ray itself would give up on a head that is not there yet, and start work on the first node alone."""
-    wanted, command = int(sys.argv[1]), sys.argv[2:]
+    wanted = int(sys.argv[1])
     deadline = time.monotonic() + _WITHIN_S
     while (there := _nodes(os.environ["RAY_ADDRESS"])) < wanted:
         if time.monotonic() > deadline:
             raise SystemExit(f"phalanx: {there} of {wanted} nodes have joined the Ray cluster within {_WITHIN_S:g} s")
         time.sleep(_LOOK_EVERY_S)
-    os.execvp(command[0], command)
 
 
 def _nodes(address: str) -> int:
