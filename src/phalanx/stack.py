@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import time
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
+# So often a head tells its progress (node.progress).
+_QUIET_S = 2.0
 
 # CloudFormation wraps what a node signalled in its own words (docs/aws-behaviour.md 1.10).
 _SIGNALLED = re.compile(
@@ -106,12 +107,17 @@ class Follower:
     def polls(self) -> Iterator[list[StackEvent]]:
         """The new events of each look at the stack. The state is read first, so that the last event is never missed.
 
-        The state, a short answer, is read at every interval; the events, a long one, at every third or when it changed.
+        The state, a short answer, is read at every interval; the events, a long one, when it changed or in
+        their turn: after three intervals, or two seconds where the last look found nothing.
         """
-        for look in itertools.count():
+        due_at_s = 0.0
+        while True:
             before, self.state = self.state, self.stack.cloud.describe_stack(self.stack.stack_id)
-            if look % 3 == 0 or self.state != before:
-                yield self._new_events()
+            if time.monotonic() >= due_at_s or self.state != before:
+                events = self._new_events()
+                yield events
+                pause_s = 3 * self.stack.cloud.poll_interval_s
+                due_at_s = time.monotonic() + (pause_s if events else max(pause_s, _QUIET_S))
             if self.state is None or not self.state.in_progress:
                 return
             self.deadline.check(f"{self.state.status} {self.state.reason}".rstrip())
