@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,6 +16,8 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_fashion_mnist"
 FIRST_USE_S = 900
+# From a raylet's death, which Ray looks for every second, to the proof that nothing is left; by the times recorded.
+ENDED_WITHIN_S = 15.0
 LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-|ray|plasma'; ps -eo args= | grep -E '[r]aylet|[g]cs_server'; echo end"
 
 
@@ -27,5 +31,25 @@ def test_a_search_over_three_nodes_leaves_nothing_of_ray(engines):
     assert len(re.findall(r"0\.[78]\d+  ip-", done.stdout)) == 12
     assert "Next steps" not in done.stdout + done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr
+    assert_nothing_of_ray_is_left(engines)
+
+
+def assert_nothing_of_ray_is_left(engines: Terminal) -> None:
     for node in ("head", "deeplearning-worker2", "deeplearning-worker3"):
         assert engines.on(node, LEFT) == "end\n"
+
+
+def test_a_killed_raylet_ends_the_job_and_leaves_nothing_of_ray(engines, tmp_path):
+    words = ("--directory", str(tmp_path), "--recipe", "ray", "--launcher", "ray", "-n", "2", "-N", "1", "--detach")
+    begins = ("--", "sh", "-c", "echo begins; exec sleep 4711")
+    job_id = engines.phalanx("run", *words, *begins, timeout_s=FIRST_USE_S).stdout.strip()
+    begun = f"until grep -qs begins /efs/.phalanx/jobs/{job_id}/output/rank-0.log; do sleep 0.2; done"
+    engines.on("head", f"timeout {FIRST_USE_S} sh -c {shlex.quote(begun)}", timeout_s=FIRST_USE_S)
+    killed_at = float(engines.on("deeplearning-worker2", "pkill -KILL -x raylet; date +%s.%N"))
+    done = engines.phalanx("logs", "-f", job_id, check=False)
+    job = json.loads(engines.on("head", f"cat /efs/.phalanx/jobs/{job_id}/state.json"))
+    assert (job["state"], done.returncode) == ("failed", 1), done.stderr
+    assert job["message"].startswith("ray@deeplearning-worker2 ended with exit code 1"), done.stderr
+    assert job["ended_at"] - killed_at < ENDED_WITHIN_S, done.stderr
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert_nothing_of_ray_is_left(engines)
