@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import (
-    FIRST_PORT,
-    PORTS,
-    JobDescription,
-    Launcher,
-    Process,
-    RefusedError,
-    planned,
-    with_recipes,
-)
-from phalanx.node.roster import Roster
+from phalanx.node.process import Launcher, Process, RefusedError, planned, with_recipes
 from phalanx.node.runner import state as states
 from phalanx.node.runner.conductor import Conductor
-from phalanx.node.runner.engine import output_of
 from phalanx.node.runner.membership import read_roster
+from phalanx.node.runner.planning import Plan, Planner
 from phalanx.node.runner.restarts import Attempt, decide
 from phalanx.node.runner.stage import Stage
-from phalanx.node.runner.system import ENVIRONMENT, activated
+from phalanx.node.runner.system import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
+    from phalanx.node.roster import Roster
     from phalanx.node.runner.allocation import Allocation
     from phalanx.node.runner.scheduling import Scheduler
 
-    Plan = Tuple[JobDescription, Roster, Sequence[Process]]
-
-# How long a restart waits for a roster without the node that died, or with its replacement, before it leaves it out.
-_ROSTER_WITHIN_S = 30.0
-_LOOK_EVERY_S = 0.2
 _REFUSED = 2
-# A job whose own ports are taken is given others: so many beyond them, and so often.
-_NEXT_PORTS = 97
-_PORT_CHOICES = 5
 # Attempts that began nothing, because a node of their roster could not be reached, count no restart: so many in a row.
 _FREE_TRIES = 3
 
@@ -67,12 +49,7 @@ class Campaign:
         self._allocation: Optional[Allocation] = None
         self.unreturned = ""  # what attempts could not give back to the scheduler
         self._attempts = [Attempt(**record) for record in state["attempts"]]
-        self._lost: Set[str] = set()  # instance ids
-        self._port = 0
-        self._token = os.urandom(32).hex()
-        self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
-        self._port_choices = 0
-        self._generation = 0  # of the last attempt's roster
+        self._planner = Planner(directory, launcher, stage)
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
         self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
         self._unreached = ""  # what the last attempt, which began nothing, said
@@ -94,7 +71,7 @@ class Campaign:
             return
         while True:
             try:
-                plan = self._plan()
+                plan: Optional[Plan] = self._planner.plan(self._job, len(self._attempts))
                 if self._scheduler:
                     plan = self._granted(plan, self._scheduler)
             except RefusedError as error:
@@ -125,15 +102,14 @@ class Campaign:
     # One attempt.
 
     def _attempt(self, plan: Plan) -> None:
-        _, roster, processes = plan
-        self._begin(processes, roster)
+        self._begin(plan)
         conductor = self._conductor(plan)
         nodes = conductor.run()
         is_taken = self._is_taken_back(conductor)
-        if conductor.findings.taken and self._has_other_ports(conductor.findings.taken):
+        if self._has_other_ports(conductor.findings.taken):
             self._attempts.pop()
             return
-        self._remember(conductor, roster, nodes)
+        self._remember(conductor, plan.roster, nodes)
         if self._is_free(conductor):
             self._attempts.pop()
             return
@@ -146,14 +122,16 @@ class Campaign:
             self._end_or_restart(outcome)
 
     def _conductor(self, plan: Plan) -> Conductor:
-        description, roster, processes = plan
-        if description.nodes_min is None:
+        if plan.description.nodes_min is None:
             dial = self._allocation.dial if self._allocation else None
-            return Conductor(self._stage, description, roster, processes, self._on_begin, dial)
+            return Conductor(self._stage, *plan, self._on_begin, dial)
         # Here, because most jobs do not grow.
         from phalanx.node.runner.elastic import ElasticConductor
 
-        return ElasticConductor(self._stage, description, roster, processes, self._on_begin, look=self._look)
+        return ElasticConductor(self._stage, *plan, self._on_begin, look=self._look)
+
+    def _look(self) -> Optional[Plan]:
+        return self._planner.newer(self._job, len(self._attempts))
 
     def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
         """After an attempt that failed, the last one of those that are remembered."""
@@ -172,11 +150,10 @@ class Campaign:
         from phalanx.node.runner.allocation import Allocation, EndedError, request_for
         from phalanx.node.runner.scheduling import caller
 
-        description, roster, processes = plan
         call = caller(scheduler.NAME, self._directory)
         self._allocation = Allocation(scheduler, call, self._stage, self._on_queue, self._on_submitted)
         try:
-            there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, processes))
+            there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, plan.processes))
         except EndedError as error:
             self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.again)
             return None
@@ -184,8 +161,9 @@ class Campaign:
             message = f"stopped on request while {self._state['message']}"
             self._end({"state": states.STOPPED, "message": message, "nodes": self._nodes})
             return None
-        description = replace(description, devices=self._allocation.devices())
-        return description, roster, planned(self._launcher, description, self._allocation.roster(roster))
+        description = replace(plan.description, devices=self._allocation.devices())
+        processes = planned(self._launcher, description, self._allocation.roster(plan.roster))
+        return Plan(description, plan.roster, processes)
 
     def _end_unbegun(self, message: str, again: bool) -> None:
         """The scheduler took back what it had granted before the job could begin there."""
@@ -220,12 +198,7 @@ class Campaign:
         self._write(allocation={"scheduler": self._job["via"]["scheduler"], "id": allocation})
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
-        """Would another choice do without those that are taken? Not where the user has named them."""
-        self._port_choices += 1
-        self._first_port += _NEXT_PORTS
-        _, _, processes = self._plan_now("")
-        wanted = {(process.node, port) for process in processes for port in process.ports}
-        return self._port_choices < _PORT_CHOICES and not self._stage.stop_asked and not wanted & taken
+        return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
 
     def _is_free(self, conductor: Conductor) -> bool:
         """Was nothing begun for want of a node, and does the roster or a restart offer a way without it?"""
@@ -234,12 +207,12 @@ class Campaign:
         self._unreached = self._attempts[-1].message
         if has_begun or self._stage.stop_asked or self._free_tries < 0:
             return False
-        return bool(self._state["restarts"]) or read_roster().generation != self._generation
+        return bool(self._state["restarts"]) or self._planner.is_outdated()
 
-    def _begin(self, processes: Sequence[Process], roster: Roster) -> None:
-        self._generation = roster.generation
+    def _begin(self, plan: Plan) -> None:
+        self._planner.generation = plan.roster.generation
         ranks: Dict[str, int] = {}
-        for process in processes:
+        for process in plan.processes:
             for node, count in process.ranks.items():
                 ranks[node] = ranks.get(node, 0) + count
             _write_files(self._directory, process)
@@ -256,17 +229,6 @@ class Campaign:
         started_at = self._state["started_at"] or time.time()
         self._write(state=states.RUNNING, message="", started_at=started_at, hosts=nodes, processes=processes)
 
-    def _look(self) -> Optional[Tuple[Roster, Sequence[Process]]]:
-        """For a job that grows: the roster and what would be started on it, when there is a new one."""
-        if read_roster().generation == self._generation:
-            return None
-        try:
-            _, roster, processes = self._plan_now("")
-        except RefusedError:
-            return None  # it will be told when too few are left
-        self._generation = roster.generation
-        return roster, processes
-
     def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
         outcome, began_at = conductor.outcome, conductor.began_at
         self._attempts[-1] = replace(
@@ -280,7 +242,7 @@ class Campaign:
         )
         # A node that answers over a new connection has lost its starter alone.
         gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}
-        self._lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
+        self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
 
     def _verdicts(self, nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """This attempt's, and what earlier attempts could not prove about nodes that are no longer in it."""
@@ -294,33 +256,6 @@ class Campaign:
     def _again(self, message: str) -> None:
         number = len(self._attempts)
         self._write(state=states.PENDING, message=f"restart {number} of {self._state['restarts']}: {message}")
-
-    def _plan(self) -> Plan:
-        """What to start, on the roster of this moment. Raises RefusedError when the roster can't take it."""
-        env = activated({**os.environ, **self._job["env"]})
-        engine = output_of(self._launcher.ENGINE, env) if self._launcher.ENGINE else ""
-        deadline = time.monotonic() + (_ROSTER_WITHIN_S if self._lost else 0.0)
-        # One for the whole attempt: who joins later must find the others.
-        self._port = _free_port()
-        while True:
-            is_last = time.monotonic() >= deadline or self._stage.stop_asked
-            try:
-                plan = self._plan_now(engine)
-                if is_last or plan[1].generation != self._generation:
-                    return plan
-            except RefusedError:
-                if is_last:
-                    raise
-            self._stage.loop.turn(_LOOK_EVERY_S)
-
-    def _plan_now(self, engine: str) -> Plan:
-        roster = read_roster()
-        roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self._lost))
-        states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
-        env = {**self._job["env"], "PHALANX_RESTART": str(len(self._attempts))}
-        found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}
-        description = describe({**self._job, "env": env}, self._directory, **found)
-        return description, roster, planned(self._launcher, description, roster)
 
     # The end.
 
@@ -351,19 +286,6 @@ class Campaign:
         self._stage.door.tell()
 
 
-def describe(job: Dict[str, Any], directory: str, **found: Any) -> JobDescription:
-    """What a launcher is told: what job.json (and the secrets) say, and what was found out on the head."""
-    known = {name: job[name] for name in JobDescription.__dataclass_fields__ if name in job}
-    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-    return JobDescription(**{**known, **lists, "directory": directory, **found})
-
-
 def _write_files(directory: str, process: Process) -> None:
     for name, text in process.files.items():
         states.write_file(os.path.join(directory, name), text, 0o700 if text.startswith("#!") else 0o600)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]

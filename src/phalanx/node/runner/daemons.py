@@ -50,7 +50,8 @@ class Daemons:
     def due(self, may_reach: Callable[[str], bool]) -> List[Request]:
         """Those that waited for a node that may be reached now; each is given out once."""
         due = [request for request in self._waiting if may_reach(request.node)]
-        self._waiting = [request for request in self._waiting if request not in due]
+        for request in due:
+            self._waiting.remove(request)
         return due
 
     def refuse(self, request: Request) -> None:

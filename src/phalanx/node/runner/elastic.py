@@ -13,14 +13,14 @@ from phalanx.node.runner.conductor import Conductor
 from phalanx.node.runner.reaper import GRACE_S
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Optional, Sequence
 
     from phalanx.node.process import Process
-    from phalanx.node.roster import Roster
     from phalanx.node.runner.book import Member
     from phalanx.node.runner.channel import Channel
+    from phalanx.node.runner.planning import Plan
 
-    Look = Callable[[], Optional[Tuple[Roster, Sequence[Process]]]]
+    Look = Callable[[], Optional[Plan]]
 
 _ASK_AGAIN_AFTER_S = 5.0
 # An engine that is killed again and again on a node that lives (no memory left there) is not worth more.
@@ -30,7 +30,7 @@ _MOST_REVIVALS = 3
 class ElasticConductor(Conductor):
     """One engine process per node; failures count only when too few of these are left.
 
-    `look` gives the roster and the processes on it whenever there is a new roster.
+    `look` gives what would be started now, whenever there is a new roster.
     """
 
     def __init__(self, *arguments: Any, look: Look) -> None:
@@ -115,7 +115,7 @@ class ElasticConductor(Conductor):
     def _grow(self) -> None:
         found = self._look()
         if found:
-            self._roster, self._planned = found
+            self._roster, self._planned = found.roster, found.processes
         # Every time, because a node's replacement may be in the roster before its own loss is noticed here.
         for process in self._planned:
             channel = self._crew.channels.get(process.node)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from phalanx.node.process import Launcher, RefusedError, planned
 from phalanx.node.runner import state as states
-from phalanx.node.runner.campaign import Campaign, describe
+from phalanx.node.runner.campaign import Campaign
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.follow import follow
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
+from phalanx.node.runner.planning import describe
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import MARK, RUNNER_SOCKET, STARTER_SOCKET, roster_path, spawn
 

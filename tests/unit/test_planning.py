@@ -1,0 +1,138 @@
+"""What an attempt is to start: on the roster of its moment, without what is lost, on ports that are free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_nodes import roster
+
+from phalanx.node.process import JobDescription, Process, RefusedError
+from phalanx.node.roster import Roster
+from phalanx.node.runner.planning import Planner
+
+JOB = {"id": "1", "launcher": "fake", "command": ["true"], "env": {"A": "b"}}
+USERS_PORT = 47113
+
+
+class Launcher:
+    """A process per node, with a port of the job's own and maybe one that the user named; two nodes at least."""
+
+    NAME = "fake"
+    SUMMARY = PROGRAM = ""
+    ENGINE = OPTIONS = RECIPES = ()
+
+    def __init__(self, *named: int) -> None:
+        self.named = named
+
+    def processes(self, job: JobDescription, on: Roster) -> list[Process]:
+        if len(on.nodes) < 2:
+            raise RefusedError("2 nodes are needed")
+        ports = (job.port(0), *self.named)
+        return [Process(node.name, node.name, ("true",), ("true",), {node.name: 1}, ports=ports) for node in on.nodes]
+
+
+class Loop:
+    """Its turns take no time; one may change the world."""
+
+    def __init__(self) -> None:
+        self.turn: Callable[[float], None] = lambda _timeout_s: pytest.fail("nothing was to be waited for")
+
+
+@pytest.fixture
+def stage() -> SimpleNamespace:
+    return SimpleNamespace(loop=Loop(), stop_asked=False)
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    path = tmp_path / "now.json"
+    monkeypatch.setenv("PHALANX_ROSTER", str(path))
+
+    def change(nodes: int, generation: int) -> Roster:
+        found = replace(roster(nodes, 1), generation=generation)
+        path.write_text(found.to_json())
+        return found
+
+    change(3, 1)
+    return change
+
+
+@pytest.fixture
+def make(tmp_path, publish, stage, monkeypatch) -> Callable[..., Planner]:
+    monkeypatch.setattr("phalanx.node.runner.planning._free_port", lambda: 29500)
+    return lambda *named: Planner(str(tmp_path), Launcher(*named), stage)  # type: ignore[arg-type]
+
+
+def names(processes) -> list[str]:
+    return [process.node.rpartition("worker")[2] for process in processes]
+
+
+def test_it_is_planned_on_all_nodes_and_the_roster_is_kept(make, tmp_path: Path):
+    plan = make().plan(JOB, 0)
+    assert names(plan.processes) == ["1", "2", "3"]
+    assert (plan.description.master_port, plan.description.command) == (29500, ("true",))
+    assert plan.description.env == {"A": "b", "PHALANX_RESTART": "0"}
+    assert len(json.loads((tmp_path / "roster.json").read_text())["nodes"]) == 3
+
+
+def test_after_a_loss_another_roster_is_waited_for(make, publish, stage):
+    planner = make()
+    planner.generation, planner.lost = 1, {"i-3"}
+    stage.loop.turn = lambda _timeout_s: publish(4, 2)
+    assert names(planner.plan(JOB, 1).processes) == ["1", "2", "4"]
+
+
+def test_a_stop_ends_the_waiting(make, stage):
+    planner = make()
+    planner.generation, planner.lost = 1, {"i-3"}
+    stage.stop_asked = True
+    assert names(planner.plan(JOB, 1).processes) == ["1", "2"]
+
+
+def test_a_roster_that_is_too_small_is_refused_at_once_when_nothing_is_lost(make, publish):
+    publish(1, 2)
+    with pytest.raises(RefusedError, match="2 nodes"):
+        make().plan(JOB, 0)
+
+
+def test_each_new_roster_is_told_once_to_a_job_that_grows(make, publish):
+    planner = make()
+    planner.generation = 1
+    assert planner.newer(JOB, 0) is None
+    publish(4, 2)
+    assert names(planner.newer(JOB, 0).processes) == ["1", "2", "3", "4"]
+    assert planner.newer(JOB, 0) is None
+
+
+def test_a_roster_that_does_not_do_is_not_told_but_seen(make, publish):
+    planner = make()
+    planner.generation = 1
+    publish(1, 2)
+    assert (planner.newer(JOB, 0), planner.is_outdated()) == (None, True)
+
+
+def taken(plan) -> set[tuple[str, int]]:
+    return {(process.node, port) for process in plan.processes for port in process.ports}
+
+
+def test_taken_ports_are_exchanged_a_few_times(make):
+    planner = make()
+    choices = [planner.has_other_ports(JOB, 0, taken(planner.plan(JOB, 0))) for _ in range(5)]
+    assert choices == [True, True, True, True, False]
+
+
+def test_a_port_that_the_user_named_is_not_exchanged(make):
+    planner = make(USERS_PORT)
+    assert not planner.has_other_ports(JOB, 0, taken(planner.plan(JOB, 0)))
+
+
+def test_the_attempts_of_a_job_share_a_token(make):
+    planner = make()
+    tokens = {planner.plan(JOB, restart).description.token for restart in (0, 1)}
+    assert len(tokens) == 1
+    assert "" not in tokens
