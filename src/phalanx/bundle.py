@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from phalanx.code_tree import CodeTree, Entry
 
 _PACKAGE = Path(__file__).parent
-_MAIN = b"""from phalanx import launchers, schedulers
-from phalanx.node.runner.main import entry
-entry(launchers.load, schedulers.load)
+# A starter, of which every node has one, needs neither launchers nor schedulers.
+_MAIN = b"""from phalanx.node.runner.main import entry
+def launcher(name):
+    from phalanx import launchers
+    return launchers.load(name)
+def scheduler(name):
+    from phalanx import schedulers
+    return schedulers.load(name)
+entry(launcher, scheduler)
 """
 _ALONE = ("keeper.py", "agent.py", "imports.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -93,7 +99,7 @@ def _sources() -> dict[str, bytes]:
 
 
 def _version(sources: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER + _MAIN)
     for name, source in sources.items():
         digest.update(f"{name}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()[:24]

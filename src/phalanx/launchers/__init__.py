@@ -21,7 +21,7 @@ LAUNCHERS = {
 def load(name: str) -> Launcher:
     """The launcher's module. Raises RefusedError for a name that LAUNCHERS does not hold."""
     if name not in LAUNCHERS:
-        # Not at the top: every starter and keeper imports this package, and dataclasses take 15 ms.
+        # Not at the top: the command line imports this package for its help, and dataclasses take 15 ms.
         from phalanx.node.process import RefusedError
 
         raise RefusedError(f"there is no launcher '{name}'\nThere are: {', '.join(LAUNCHERS)}.")

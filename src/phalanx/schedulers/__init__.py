@@ -15,6 +15,6 @@ SCHEDULERS = {
 
 def load(name: str) -> Scheduler:
     """The scheduler's module; `name` is one of SCHEDULERS."""
-    import importlib  # not at the top: every starter imports this package
+    import importlib  # not at the top: the command line imports this package for its help
 
     return importlib.import_module(SCHEDULERS[name])  # pyright: ignore[reportReturnType]

@@ -26,7 +26,8 @@ from phalanx.node.runner.check import (
     python_target,
     taken,
 )
-from phalanx.node.runner.loop import PAUSE_BYTES, READ_BYTES, Loop, Sender
+from phalanx.node.runner.forward import Forwarder
+from phalanx.node.runner.loop import READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.scratch import Scratch
 from phalanx.node.runner.system import (
@@ -43,7 +44,6 @@ from phalanx.node.runner.system import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from re import Pattern
     from typing import Any, Dict, List, Optional, Tuple
 
 _SWEEP_EVERY_S = 0.02
@@ -64,10 +64,8 @@ class Starter:
         self._reader = frames.FrameReader()
         self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
         self._spawned: List[int] = []
-        self._outputs: Dict[int, Tuple[int, int]] = {}  # fd → process number, stream
-        self._harmless: Dict[int, Pattern[bytes]] = {}  # process number → what of its output is not passed on
+        self._output = Forwarder(self._loop, self._out)
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
-        self._paused = False
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
         self.abandoned = False
@@ -87,7 +85,7 @@ class Starter:
         self._out.send(frames.MAGIC)
         while not self._is_over():
             self._loop.turn(_SWEEP_EVERY_S if self._sweep else BEAT_EVERY_S)
-            self._balance()
+            self._output.balance()
             self._beat()
             self._step_sweep()
 
@@ -211,11 +209,7 @@ class Starter:
         os.close(err_write)
         self._numbers[pid] = number
         self._spawned.append(pid)
-        if body["harmless"]:
-            import re  # most starters do without its 8 ms
-
-            self._harmless[number] = re.compile(body["harmless"].encode(), re.MULTILINE)
-        self._forward(number, out_read, err_read)
+        self._output.add(number, out_read, err_read, body["harmless"])
 
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
@@ -236,55 +230,9 @@ class Starter:
             if number >= frames.FIRST_RANK_NUMBER:
                 kill(pid, _signal.SIGKILL)
 
-    # What processes write, and how they end.
-
-    def _forward(self, number: int, out_fd: int, err_fd: int) -> None:
-        for fd, stream in ((out_fd, frames.STDOUT), (err_fd, frames.STDERR)):
-            os.set_blocking(fd, False)
-            self._outputs[fd] = (number, stream)
-            if not self._paused:
-                self._loop.watch(fd, self._read_output)
-
-    def _read_output(self, fd: int) -> bool:
-        """Send on what is there; False when there is nothing (more)."""
-        number, stream = self._outputs[fd]
-        try:
-            data = os.read(fd, READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._loop.forget(fd)
-            del self._outputs[fd]
-            os.close(fd)
-            return False
-        if number in self._harmless:
-            data = self._harmless[number].sub(b"", data)
-        if data:
-            self._out.send(frames.pack(frames.OUTPUT, number, data, stream))
-        return True
-
-    def _drain(self, number: int) -> None:
-        # Bounded: a descendant that outlives the process may write for ever into the same pipe.
-        for fd in [fd for fd, (owner, _) in self._outputs.items() if owner == number]:
-            for _ in range(PAUSE_BYTES // READ_BYTES):
-                if not self._read_output(fd):
-                    break
-
     def _ended(self, number: int, code: int) -> None:
-        self._drain(number)
+        self._output.drain(number)
         self._out.send(frames.pack_json(frames.EXIT, {"code": code}, number))
-
-    def _balance(self) -> None:
-        """Stop reading from processes while the head does not take what they wrote: then they wait, too."""
-        pause = self._out.pending > PAUSE_BYTES
-        if pause == self._paused:
-            return
-        self._paused = pause
-        for fd in self._outputs:
-            if pause:
-                self._loop.forget(fd)
-            else:
-                self._loop.watch(fd, self._read_output)
 
     # Ranks: an engine starts keepers, and each connects and hands over its rank's output.
 
@@ -318,7 +266,7 @@ class Starter:
             label, _, pid = message.decode().partition(" ")
             self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
             self._numbers[int(pid)] = number
-            self._forward(number, fds[0], fds[1])
+            self._output.add(number, fds[0], fds[1])
             return
         self._loop.forget(keeper.fileno())
         keeper.close()
@@ -356,8 +304,7 @@ class Starter:
         if report is None:
             return
         self._bury()
-        for number in {number for number, _ in self._outputs.values()}:
-            self._drain(number)
+        self._output.drain_all()
         self._scratch.remove()
         self._out.send(frames.pack_json(frames.REPORT, report))
         self._done_at = time.monotonic()
