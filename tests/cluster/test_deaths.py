@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting import KEPT_EVERY
 
-from conftest import Terminal, make_terminal
+from conftest import PHALANX, Terminal, make_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -22,6 +26,7 @@ PROCESS_S, NODE_S = 5.0, 15.0
 # Of a machine with much to do.
 MOMENT_S = 20.0
 FENCED_S = 30.0
+NEWCOMER_AFTER_S = 20.0
 BEAT_S = 2.0
 WORK = "echo ready; sleep $((4711 * (PHALANX_RESTART == 0))); echo started again\n"
 
@@ -63,15 +68,19 @@ def break_node(cluster: Terminal, name: str, fault: str, **how: Any) -> float:
     """Make the local cloud do this to a node; returns when."""
     nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
     instance = next(node["instance_id"] for node in nodes if node["name"] == name)
+    set_fault(cluster, fault, {"instance_id": instance, **how})
+    return time.time()
+
+
+def set_fault(cluster: Terminal, fault: str, how: Any) -> None:
     endpoint = json.loads((cluster.state / "local" / "endpoint.json").read_text())
     request = urllib.request.Request(
         endpoint["url"] + "/_localcloud/faults",
         method="POST",
-        data=json.dumps({fault: {"instance_id": instance, **how}}).encode(),
+        data=json.dumps({fault: how}).encode(),
         headers={"X-Localcloud-Key": endpoint["secret_access_key"]},
     )
     urllib.request.urlopen(request, timeout=10).close()
-    return time.time()
 
 
 def state_of(cluster: Terminal, job_id: str) -> dict[str, Any]:
@@ -170,3 +179,49 @@ def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
     assert (done.returncode, job["state"], job["attempt"]) == (0, "succeeded", 1), told(job)
     assert 2 <= done.stdout.count("started again") <= 3, told(job)
     assert job["started_at"] + job["attempts"][0]["ran_s"] - killed_at < NODE_S, told(job)
+
+
+@pytest.fixture
+def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
+    """What is shown of an elastic job of two or three nodes that counts its steps (see counting.py), in a file."""
+    shutil.copy(Path(__file__).with_name("counting.py"), tmp_path)
+    words = ("run", "--name", "counts", "--directory", str(tmp_path), "--launcher", "torchrun", "--nodes", "2:3")
+    shown = tmp_path / "shown"
+    with shown.open("w") as file:
+        typed = subprocess.Popen(
+            [str(PHALANX), *words, "-N", "1", "--", "counting.py", "/efs/.counting"],
+            cwd=fragile.directory,
+            env={**os.environ, "PHALANX_STATE_DIR": str(fragile.state)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    # Else the newcomer is there before the others have met without the dead one.
+    set_fault(fragile, "boot_delay_s", NEWCOMER_AFTER_S)
+    yield shown
+    set_fault(fragile, "boot_delay_s", 0)
+    fragile.phalanx("stop", "counts", check=False)
+    typed.wait(timeout=60)
+
+
+def wait_for_steps(shown: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 150
+    while not re.search(pattern, text := shown.read_text(), re.DOTALL):
+        rest = re.sub(r"\[0\] step \d+\n", "", text)
+        assert "\njob " not in text and time.monotonic() < deadline, f"{pattern!r} never came\n{rest}"
+        time.sleep(0.1)
+
+
+def test_an_elastic_job_goes_on_with_those_left_and_grows_again_from_its_checkpoint(fragile, counted):
+    beyond = r"step \d*[1-9]\d\b"
+    wait_for_steps(counted, f"from 0 with 3.*{beyond}")
+    break_node(fragile, "deeplearning-worker3", "kill")
+    wait_for_steps(counted, "from .* with 2.*step")
+    wait_for_steps(counted, "with 2.*from .* with 3.*step")
+    fragile.on("head", "touch /efs/.counting/enough")
+    wait_for_steps(counted, r"job \S+ succeeded")
+    last = 0
+    for word, number in re.findall(r"(from|step) (\d+)", counted.read_text()):
+        # The last steps of a rank that died may not have been heard of.
+        assert word == "step" or int(number) >= last - KEPT_EVERY, counted.read_text()
+        last = int(number)
