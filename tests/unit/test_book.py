@@ -61,6 +61,14 @@ def test_ranks_live_until_the_last_has_ended_and_end_once():
     assert not found.has_ranks
 
 
+def test_a_process_ages_from_its_own_start():
+    moments = iter([10.0, 12.0, 15.0, 15.0])
+    found = Book(lambda: next(moments))
+    for number in (0, 1):
+        found.add(number, rank(str(number)))
+    assert [found.age_s(number) for number in (0, 1)] == [5.0, 3.0]
+
+
 @pytest.mark.parametrize(("node", "number"), [("n1", None), ("n2", 1), ("n3", None)])
 def test_a_node_is_spoken_for_by_its_first_rank_that_lives(node, number):
     found = book(MPIEXEC, rank("7"), rank("3"), rank("1"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from phalanx.node.runner.outcome import ENGINE, KILLED, RANK, TOLD
 
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, List, Optional, Set, Tuple
 
 
 class Member(NamedTuple):
@@ -47,7 +47,8 @@ class Member(NamedTuple):
 class Book:
     """Each has a number in the output index; a node's starter may know it by another."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._members: Dict[int, Member] = {}
         self._numbers: Dict[Tuple[str, int], int] = {}  # node and its starter's number → number
         self._live: Set[int] = set()
@@ -62,7 +63,7 @@ class Book:
     def add(self, number: int, member: Member, on_node: Optional[int] = None) -> None:
         """A process that lives from now on; `on_node`: its starter's number for it, where that is another."""
         self._members[number] = member
-        self._began_at[number] = time.monotonic()
+        self._began_at[number] = self._clock()
         self._numbers[member.node, number if on_node is None else on_node] = number
         self._live.add(number)
         self._live_ranks += member.is_rank
@@ -84,7 +85,7 @@ class Book:
 
     def age_s(self, number: int) -> float:
         """How long ago it was started."""
-        return time.monotonic() - self._began_at[number]
+        return self._clock() - self._began_at[number]
 
     def live_on(self, node: str) -> List[int]:
         """Numbers of those that live on a node."""
