@@ -166,6 +166,16 @@ def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
     assert {key: config[key] for key in CONFIG} == CONFIG
     assert (here / "config.json").stat().st_mode & 0o777 == 0o600
     assert {path.stem for path in (here / "agent/phalanx/node").glob("*.py")} == {*userdata.STAGE_1, *userdata.STAGE_2}
+    assert_all_is_light(python, here / "agent")
+
+
+def assert_all_is_light(python: str, agent: Path) -> None:
+    """Every module can be imported there, and none brings what costs each node much of its CPU."""
+    names = [f"phalanx.node.{path.stem}" for path in (agent / "phalanx/node").glob("*.py") if path.stem != "__main__"]
+    script = f"import sys; sys.path.insert(0, {str(agent)!r}); import {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run([python, "-IS", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not {"dataclasses", "inspect", "traceback", "xml"} & set(done.stdout.split())
 
 
 def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node import daemon
+from phalanx.node import daemon, failure, worker
 from phalanx.node.aws import AwsError
 
 
@@ -32,9 +32,9 @@ def serve(monkeypatch, tmp_path):
             settings=SimpleNamespace(head=False), log=SimpleNamespace(ship=lambda _: None), stream=None
         )
         monkeypatch.setattr(daemon, "Agent", lambda *_: agent)
-        monkeypatch.setattr(daemon.worker, "serve", work)
+        monkeypatch.setattr(worker, "serve", work)
         monkeypatch.setattr(daemon.time, "sleep", lambda _: None)
-        monkeypatch.setattr(daemon.failure, "report", lambda _s, _a, step, error: told.append(f"{step}: {error}"))
+        monkeypatch.setattr(failure, "report", lambda _s, _a, step, error: told.append(f"{step}: {error}"))
         with pytest.raises(Enough):
             daemon.serve(agent.settings, SimpleNamespace(), str(tmp_path), agent)
         return told

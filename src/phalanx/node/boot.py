@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, failure, files, head, mount, progress, trust
+from phalanx.node import account, contract, daemon, files, mount, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -34,6 +33,8 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
             action()
         failed = False
     except Exception as error:
+        from phalanx.node import failure
+
         failure.report(settings, agent, step, error)
     files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
@@ -70,6 +71,9 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
 
 def _raise_workers(agent: Agent) -> None:
     """On a first head: ask for the workers now, so that they boot beside it. The head asks again when it serves."""
+    if not agent.settings.head:
+        return
+    from phalanx.node import head, progress  # what a worker does not compile is a fifth of its CPU
 
     def work() -> None:
         try:
@@ -78,9 +82,8 @@ def _raise_workers(agent: Agent) -> None:
         except AwsError as error:
             agent.log.say(f"the workers were not raised yet: {error}")
 
-    if agent.settings.head:
-        progress.begin(agent)
-        threading.Thread(target=work, daemon=True).start()
+    progress.begin(agent)
+    threading.Thread(target=work, daemon=True).start()
 
 
 def _run_script(agent: Agent) -> None:
@@ -89,8 +92,12 @@ def _run_script(agent: Agent) -> None:
     if not settings.boot:
         return
     if settings.head:
+        from phalanx.node import progress
+
         # A script may end this machine, or this process: who waits shall know that it was the script.
         progress.tell(agent)
+    import gzip
+
     text = gzip.decompress(base64.b64decode(settings.boot)).decode()
     path = f"{root}{HOME}/boot-script"
     files.write(path, text, 0o700)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from typing import Optional
 
-from phalanx.node import contract, failure, files, worker
+from phalanx.node import contract, files
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import run
-from phalanx.node.head import Head
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
@@ -77,10 +75,12 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
         try:
             agent = agent or Agent(settings, metadata, root)
             agent.log.ship(agent.stream)
-            if agent.settings.head:
-                Head(agent).serve()
-            worker.serve(agent)
+            _live(agent)
         except Exception as error:
+            import traceback
+
+            from phalanx.node import failure
+
             traceback.print_exc()
             errors += 1
             may_pass = errors < _TRIES or files.read(root + contract.ROSTER)
@@ -88,3 +88,14 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
                 failure.report(settings, agent, "agent", error)
         agent = None
         time.sleep(_PAUSE_S)
+
+
+def _live(agent: Agent) -> None:
+    """Never returns. Neither compiles what only the other needs: a third of the agent."""
+    if agent.settings.head:
+        from phalanx.node.head import Head
+
+        Head(agent).serve()
+    from phalanx.node import worker
+
+    worker.serve(agent)

@@ -46,7 +46,7 @@ class Group:
     refused_since: float = 0.0
 
 
-@dataclass
+@dataclass()
 class State:
     """All that the head knows. `hellos`: id → node; `heard`: id → when; `failed`: id → why; `acks`: id → generation.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from typing import Optional
 
 from phalanx.node import outcome
@@ -36,5 +35,7 @@ def _unexpected(error: Exception) -> CommandError:
     """A cloud that refuses is told in its words; a mistake of ours with the place where it is."""
     words = str(error)
     if not isinstance(error, (OSError, AwsError)):
+        import traceback
+
         words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return CommandError(type(error).__name__, 1, words[-TAIL_BYTES:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 VERSION = 1
@@ -93,4 +93,4 @@ def worker_number(name: str) -> int:
 
 
 def _build(kind: Any, item: dict[str, Any]) -> Any:
-    return kind(**{field.name: item[field.name] for field in fields(kind) if field.name in item})
+    return kind(**{name: item[name] for name in kind.__annotations__ if name in item})

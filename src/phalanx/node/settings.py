@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -32,7 +32,8 @@ class Settings:
     @staticmethod
     def of(given: dict[str, str]) -> Settings:
         values: dict[str, Any] = {
-            f.name: int(given[f.name]) if f.type in ("int", int) else given[f.name] for f in fields(Settings)
+            name: int(given[name]) if kind in ("int", int) else given[name]
+            for name, kind in Settings.__annotations__.items()
         }
         return Settings(**values)
 

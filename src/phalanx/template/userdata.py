@@ -21,10 +21,10 @@ __all__ = ["LIMIT_BYTES", "agent_payload", "agent_version", "render", "rendered_
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
 
-STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws")
+STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws", "records")
 STAGE_2 = (
-    *("outcome", "daemon", "agent", "contract", "account", "trust", "files", "command", "mount", "boot", "proof"),
-    *("beats", "bootlog", "progress", "services", "roster", "decision", "worker", "head", "failure"),
+    *("outcome", "roster", "agent", "contract", "account", "trust", "command", "mount", "bootlog", "progress", "boot"),
+    *("files", "proof", "services", "daemon", "decision", "worker", "beats", "head", "failure"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 
@@ -164,4 +164,6 @@ def _digest() -> str:
 
 
 def _source(name: str) -> str:
-    return (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
+    """A module of the agent, which takes its records from `records` and not from `dataclasses`."""
+    text = (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
+    return text.replace("from dataclasses import", "from phalanx.node.records import")
