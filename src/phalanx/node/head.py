@@ -184,6 +184,7 @@ class Head:
         self.agent.table.put(
             f"node#{node.instance_id}",
             generation=generation,
+            authority=papers.authority,
             host_certificate=papers.host_certificate,
             user_certificate=papers.user_certificate,
         )

@@ -106,8 +106,7 @@ def follow(agent: Agent, me: Node) -> bool:
     roster = Roster.from_json(item["roster"])
     if roster.find(me.instance_id) is None:
         return False
-    authority = agent.table.get("authority")["public_key"]
-    signed = contract.Papers(authority, papers["host_certificate"], papers["user_certificate"])
+    signed = contract.Papers(papers["authority"], papers["host_certificate"], papers["user_certificate"])
     contract.apply(roster, me.instance_id, agent.machine(), signed, agent.root)
     agent.report("ack", generation=roster.generation)
     agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")
