@@ -1,0 +1,225 @@
+"""An attempt from its checks to its end; its starters are handlers in the runner's own loop: no process, no wait."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+from fake_nodes import roster
+
+from phalanx.node.process import JobDescription, Process
+from phalanx.node.roster import Node
+from phalanx.node.runner import frames
+from phalanx.node.runner.answers import REFUSED
+from phalanx.node.runner.channel import Line
+from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.loop import Loop
+from phalanx.node.runner.output import OutputWriter
+
+JOB = JobDescription("1", "exec", ("true",), "/efs/1")
+HEAD, OTHER = "deeplearning-worker1", "deeplearning-worker2"
+WELL = {"problem": "", "code": 0, "taken": []}
+CLEAN = {"ended": [], "killed": [], "left": []}
+
+
+class Starter:
+    """A node's: all is there; what it starts lives until it is told to end. Tests change what it answers."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.found: dict[str, object] = WELL
+        self.on_spawn: Callable[[int], None] = lambda _number: None
+        self.heard: list[int] = []
+        self.commands: list[str] = []
+        self._is_dead = False
+        self._living: list[int] = []
+        self._reader = frames.FrameReader()
+        to_us, self._to_fd = os.pipe()
+        self._from_fd, self._out_fd = os.pipe()
+        self._error_fd, error = os.pipe()
+        self.fds = [to_us, error]
+        os.write(self._out_fd, frames.MAGIC)
+        loop.watch(to_us, self._hear)
+
+    def line(self) -> Line:
+        return Line(self._to_fd, self._from_fd, self._error_fd, lambda: None)
+
+    def ends(self, number: int, code: int) -> None:
+        self._living.remove(number)
+        self._say(frames.EXIT, {"code": code}, number)
+
+    def dies(self) -> None:
+        self._is_dead = True
+        os.close(self._out_fd)
+
+    def _hear(self, fd: int) -> None:
+        for kind, _, number, payload in self._reader.feed(os.read(fd, 1 << 16)):
+            self.heard.append(kind)
+            self._obey(kind, number, json.loads(payload or b"{}"))
+
+    def _obey(self, kind: int, number: int, body: dict[str, list[str]]) -> None:
+        if kind == frames.CHECK:
+            self._say(frames.CHECKED, self.found)
+        elif kind == frames.SPAWN:
+            self._living.append(number)
+            self.commands.append(body["argv"][-1])
+            self.on_spawn(number)
+        elif kind == frames.TERMINATE:
+            for one in list(self._living):
+                self.ends(one, -15)
+        elif kind == frames.END:
+            self._say(frames.REPORT, CLEAN)
+
+    def _say(self, kind: int, body: object, number: int = 0) -> None:
+        if not self._is_dead:
+            os.write(self._out_fd, frames.pack_json(kind, body, number))
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def starters(loop: Loop) -> Iterator[dict[str, Starter]]:
+    found = {node: Starter(loop) for node in (HEAD, OTHER)}
+    yield found
+    for starter in found.values():
+        for fd in starter.fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def stage(loop: Loop, tmp_path) -> SimpleNamespace:
+    output = OutputWriter(str(tmp_path / "output"))
+    return SimpleNamespace(
+        loop=loop, output=output, door=SimpleNamespace(request=None), stop_asked=False, publish=output.flush
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """Nodes that were asked over a new connection: they do not answer."""
+    names: list[str] = []
+
+    class Inquiry:
+        def __init__(self, _directory: str, _job_id: str, node: Node) -> None:
+            names.append(node.name)
+            self._name = node.name
+
+        def verdict(self) -> dict[str, object]:
+            return {"node": self._name, "clean": False}
+
+    monkeypatch.setattr("phalanx.node.runner.settle.Inquiry", Inquiry)
+    return names
+
+
+@pytest.fixture
+def conduct(stage, starters, asked, monkeypatch) -> Callable[..., Conductor]:
+    # Children of this process are other tests'.
+    monkeypatch.setattr("phalanx.node.runner.conductor.reap", list)
+
+    def make(*processes: Process) -> Conductor:
+        return Conductor(
+            stage, JOB, roster(2, 1), processes, lambda _nodes, _count: None, lambda node: starters[node].line()
+        )
+
+    return make
+
+
+def rank(number: int, node: str) -> Process:
+    return Process(str(number), node, ("work", str(number)), ("true",), {node: 1}, is_rank=True)
+
+
+def ending(starter: Starter, code: int) -> Callable[[int], None]:
+    return lambda number: starter.ends(number, code)
+
+
+def test_all_well(conduct, starters):
+    for starter in starters.values():
+        starter.on_spawn = ending(starter, 0)
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    verdicts = conductor.run()
+    assert conductor.outcome.record["state"] == "succeeded"
+    assert [(verdict["node"], verdict["clean"]) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
+    assert starters[OTHER].heard == [frames.CHECK, frames.SPAWN, frames.END]
+
+
+def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):
+    starters[OTHER].found = {"problem": "no work on {nodes}", "code": 127, "taken": []}
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    assert (conductor.outcome.record["message"], conductor.began_at) == (f"no work on {OTHER}", None)
+    assert [starter.heard for starter in starters.values()] == [[frames.CHECK, frames.END]] * 2
+
+
+def test_a_rank_that_fails_ends_the_others_and_is_what_is_told(conduct, starters):
+    starters[OTHER].on_spawn = ending(starters[OTHER], 3)
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    record = conductor.outcome.record
+    assert (record["message"], record["exit_code"]) == (f"rank 1 on {OTHER} ended with exit code 3", 3)
+    assert starters[HEAD].heard == [frames.CHECK, frames.SPAWN, frames.TERMINATE, frames.END]
+
+
+def test_a_stop_ends_all_and_is_no_failure(conduct, starters, stage):
+    def stop(_number: int) -> None:
+        stage.stop_asked = True
+
+    starters[HEAD].on_spawn = stop
+    conductor = conduct(rank(0, HEAD))
+    conductor.run()
+    assert conductor.outcome.record["state"] == "stopped"
+    assert starters[HEAD].heard[-2:] == [frames.TERMINATE, frames.END]
+
+
+def test_a_node_that_had_none_of_the_job_is_asked_too(conduct, starters, asked):
+    starters[HEAD].on_spawn = ending(starters[HEAD], 0)
+    verdicts = conduct(rank(0, HEAD)).run()
+    assert asked == [OTHER]
+    assert [(verdict["node"], verdict["clean"]) for verdict in verdicts] == [(HEAD, True), (OTHER, False)]
+
+
+def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starters, asked):
+    starters[OTHER].on_spawn = lambda _number: starters[OTHER].dies()
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    verdicts = conductor.run()
+    assert conductor.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
+    assert (conductor.outcome.died, conductor.lost, asked) == (True, {OTHER}, [OTHER])
+    assert [verdict["clean"] for verdict in verdicts] == [True, False]
+
+
+def engine(early: bool) -> Process:
+    return Process("mpiexec", HEAD, ("mpiexec",), ("true",), {HEAD: 1, OTHER: 1}, early=early)
+
+
+def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_end(conduct, starters, stage):
+    heard, agent = os.pipe()
+    starters[HEAD].on_spawn = lambda _number: stage.door.request(agent, OTHER, "orted")
+
+    def end_both(daemon: int) -> None:
+        starters[OTHER].ends(daemon, 1)
+        starters[HEAD].ends(0, 0)
+
+    starters[OTHER].on_spawn = end_both
+    conductor = conduct(engine(early=True))
+    conductor.run()
+    assert conductor.outcome.record["state"] == "succeeded"
+    assert starters[OTHER].commands == ["orted"]
+    assert os.read(heard, 64) == b"1\n"
+    os.close(heard)
+
+
+def test_a_daemon_on_a_host_that_is_no_node_is_refused(conduct, starters, stage):
+    heard, agent = os.pipe()
+
+    def ask(number: int) -> None:
+        stage.door.request(agent, "elsewhere", "orted")
+        starters[HEAD].ends(number, 0)
+
+    starters[HEAD].on_spawn = ask
+    conduct(engine(early=False)).run()
+    assert os.read(heard, 64) == f"{REFUSED}\n".encode()
+    os.close(heard)
