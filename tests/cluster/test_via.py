@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cluster
 PACKAGES = (Path(sys.prefix) / "schedulers").resolve()
 NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3)]
 SAY = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) job=$SLURM_JOB_ID$JOB_ID hidden=$SLURM_NODELIST$PE_HOSTFILE"'
+SLEEPS = ("--launcher", "exec", "--restarts", "1", "--", "sleep", "1000")
 SAY_GPUS = SAY[:-1] + ' gpus=$CUDA_VISIBLE_DEVICES"'
 
 
@@ -82,6 +83,14 @@ def assert_nothing_is_left(lab: Terminal, job: str) -> None:
     assert "".join(lab.on("head", f"ssh {node} {look}", check=False) for node in NODES) == ""
 
 
+def assert_ended_at_its_limit(lab: Terminal, job: str, scheduler: str, words: str) -> None:
+    lab.phalanx("logs", "-f", job, check=False)
+    found = status(lab, job)
+    assert (found["state"], found["attempt"]) == ("failed", 0), found
+    assert f"{scheduler} ended" in found["message"] and words in found["message"], found["message"]
+    assert_nothing_is_left(lab, job)
+
+
 def test_slurm_grants_nodes_without_the_head_and_mpiexec_runs_there(lab):
     head = lab.on("head", "hostname").strip()
     # Another job has one of the two GPUs of each node.
@@ -112,6 +121,15 @@ def test_a_job_that_is_preempted_asks_anew_and_one_that_scancel_ends_leaves_noth
     assert found["state"] == "failed"
     assert "slurm ended" in found["message"] and "CANCELLED" in found["message"], found["message"]
     assert_nothing_is_left(lab, job)
+
+
+def test_slurms_time_limit_ends_the_job_for_good_and_leaves_nothing(lab):
+    job = start(lab, "--via", "slurm", "--via-option", "--time=1", *SLEEPS)
+    until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    # A minute is the shortest that may be asked for; whoever runs Slurm may say more.
+    over = "scontrol update JobId=$(squeue -h -o %i) EndTime=now+1"
+    lab.phalanx("exec", "--sudo", "--node", "head", "--", over)
+    assert_ended_at_its_limit(lab, job, "slurm", "TIMEOUT")
 
 
 def test_a_job_waits_in_the_queue_and_can_be_stopped_there(lab):
@@ -161,6 +179,20 @@ def test_a_job_that_qdel_ends_says_so_and_leaves_nothing(lab):
     until(lambda: has_ended(lab, job), "the job has ended")
     assert "sge ended" in status(lab, job)["message"]
     assert_nothing_is_left(lab, job)
+
+
+def test_grid_engines_time_limit_ends_the_job_for_good_and_leaves_nothing(lab):
+    job = start(lab, "--via", "sge", "--via-option", "-l h_rt=15", *SLEEPS)
+    assert_ended_at_its_limit(lab, job, "sge", "h_rt")
+
+
+def test_launch_asks_grid_engine_for_the_places_of_all_roles(lab):
+    part = 'echo "$DMLC_ROLE $DMLC_TASK_ID of $DMLC_NUM_WORKER job=$JOB_ID"; [ $DMLC_ROLE = worker ] || exec sleep 1000'
+    done = lab.phalanx("launch", "-n", "2", "-s", "1", "--launcher", "sge", "sh", "-c", part)
+    lines = sorted(line for line in done.stdout.splitlines() if "[worker" in line)
+    assert [line.partition(" job=")[0] for line in lines] == [f"[worker {n}] worker {n} of 2" for n in (0, 1)]
+    assert all(line.partition(" job=")[2] for line in lines), lines
+    assert "no process of it is left on" in done.stderr
 
 
 def test_what_grid_engine_refuses_is_told_in_its_own_words(lab):
