@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_jobs import kill_followers, outcome, run
+from fake_jobs import kill_followers, outcome, run, wait_for_line
 from fake_nodes import FakeCluster
 
+import phalanx.job
 from phalanx.errors import JobError
 from phalanx.job import (
     JobSpec,
@@ -114,6 +115,22 @@ def test_a_broken_connection_is_made_again_from_where_it_broke(two_nodes, code, 
     expected = [f"line {number}" for number in range(1, 9)]
     for rank in ("0", "1"):
         assert [line[3:] for line in lines if line[0] == rank] == expected
+
+
+def test_a_connection_that_does_not_come_back_says_how_to_follow_again(two_nodes, code, monkeypatch):
+    monkeypatch.setattr(phalanx.job, "_RECONNECT_WITHIN_S", 0.6)
+    script = "echo on; until [ -e go ]; do sleep 0.05; done; echo done"
+    job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
+    events = job.follow()
+    wait_for_line(events, "on")
+    two_nodes.shell, there = ("false",), two_nodes.shell
+    kill_followers(job)
+    with pytest.raises(JobError, match=f"the connection to job {job.id} broke") as broken:
+        list(events)
+    assert broken.value.hint == f"The job goes on without it. `phalanx logs -f {job.id}` follows it again."
+    two_nodes.shell = there
+    Path(job.directory, "work", "go").touch()
+    assert outcome(job.follow())[0] == ["0: on", "0: done"]
 
 
 def test_jobs_are_found_by_what_people_remember(two_nodes, code):
