@@ -10,7 +10,6 @@ from typing import Optional
 from phalanx.node import contract, files
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
-from phalanx.node.bootlog import BootLog
 from phalanx.node.command import run
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
@@ -44,9 +43,11 @@ def start(agent: Agent) -> None:
         run(["systemctl", "daemon-reload"], 60)
         run(["systemctl", "enable", "--now", "phalanx.service"], 60)
     elif detach(f"{root}{HOME}/agent.log"):
-        # The daemon is a copy of this process, which has imported and asked for all that it needs.
-        agent.log = BootLog()
+        # The daemon is a copy of this process, which has imported and asked for all that it needs. It sends the boot
+        # log, too: a stream each would cost the node two more calls.
         serve(agent.settings, agent.metadata, root, agent)
+    else:
+        agent.log.lines.clear()
 
 
 def detach(log: str) -> bool:
