@@ -17,13 +17,12 @@ _AT_ONCE = 16
 
 
 def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
-    """Instance id → why, for each node that did not let `user` in within 30 s."""
+    """Instance id → why, for each node that did not let `user` in within 30 s of the first try."""
     refused: dict[str, str] = {}
-    end = time.monotonic() + _DEADLINE_S
     options = _as_user(user, uid)
 
     def prove(node: Node) -> None:
-        reason = _log_in(node, options, end)
+        reason = _log_in(node, options, time.monotonic() + _DEADLINE_S)
         if reason:
             refused[node.instance_id] = f"{node.instance_id} acknowledged, but ssh {node.name} failed: {reason}"
 
@@ -46,7 +45,7 @@ def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
     pause_s = 0.02
     while True:
         try:
-            run(["ssh", "-o", "BatchMode=yes", node.name, "true"], 20, **options)
+            run(["ssh", "-o", "BatchMode=yes", node.name, "true"], _DEADLINE_S, **options)
             return ""
         except CommandError as error:
             if time.monotonic() > end:
