@@ -107,10 +107,10 @@ class Follower:
     def polls(self) -> Iterator[list[StackEvent]]:
         """The new events of each look at the stack. The state is read first, so that the last event is never missed.
 
-        The state, a short answer, is read at every interval; the events, a long one, when it changed or in
-        their turn: after three intervals, or two seconds where the last look found nothing.
+        The state, a short answer, is read at every interval (each second at last, where that is longer); the events, a
+        long one, when it changed or in their turn: after three intervals, or two seconds where there were none.
         """
-        due_at_s = 0.0
+        due_at_s, began_s = 0.0, time.monotonic()
         while True:
             before, self.state = self.state, self.stack.cloud.describe_stack(self.stack.stack_id)
             if time.monotonic() >= due_at_s or self.state != before:
@@ -121,7 +121,8 @@ class Follower:
             if self.state is None or not self.state.in_progress:
                 return
             self.deadline.check(f"{self.state.status} {self.state.reason}".rstrip())
-            time.sleep(self.stack.cloud.poll_interval_s)
+            patience_s = min(1.0, (time.monotonic() - began_s) / 50)
+            time.sleep(max(self.stack.cloud.poll_interval_s, patience_s))
 
     def _new_events(self) -> list[StackEvent]:
         events = self.stack.cloud.events(self.stack.stack_id, self._last)
