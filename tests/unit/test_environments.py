@@ -9,7 +9,7 @@ import pytest
 from phalanx.environments import from_requirements, recipe, recipe_names
 from phalanx.errors import JobError
 from phalanx.launchers import LAUNCHERS, load
-from phalanx.node.runner.interpreters import allows
+from phalanx.node.runner.interpreters import Interpreter, allows
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -46,6 +46,12 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
 )
 def test_specifiers_compare_versions(specifier, version, taken):
     assert allows(specifier, version) is taken
+
+
+@pytest.mark.parametrize(("pip", "serves"), [("", False), ("22.0.2", False), ("22.3", True), ("26.0.dev0", True)])
+def test_a_pip_that_knows_other_interpreters_makes_their_environments(pip, serves):
+    python = Interpreter("/usr/bin/python3", (3, 11, 2), "/usr/bin/python3.11", (), False, "linux-x86_64", pip)
+    assert python.pip_serves_others is serves
 
 
 def test_included_files_are_part_of_the_environment(tmp_path: Path):

@@ -178,6 +178,9 @@ class _Installer:
             return
         shown = not self._wanted["isolated"] and not self._python.is_venv
         flags = ["--system-site-packages"] if shown else []
+        if self._python.pip_serves_others:
+            # A pip of its own would take longer than most requirements: all of it is compiled.
+            flags.append("--without-pip")
         version = ".".join(map(str, self._python.version[:2]))
         mend = f"Debian, Ubuntu: `boot: apt-get install -y python{version}-venv` in phalanx.yaml brings what it needs."
         self._run([self._python.base, "-m", "venv", *flags, self._path], "python -m venv", mend)
@@ -201,7 +204,12 @@ class _Installer:
         if self._uv:
             return [self._uv, "pip", "install", "--python", python]
         # Compiling all of it can take longer than the rest; what is imported is compiled then, by whoever is first.
-        return [python, "-m", "pip", "install", "--no-compile"]
+        pip = (
+            [self._python.path, "-m", "pip", "--python", python]
+            if self._python.pip_serves_others
+            else [python, "-m", "pip"]
+        )
+        return [*pip, "install", "--no-compile"]
 
     def _environment(self) -> Dict[str, str]:
         own = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}

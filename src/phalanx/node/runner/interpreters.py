@@ -15,15 +15,22 @@ _CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
 # -I alone: with -S a virtual environment would not know that it is one (site.py says so before Python 3.11).
 _QUESTION = """
 import json, os, sys, sysconfig
+try:
+    from pip import __version__ as pip
+except ImportError:
+    pip = ""
 sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 print(json.dumps({"version": list(sys.version_info[:3]), "base": os.path.realpath(sys.executable), "sites": sites,
-                  "is_venv": sys.prefix != sys.base_prefix, "platform": sysconfig.get_platform()}))
+                  "is_venv": sys.prefix != sys.base_prefix, "platform": sysconfig.get_platform(), "pip": pip}))
 """
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python of this machine. `base`: the program behind a virtual environment; `sites`: where its packages lie."""
+    """A Python of this machine.
+
+    `base`: the program behind a virtual environment; `sites`: where its packages lie; `pip`: its version, "" for none.
+    """
 
     path: str
     version: Tuple[int, ...]
@@ -31,6 +38,12 @@ class Interpreter:
     sites: Tuple[str, ...]
     is_venv: bool
     platform: str
+    pip: str
+
+    @property
+    def pip_serves_others(self) -> bool:
+        """Can its pip install into another environment (`--python`, since pip 22.3)?"""
+        return tuple(map(int, re.findall(r"\d+", self.pip)[:2])) >= (22, 3)
 
     @property
     def version_text(self) -> str:

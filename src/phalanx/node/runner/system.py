@@ -36,7 +36,8 @@ def activated(env: Mapping[str, str]) -> Dict[str, str]:
     if not place:
         return dict(env)
     path = os.path.join(place, "bin") + os.pathsep + env.get("PATH", os.defpath)
-    return {**env, "PATH": path, "VIRTUAL_ENV": place}
+    # It may have no pip of its own: the image's then works on it, and not on the image.
+    return {**env, "PATH": path, "VIRTUAL_ENV": place, "PIP_PYTHON": os.path.join(place, "bin", "python")}
 
 
 def spawn(
