@@ -28,6 +28,11 @@ ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A text that fills a screen does not name a test."""
+    return f"{argname} of {len(val)}" if isinstance(val, (str, bytes)) and len(val) > 150 else None
+
+
 def pytest_collection_finish() -> None:
     """What the imports have made stays: the garbage collector need not look at it again, a tenth of the unit tests."""
     gc.collect()

@@ -60,6 +60,7 @@ def test_what_was_killed_is_named_and_nothing_is_left(programs, recipe, what, to
 
 def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_activated(programs):
     programs.phalanx("put", str(programs.directory / "hello.py"), "hello.py")
+    programs.phalanx("run", "--recipe", "openmpi", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
     activate = ". /efs/.phalanx/environments/openmpi-*/bin/activate"
     printed = programs.on("head", f"{activate} && mpiexec -n 32 -N 8 python /efs/hello.py", timeout_s=300)
     ranks = re.findall(r"rank (\d+) of 32 Open \S+/environments/openmpi-", printed)

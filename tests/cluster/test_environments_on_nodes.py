@@ -66,7 +66,8 @@ def say_word(module: str) -> tuple[str, ...]:
 
 
 def newest(cluster: Terminal) -> dict:
-    return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]
+    """What is told of the job that came last; nothing before the first."""
+    return next(iter(json.loads(cluster.phalanx("jobs", "--json").stdout)), {})
 
 
 def test_requirements_are_there_on_every_node_and_made_once(wheels: Terminal, tmp_path: Path) -> None:
@@ -81,10 +82,12 @@ def test_requirements_are_there_on_every_node_and_made_once(wheels: Terminal, tm
     assert "making environment requirements" in first.stderr
 
 
-def test_packages_of_the_image_stay_visible(wheels: Terminal, tmp_path: Path) -> None:
+def test_packages_of_the_image_stay_visible_and_its_pip_serves_it(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "tiny\n")
-    done = run(wheels, code, "python", "-c", "import numpy, tiny, sys; print(sys.prefix)", options=("-n", "1"))
+    look = 'python -c "import numpy, tiny, sys; print(sys.prefix)" && pip show tiny'
+    done = run(wheels, code, "sh", "-c", look, options=("-n", "1"))
     assert f"[0] {ROOT}/requirements-" in done.stdout, done.stderr
+    assert f"[0] Location: {ROOT}/requirements-" in done.stdout, done.stderr
 
 
 def test_no_requirements_leaves_the_file_alone(wheels: Terminal, tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_for(lambda: "making environment" in newest(wheels)["message"])
+    wait_for(lambda: "making environment" in newest(wheels).get("message", ""))
     wait_for(lambda: BUILDING in processes(wheels))
     assert newest(wheels)["state"] == "pending"
     job.send_signal(signal.SIGINT)
