@@ -27,6 +27,6 @@ def test_three_ranks_share_the_optimizer_out(engines):
     shares = re.findall(r"^\[(\d)\] rank (\d) of 3 optimizes 34,340 of 103,018 weights", trained.stdout, re.M)
     assert sorted(shares) == [(n, n) for n in "012"]
     assert "no process of it is left on 4 nodes" in trained.stderr
-    words = ("--launcher", "exec", "-n", "1", "--", "python", "evaluate.py", "/efs/deepspeed", "--at-least", "0.65")
-    evaluated = example.phalanx("run", "--recipe", "deepspeed", *words, timeout_s=FIRST_USE_S)
+    words = (*ONE_THREAD, "--launcher", "exec", "-n", "1", "--", "python", "evaluate.py", "/efs/deepspeed")
+    evaluated = example.phalanx("run", "--recipe", "deepspeed", *words, "--at-least", "0.65", timeout_s=FIRST_USE_S)
     assert re.search(r"test accuracy 0\.[678]\d+ on 10,000 images", evaluated.stdout)

@@ -40,8 +40,8 @@ def accuracies(output: str) -> list[float]:
 
 def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
-    words += ("--env-worker", "OMP_NUM_THREADS:1")
-    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--batch-size", "400", "--lr", "0.3")
+    words += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
+    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3")
     job = mnist.phalanx("launch", *words, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
     found = accuracies(job.stdout)
     assert len(found) == 3

@@ -30,6 +30,7 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
         *("--", "train.py", "--epochs", "1", "--out", "/efs/fashion_mnist"),
         timeout_s=300,
     )
+    assert "[0] 4 processes, 55,000 training images" in training.stdout
     assert "validation/main/accuracy" in training.stdout
     evaluation = cluster.phalanx(
         *(*code, "--launcher", "exec", "-n", "1"),
