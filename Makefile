@@ -1,5 +1,8 @@
 .PHONY: soak help setup demo test check format docs bench
 
+# Without compiled modules on disk each of thousands of processes would compile its own.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
