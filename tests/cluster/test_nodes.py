@@ -78,6 +78,10 @@ def test_nodes_reach_each_other_by_ssh_and_nothing_else(lab: Lab, pair: tuple[st
     assert lab.ssh(pair[0], "ip route show default").stdout.startswith("default via 10.0.0.1 dev eth0")
 
 
+def test_a_node_and_its_router_need_not_ask_for_each_other(lab: Lab, pair: tuple[str, str]) -> None:
+    assert "0x6" in lab.ssh(pair[0], "grep '^10.0.0.1 ' /proc/net/arp").stdout.split(), "complete and permanent"
+
+
 def test_metadata_answers_by_source_address(lab: Lab, pair: tuple[str, str]) -> None:
     token = 'curl -sf -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" http://169.254.169.254/latest/api/token'
     header = f'"X-aws-ec2-metadata-token: $({token})"'

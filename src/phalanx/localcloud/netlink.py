@@ -1,4 +1,4 @@
-"""A small rtnetlink client: the bridges, links, addresses and routes of the local cloud."""
+"""A small rtnetlink client: the bridges, links, addresses, routes and neighbours of the local cloud."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import struct
 from typing import NamedTuple
 
 _NLMSG_ERROR = 2
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 18, 20, 24
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH, _RTM_DELNEIGH = 16, 18, 20, 24, 28, 29
 _REQUEST_ACK = 0x1 | 0x4
 _CREATE_EXCLUSIVE = 0x400 | 0x200
+_CREATE_OR_REPLACE = 0x400 | 0x100
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
+_NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
 _IFF_UP = 1
 _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST = 254, 3, 1, 2, 254
 _TIMEOUT_S = 10.0
@@ -40,6 +42,11 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 def _mac(address: str) -> bytes:
     return attribute(_IFLA_ADDRESS, bytes.fromhex(address.replace(":", "")))
+
+
+def _neighbour(index: int, address: str) -> bytes:
+    head = struct.pack("=BBHiHBB", socket.AF_INET, 0, 0, index, _NUD_PERMANENT, 0, 0)
+    return head + attribute(_NDA_DST, socket.inet_aton(address))
 
 
 class Peer(NamedTuple):
@@ -109,6 +116,14 @@ class Rtnetlink:
         """All addresses that no other route knows are this machine's own: what is sent to them is accepted here."""
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, _HOST, _RTN_LOCAL, 0)
         self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, head + attribute(_RTA_OIF, self.index("lo")))
+
+    def add_neighbour(self, index: int, address: str, mac: str) -> None:
+        """On the link with this index, `address` is at `mac`: for good, without asking."""
+        hardware = attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+        self._request(_RTM_NEWNEIGH, _CREATE_OR_REPLACE, _neighbour(index, address) + hardware)
+
+    def remove_neighbour(self, index: int, address: str) -> None:
+        self._request(_RTM_DELNEIGH, 0, _neighbour(index, address))
 
     def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
         """Send, and return the bodies of what came before the acknowledgement."""

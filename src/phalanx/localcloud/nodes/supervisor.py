@@ -269,6 +269,7 @@ class Supervisor:
         if node.alive:
             os.waitpid(node.pid, 0)
             node.alive = False
+            self._vpcs[node.machine.vpc_id].leave(node.machine.address)
             self._unwatch(node.pidfd)
 
     def _stop_listening(self, node: _Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
@@ -54,6 +54,9 @@ class Vpc:
         kernel.unshare(kernel.CLONE_NEWNET)
         own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), own), _MTU)
+        # The kernel keeps 1,024 neighbours that it had to ask for, of all its networks together. If router and nodes
+        # had to ask for each other, 256 nodes would be too many: connections between them failed.
+        bridge.add_neighbour(self._bridge, address, mac_of(address))
         bridge.close()
         os.close(own)
         node = Rtnetlink()
@@ -61,7 +64,13 @@ class Vpc:
         node.add_address("eth0", address, network.prefixlen)
         node.set_up("eth0")
         node.add_default_route(_gateway(network))
+        node.add_neighbour(node.index("eth0"), _gateway(network), mac_of(API_ADDRESS))
         node.close()
+
+    def leave(self, address: str) -> None:
+        """The node there is gone; who asks for it shall hear so."""
+        with suppress(OSError):
+            self._links.remove_neighbour(self._bridge, address)
 
     def close(self) -> None:
         self._links.close()
