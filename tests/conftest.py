@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -90,6 +92,26 @@ class Terminal:
     def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
         """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
+
+    def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
+        """Until lines of the job's output match so often. Followed once: to ask again and again costs a process each."""
+        words = [str(PHALANX), "logs", "-f", job]
+        environment = {**os.environ, "PHALANX_STATE_DIR": str(self.state)}
+        with subprocess.Popen(
+            words, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as following:
+            late = threading.Timer(timeout_s, following.kill)
+            late.start()
+            assert following.stdout
+            shown: list[str] = []
+            for line in following.stdout:
+                shown.append(line)
+                times -= bool(re.search(pattern, line))
+                if times == 0:
+                    break
+            late.cancel()
+            following.kill()
+        assert times == 0, "".join(shown)
 
     def local_cloud_pids(self) -> set[int]:
         """The local cloud's process and its descendants, nodes' processes included; empty when it is not running."""

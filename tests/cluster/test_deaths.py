@@ -58,9 +58,7 @@ def start(cluster: Terminal, *options: str) -> str:
     """A detached job that prints and waits; its id."""
     words = ("run", "--detach", "--launcher", "exec", *options, "--", "sh", "work.sh")
     job_id = cluster.phalanx(*words).stdout.strip()
-    deadline = time.monotonic() + 60
-    while cluster.phalanx("logs", job_id).stdout.count("ready") < 3:
-        assert time.monotonic() < deadline, told(state_of(cluster, job_id))
+    cluster.wait_until_printed(job_id, "ready", times=3)
     return job_id
 
 

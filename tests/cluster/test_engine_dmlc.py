@@ -65,7 +65,7 @@ def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
     mnist.phalanx("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")
     try:
-        wait_for(lambda: len(re.findall(r"worker \d of 3", mnist.phalanx("logs", "dies").stdout)) == 3)
+        mnist.wait_until_printed("dies", r"worker \d of 3", times=3)
         killed_at = time.time()
         mnist.on("deeplearning-worker3", "pkill -KILL -f train_mnist.py")
         job = mnist.phalanx("logs", "-f", "dies", check=False)
@@ -77,13 +77,6 @@ def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     assert status["state"] == "failed"
     assert status["verified"]
     assert status["ended_at"] - killed_at < 15
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def test_a_hosts_file_with_mistakes_starts_nothing(mnist):

@@ -114,7 +114,7 @@ def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example
 def test_a_worker_that_dies_ends_the_job(example, mirrored):
     words = ("-n", "2", "--name", "dies", "--detach", "--", "python", "train.py", "--epochs", "999")
     example.phalanx(*RUN, *words)
-    wait_for(lambda: "Epoch 1/999" in example.phalanx("logs", "dies").stdout, "two workers that train")
+    example.wait_until_printed("dies", "Epoch 1/999", timeout_s=300)
     example.on(NODES[1], "pkill -KILL -f [t]rain.py")
     job = example.phalanx("logs", "-f", "dies", check=False, timeout_s=FIRST_USE_S)
     assert job.returncode != 0

@@ -173,7 +173,7 @@ def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "half\ntiny\n")
     words = ("--directory", str(code), "--launcher", "exec", "-n", "1", "--", "sh", "-c", "echo ready; sleep 1000")
     job = wheels.phalanx("run", "--detach", *words).stdout.strip()
-    wait_for(lambda: "ready" in wheels.phalanx("logs", job).stdout)
+    wheels.wait_until_printed(job, "ready")
     used = newest_environment(wheels)
     others = set(environments(wheels)) - {used}
     pruned = environments(wheels, "--prune")

@@ -44,10 +44,7 @@ def start(cluster: Terminal, code: Path, *words: str, launcher: str = "exec") ->
     job_id = cluster.phalanx(
         "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *words
     ).stdout.strip()
-    deadline = time.monotonic() + 30
-    while "ready" not in cluster.phalanx("logs", job_id).stdout:
-        assert time.monotonic() < deadline, "the job never printed"
-        time.sleep(0.1)
+    cluster.wait_until_printed(job_id, "ready")
     return job_id
 
 
