@@ -94,7 +94,7 @@ class Terminal:
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
 
     def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
-        """Until lines of the job's output match so often. Followed once: to ask again and again costs a process each."""
+        """Until lines of the output match so often. Followed once: to ask again and again costs a process each."""
         words = [str(PHALANX), "logs", "-f", job]
         environment = {**os.environ, "PHALANX_STATE_DIR": str(self.state)}
         with subprocess.Popen(
