@@ -28,6 +28,7 @@ from benchmarks.soak_cluster import BYSTANDER, BYSTANDER_JOB, NODES, SoakCluster
 from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, ON_TWO_NODES, RECIPES, Trial, possible_nodes
 
 # What a node that hears nothing of the runner may keep, and what a machine with much to do adds to that.
+WHOLE = 200  # trials of a soak whose result is kept
 _GONE_WITHIN_S = 45.0
 _SETTLES_WITHIN_S = 90.0
 _ENVIRONMENT_WITHIN_S = 900.0
@@ -201,13 +202,24 @@ def read(record: Path) -> list[Result]:
     return sorted(results, key=lambda result: result.trial.number)
 
 
-def write(results: Sequence[Result], seed: int) -> None:
-    """benchmarks/results/soak-<date>.json and the same as text."""
-    today = datetime.date.today().isoformat()
+def report(results: Sequence[Result], seed: int) -> None:
+    """What came of it; benchmarks/results/soak-<date>.json and .txt hold whole soaks alone."""
+    document = _document(results, seed)
+    text = "\n".join(_lines(document))
+    print("\n" + text)
+    if len(results) < WHOLE:
+        return
+    folder = ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / f"soak-{document['date']}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    (folder / f"soak-{document['date']}.txt").write_text(text + "\n")
+
+
+def _document(results: Sequence[Result], seed: int) -> dict[str, Any]:
     failures = [asdict(result) for result in results if result.problems]
     late = [asdict(result) for result in results if result.is_late and not result.problems]
-    document = {
-        "date": today,
+    return {
+        "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "seed": seed,
         "trials": len(results),
@@ -219,12 +231,6 @@ def write(results: Sequence[Result], seed: int) -> None:
         "failures": failures,
         "late_ones": late,
     }
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    (folder / f"soak-{today}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    text = "\n".join(_lines(document))
-    (folder / f"soak-{today}.txt").write_text(text + "\n")
-    print("\n" + text)
 
 
 def _by_fault(results: Sequence[Result]) -> dict[str, dict[str, float]]:
@@ -256,7 +262,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=WHOLE)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with trial N of the seed's")
     parser.add_argument("--record", type=Path, help="a file that joins parts (--first, --trials) to one result")
@@ -271,7 +277,7 @@ def main() -> None:
     if arguments.record:
         results = read(arguments.record)
     if not arguments.launcher and not arguments.fault:
-        write(results, arguments.seed)
+        report(results, arguments.seed)
     raise SystemExit(any(result.problems for result in results))
 
 
