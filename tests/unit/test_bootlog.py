@@ -1,0 +1,61 @@
+"""The boot log's thread: it sends what is said, whenever that is, and a copy of the process sends what was not sent."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+import pytest
+
+from phalanx.node import bootlog
+
+WAIT_S = 20
+
+
+class Stream:
+    """Keeps the texts of each call."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[list[str]] = queue.Queue()
+
+    def put(self, events: list[tuple[int, str]]) -> None:
+        self.calls.put([text for _, text in events])
+
+
+@pytest.fixture
+def log(monkeypatch) -> bootlog.BootLog:
+    monkeypatch.setattr(bootlog, "_BATCH_S", 0.01)
+    return bootlog.BootLog()
+
+
+def test_what_is_said_later_is_sent_too(log):
+    stream: Any = Stream()
+    log.say("one")
+    log.ship(stream)
+    assert stream.calls.get(timeout=WAIT_S) == ["one"]
+    log.say("two")
+    assert stream.calls.get(timeout=WAIT_S) == ["two"]
+    log.close(WAIT_S)
+
+
+def test_the_end_waits_for_all_that_was_said(log, monkeypatch):
+    monkeypatch.setattr(bootlog, "_LINES", 2)
+    monkeypatch.setattr(bootlog, "_BATCH_S", WAIT_S)
+    stream: Any = Stream()
+    log.ship(stream)
+    for text in "abc":
+        log.say(text)
+    log.close(WAIT_S)
+    assert [stream.calls.get_nowait() for _ in range(2)] == [["a", "b"], ["c"]]
+    assert not log.lines
+
+
+def test_a_copy_of_the_process_ships_anew(log):
+    first: Any = Stream()
+    log.ship(first)
+    log.close(WAIT_S)
+    log.say("left over")
+    second: Any = Stream()
+    log.ship(second)
+    assert second.calls.get(timeout=WAIT_S) == ["left over"]
+    log.close(WAIT_S)
