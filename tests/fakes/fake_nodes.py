@@ -166,8 +166,8 @@ def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | N
     """SIGKILL every process of this machine whose command line and environment are chosen."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            env = (process / "environ").read_bytes().decode().split("\0")
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            env = (process / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
         if chosen(words, env) and int(process.name) != besides:

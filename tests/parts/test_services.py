@@ -102,7 +102,7 @@ def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
     for module, pattern, text in (
         ("node/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
         ("node/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
-        ("node/runner/campaign.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
+        ("node/runner/planning.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
     ):
         sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
         assert found == 1
