@@ -14,7 +14,7 @@ demo: setup ## Four nodes on this machine train a model before your eyes
 
 test: setup ## Every test, those on a real local cluster included (unit tests alone: .venv/bin/pytest tests/unit)
 	@scripts/schedulers
-	@.venv/bin/pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	@.venv/bin/pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 check: setup ## Style, formatting, types, and whether the tree in the documents is true
 	@.venv/bin/ruff check

@@ -26,14 +26,14 @@ def test_hello_mpi_runs_on_every_node(cluster):
 def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     code = ("run", "--directory", str(EXAMPLES / "fashion_mnist"))
     training = cluster.phalanx(
-        *(*code, *ONE_THREAD, "--launcher", "torchrun", "-N", "1"),
+        *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1"),
         *("--", "train.py", "--epochs", "1", "--out", "/efs/fashion_mnist"),
         timeout_s=300,
     )
-    assert "[0] 4 processes, 55,000 training images" in training.stdout
+    assert "[0] 2 processes, 55,000 training images" in training.stdout
     assert "validation/main/accuracy" in training.stdout
     evaluation = cluster.phalanx(
-        *(*code, "--launcher", "exec", "-n", "1"),
+        *(*code, *ONE_THREAD, "--launcher", "exec", "-n", "1"),
         *("--", "python", "evaluate.py", "/efs/fashion_mnist/checkpoint.pt", "--at-least", "0.8"),
     )
     assert "test accuracy 0.8" in evaluation.stdout
