@@ -258,7 +258,8 @@ def classify(host: str, said: str) -> ClusterError:
             return kind(f"can't log in to {host}: {meaning}", hint)
     lines = [line for line in said.strip().splitlines() if line.strip()] or ["ssh ended without a word"]
     # The local cloud's dialer says why before ssh says that it got no connection.
-    told = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), "; ".join(lines[-3:]))
+    whole = "; ".join(lines[-3:])
+    told = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), whole)
     return ConnectionLost(f"can't log in to {host}: {told}", _LATER)
 
 
