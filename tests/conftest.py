@@ -23,6 +23,7 @@ pytest_plugins = ["untouched", "fake_jobs"]
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 # Environments that recipes make, kept between runs of the tests as .venv itself is: making them all takes minutes.
 MADE = Path(sys.prefix) / "recipes"
 # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
@@ -92,6 +93,13 @@ class Terminal:
     def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
         """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
+
+    def with_example(self, name: str) -> Terminal:
+        """A shell in a copy of examples/`name`, on the same cluster."""
+        directory = self.state.parent / name
+        shutil.copytree(EXAMPLES / name, directory, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(self.directory / "phalanx.yaml", directory)
+        return Terminal(directory, self.state)
 
     def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
         """Until lines of the output match so often. Followed once: to ask again and again costs a process each."""

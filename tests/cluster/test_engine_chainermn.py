@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
-from conftest import ONE_THREAD, Terminal
+from conftest import ONE_THREAD
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "chainermn_mnist"
 FIRST_USE_S = 900
 
 
 def test_the_training_prints_the_seeds_table_and_reaches_0_97(engines):
-    directory = engines.state.parent / "chainermn"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    example = engines.with_example("chainermn_mnist")
     words = ("--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1", "--", "python", "train_mnist.py")
-    done = Terminal(directory, engines.state).phalanx(
-        "run", *words, "-e", "5", "-u", "300", "--at-least", "0.97", timeout_s=FIRST_USE_S
-    )
+    done = example.phalanx("run", *words, "-e", "5", "-u", "300", "--at-least", "0.97", timeout_s=FIRST_USE_S)
     said = [line.replace("\x1b[J", "") for line in re.findall(r"^\[0\] (.*)$", done.stdout, re.MULTILINE)]
     assert said[:8] == [
         "==========================================",

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
-from conftest import ONE_THREAD, Terminal
+from conftest import ONE_THREAD
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "deepspeed_fashion_mnist"
 FIRST_USE_S = 900
 
 
 def test_three_ranks_share_the_optimizer_out(engines):
-    directory = engines.state.parent / "deepspeed"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
-    example = Terminal(directory, engines.state)
+    example = engines.with_example("deepspeed_fashion_mnist")
     program = ("python", "train.py", "--images", "12000", "--epochs", "1", "--out", "/efs/deepspeed")
     words = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "3", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "deepspeed", *words, timeout_s=FIRST_USE_S)

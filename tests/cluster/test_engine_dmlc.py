@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,6 @@ from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mxnet_mnist"
 FIRST_USE_S = 600
 TRAINED_WITHIN_S = 300
 
@@ -22,14 +19,11 @@ TRAINED_WITHIN_S = 300
 @pytest.fixture(scope="module")
 def mnist(engines) -> Terminal:
     """The example's directory as a user's own, with a hosts file beside it; the environment is there."""
-    directory = engines.state.parent / "mnist"
-    shutil.copytree(EXAMPLE, directory)
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    mnist = engines.with_example("mxnet_mnist")
     address = engines.on("deeplearning-worker3", "hostname -i").split()[0]
-    (directory / "hosts").write_text(
+    (mnist.directory / "hosts").write_text(
         f"# three of the four\n{address}:22\n\ndeeplearning-worker1\ndeeplearning-worker2\n"
     )
-    mnist = Terminal(directory, engines.state)
     mnist.phalanx("run", "--recipe", "mxnet", "--launcher", "exec", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
     return mnist
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
-
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_fashion_mnist"
 FIRST_USE_S = 900
 
 
 def test_three_processes_train_one_network(engines):
-    directory = engines.state.parent / "jax"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
-    example = Terminal(directory, engines.state)
+    example = engines.with_example("jax_fashion_mnist")
     program = ("python", "train.py", "--epochs", "1", "--images", "24000", "--out", "/efs/jax")
     words = ("--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "jax", *words, timeout_s=FIRST_USE_S)

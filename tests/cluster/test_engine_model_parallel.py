@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
-from conftest import ONE_THREAD, Terminal
+from conftest import ONE_THREAD
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "model_parallel"
-
 
 def test_each_of_two_nodes_holds_half_of_the_network_that_learns(engines):
-    directory = engines.state.parent / "model_parallel"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    example = engines.with_example("model_parallel")
     program = ("train.py", "--steps", "150")
     words = ("--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--", *program)
-    done = Terminal(directory, engines.state).phalanx("run", *words, "--at-least", "0.75", timeout_s=600)
+    done = example.phalanx("run", *words, "--at-least", "0.75", timeout_s=600)
     held = re.findall(r"rank (\d) holds 203,530 of 407,050 weights", done.stdout)
     assert sorted(held) == ["0", "1"]
     assert re.search(r"test accuracy 0\.[78]\d+ on 10,000 images", done.stdout)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,6 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_fashion_mnist"
 FIRST_USE_S = 900
 # From a raylet's death, which Ray looks for every second, to the proof that nothing is left; by the times recorded.
 ENDED_WITHIN_S = 15.0
@@ -22,11 +19,9 @@ LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-|ray|plasma'; ps -eo args= | grep
 
 
 def test_a_search_over_three_nodes_leaves_nothing_of_ray(engines):
-    directory = engines.state.parent / "ray"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
+    example = engines.with_example("ray_fashion_mnist")
     words = ("--recipe", "ray", "--launcher", "ray", "-n", "3", "-N", "1", "--", "python", "sweep.py", "--epochs", "1")
-    done = Terminal(directory, engines.state).phalanx("run", *words, "--at-least", "0.78", timeout_s=FIRST_USE_S)
+    done = example.phalanx("run", *words, "--at-least", "0.78", timeout_s=FIRST_USE_S)
     assert "[0] 3 nodes, 3 CPUs" in done.stdout
     assert len(re.findall(r"0\.[78]\d+  ip-", done.stdout)) == 12
     assert "Next steps" not in done.stdout + done.stderr

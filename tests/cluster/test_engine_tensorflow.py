@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,6 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_fashion_mnist"
 FIRST_USE_S = 900
 RUN = ("run", "--recipe", "tensorflow", "--launcher", "tensorflow", "-N", "1")
 NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
@@ -22,10 +19,7 @@ NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
 @pytest.fixture(scope="module")
 def example(engines) -> Terminal:
     """The example's directory as a user's own."""
-    directory = engines.state.parent / "tensorflow"
-    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(engines.directory / "phalanx.yaml", directory)
-    return Terminal(directory, engines.state)
+    return engines.with_example("tensorflow_fashion_mnist")
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ONE_THREAD
+from conftest import EXAMPLES, ONE_THREAD
 
 pytestmark = pytest.mark.cluster
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_hello_mpi_runs_on_every_node(cluster):
