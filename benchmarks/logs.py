@@ -5,6 +5,7 @@ Beside it the same under `mpiexec` typed on the head, its output in a file, and 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ while written < each:
     time.sleep(0.01)
 """
 
+_LINE = re.compile(r"line (\d+) (\d+) (\d+\.\d{3})$")
+
 
 class Seen:
     """What of the lines came into a file: how many are missing, out of order in their rank, and how late the last."""
@@ -42,13 +45,14 @@ class Seen:
         counts: Counter[str] = Counter()
         with output.open(errors="replace") as lines:
             for line in lines:
-                _, found, text = line.rstrip("\n").partition("line ")
-                words = text.split()
-                if not found or len(words) != 3:
+                # mpiexec tears some lines by another's tag: they are lost.
+                whole = _LINE.search(line)
+                if not whole:
                     continue
-                self.out_of_order += int(words[1]) != counts[words[0]]
-                counts[words[0]] += 1
-                self.last_written_at = max(self.last_written_at, float(words[2]))
+                rank, number, written_at = whole.groups()
+                self.out_of_order += int(number) != counts[rank]
+                counts[rank] += 1
+                self.last_written_at = max(self.last_written_at, float(written_at))
         self.lost = RANKS * EACH - sum(counts.values())
         self.behind_s = output.stat().st_mtime - self.last_written_at
 
