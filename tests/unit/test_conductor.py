@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -49,6 +50,10 @@ class Starter:
     def ends(self, number: int, code: int) -> None:
         self._living.remove(number)
         self._say(frames.EXIT, {"code": code}, number)
+
+    def has_rank(self, number: int, label: str) -> None:
+        self._living.append(number)
+        self._say(frames.RANK, {"label": label}, number)
 
     def dies(self) -> None:
         self._is_dead = True
@@ -210,6 +215,22 @@ def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_en
     assert starters[OTHER].commands == ["orted"]
     assert os.read(heard, 64) == b"1\n"
     os.close(heard)
+
+
+def test_an_engine_that_ended_a_rank_is_waited_for_because_it_knows_why(conduct, starters, monkeypatch):
+    monkeypatch.setattr("phalanx.node.runner.conductor._ENGINE_MAY_SPEAK_S", 0.0)
+    starter = starters[HEAD]
+
+    def end_the_rank_then_itself(engine: int) -> None:
+        starter.has_rank(number=7, label="0")
+        starter.ends(7, -15)
+        threading.Timer(0.05, starter.ends, (engine, 137)).start()
+
+    starter.on_spawn = end_the_rank_then_itself
+    conductor = conduct(engine(early=False))
+    conductor.run()
+    assert conductor.outcome.record["message"] == f"mpiexec on {HEAD} ended with exit code 137"
+    assert frames.TERMINATE not in starter.heard
 
 
 def test_a_daemon_on_a_host_that_is_no_node_is_refused(conduct, starters, stage):

@@ -11,7 +11,7 @@ from phalanx.node.runner.crew import Crew
 from phalanx.node.runner.daemons import Request
 from phalanx.node.runner.ending import GIVE_UP, TERMINATE, Proof, WindDown
 from phalanx.node.runner.membership import Patience, answer_within_s
-from phalanx.node.runner.outcome import ENGINE, NODE, Outcome
+from phalanx.node.runner.outcome import ENGINE, NODE, TOLD, Outcome
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.system import reap
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # After a rank failed its engine may say why, before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
+# An engine that ended the rank itself knows why, and will: Open MPI's gives the others a second before it kills them.
+_ENGINE_ENDS_WITHIN_S = 2.5
 _AFTER_TERMINATE_S = 1.0
 # Beyond what a sweep may take by its own deadlines.
 _REPORT_WITHIN_S = 5.0
@@ -224,9 +226,12 @@ class Conductor:
             self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code), lived_s)
             self._on_failure(member, code)
 
-    def _on_failure(self, member: Member, _code: int) -> None:
+    def _on_failure(self, member: Member, code: int) -> None:
         """A process failed, and the outcome knows it: the job is over."""
-        self._wind_down(0.0 if member.is_main else _ENGINE_MAY_SPEAK_S)
+        if member.is_main:
+            self._wind_down(0.0)
+        else:
+            self._wind_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == TOLD else _ENGINE_MAY_SPEAK_S)
 
     def on_leaving(self, channel: Channel, reason: str) -> None:
         """A starter gives up, and ends all that it has."""
