@@ -29,7 +29,7 @@ format: setup ## Format the code and mend what ruff can mend
 docs: ## Write the tree of modules into docs/architecture.md
 	@scripts/tree
 
-soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (about an hour)
+soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (half an hour)
 	@.venv/bin/python -m benchmarks.soak
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
