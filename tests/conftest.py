@@ -16,6 +16,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -90,6 +91,24 @@ class Terminal:
             assert done.returncode == 0, shown
         return done
 
+    def start(
+        self,
+        *arguments: str,
+        output: IO[str] | int = subprocess.PIPE,
+        errors: int | None = subprocess.STDOUT,
+        **env: str,
+    ) -> subprocess.Popen[str]:
+        """Type `phalanx …` with these variables besides, and go on."""
+        return subprocess.Popen(
+            [str(PHALANX), *arguments],
+            cwd=self.directory,
+            env={**os.environ, "PHALANX_STATE_DIR": str(self.state), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+        )
+
     def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
         """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
@@ -103,11 +122,7 @@ class Terminal:
 
     def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
         """Until lines of the output match so often. Followed once: to ask again and again costs a process each."""
-        words = [str(PHALANX), "logs", "-f", job]
-        environment = {**os.environ, "PHALANX_STATE_DIR": str(self.state)}
-        with subprocess.Popen(
-            words, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as following:
+        with self.start("logs", "-f", job) as following:
             late = threading.Timer(timeout_s, following.kill)
             late.start()
             assert following.stdout

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 from counting import KEPT_EVERY
 
-from conftest import PHALANX, Terminal, make_terminal
+from conftest import Terminal, make_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -186,14 +184,7 @@ def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
     words = ("run", "--name", "counts", "--directory", str(tmp_path), "--launcher", "torchrun", "--nodes", "2:3")
     shown = tmp_path / "shown"
     with shown.open("w") as file:
-        typed = subprocess.Popen(
-            [str(PHALANX), *words, "-N", "1", "--", "counting.py", "/efs/.counting"],
-            cwd=fragile.directory,
-            env={**os.environ, "PHALANX_STATE_DIR": str(fragile.state)},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+        typed = fragile.start(*words, "-N", "1", "--", "counting.py", "/efs/.counting", output=file)
     # Else the newcomer is there before the others have met without the dead one.
     set_fault(fragile, "boot_delay_s", NEWCOMER_AFTER_S)
     yield shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PHALANX, Terminal
+from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -108,14 +107,7 @@ def test_a_requirement_that_is_not_there_starts_nothing_and_shows_pips_words(whe
 
 def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "/efs/wheels/slow\n")
-    job = subprocess.Popen(
-        [str(PHALANX), "run", "--directory", str(code), "--launcher", "exec", "--", "true"],
-        cwd=wheels.directory,
-        env={**os.environ, "PHALANX_STATE_DIR": str(wheels.state)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    job = wheels.start("run", "--directory", str(code), "--launcher", "exec", "--", "true")
     wait_for(lambda: "making environment" in newest(wheels).get("message", ""))
     wait_for(lambda: BUILDING in processes(wheels))
     assert newest(wheels)["state"] == "pending"

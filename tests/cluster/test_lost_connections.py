@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from conftest import PHALANX, Terminal
+from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -34,13 +33,7 @@ def test_run_goes_on_over_a_new_connection_and_shows_every_line_once(cluster, tm
     words = ("run", "--directory", str(cluster.directory), "--launcher", "exec", "-n", "1", "--", "sh", "-c", script)
     shown = tmp_path / "shown"
     with shown.open("w") as file:
-        typed = subprocess.Popen(
-            [str(PHALANX), *words],
-            cwd=cluster.directory,
-            env={**os.environ, "PHALANX_STATE_DIR": str(cluster.state)},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-        )
+        typed = cluster.start(*words, output=file, errors=None)
     try:
         deadline = time.monotonic() + 60
         while "[0] 100\n" not in shown.read_text():

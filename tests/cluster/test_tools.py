@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import PHALANX, Terminal
+from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -32,23 +31,6 @@ def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = (
     """A job that succeeds; its id."""
     cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words)
     return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]["id"]
-
-
-def environment(cluster: Terminal, **more: str) -> dict[str, str]:
-    return {**os.environ, "PHALANX_STATE_DIR": str(cluster.state), **more}
-
-
-def start(cluster: Terminal, *words: str) -> subprocess.Popen[str]:
-    """A command that stays until it is interrupted."""
-    return subprocess.Popen(
-        [str(PHALANX), *words],
-        cwd=cluster.directory,
-        env=environment(cluster),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def url(process: subprocess.Popen[str]) -> str:
@@ -90,15 +72,7 @@ def test_results_come_home_and_data_go_over(cluster, tmp_path):
 def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launcher):
     (tmp_path / "use.sh").write_text('printf %s "$TOKEN" | wc -c\nuntil [ -e /efs/looked ]; do sleep 0.1; done\n')
     words = ["run", "--directory", str(tmp_path), "--launcher", launcher, "-n", "4", "-N", "1", "--secret", "TOKEN"]
-    typed = subprocess.Popen(
-        [str(PHALANX), *words, "--", "sh", "use.sh"],
-        cwd=cluster.directory,
-        env=environment(cluster, TOKEN=SECRET),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    typed = cluster.start(*words, "--", "sh", "use.sh", TOKEN=SECRET)
     assert typed.stdout
     lines = [typed.stdout.readline() for _ in range(4)]
     # As root: every process's arguments, and every file that a node wrote. `[r]` keeps the search from finding itself.
@@ -169,7 +143,7 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     cluster.on(
         "worker2", "until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'; do :; done"
     )
-    process = start(cluster, "forward", f"{port}:8123", "--node", "worker2")
+    process = cluster.start("forward", f"{port}:8123", "--node", "worker2")
     address = url(process)
     assert read(f"{address}/greeting") == b"hello\n"
     taken = cluster.phalanx("forward", str(port), check=False)
@@ -193,7 +167,7 @@ def test_tensorboard_lives_as_long_as_the_command(cluster, tmp_path, end):
     (tmp_path / "tensorboard").chmod(0o755)
     cluster.phalanx("put", str(tmp_path / "tensorboard"), "bin/")
     cluster.on("head", "mkdir -p ~/.local/bin && ln -sf /efs/bin/tensorboard ~/.local/bin/")
-    process = start(cluster, "tensorboard", "--logdir", "/efs", "--port", str(free_port()))
+    process = cluster.start("tensorboard", "--logdir", "/efs", "--port", str(free_port()))
     assert b"<" in read(url(process))
     if end == signal.SIGINT:
         status, said = interrupt(process)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_clouds import api, break_on_purpose, endpoint
 
-from conftest import PHALANX, assert_nothing_is_left, make_terminal
+from conftest import assert_nothing_is_left, make_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -52,15 +52,7 @@ def stacks(terminal):
 
 def start_up(terminal):
     """`phalanx up` in the background, at the moment when its stack is being created."""
-    environment = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state)}
-    process = subprocess.Popen(
-        [str(PHALANX), "up"],
-        cwd=terminal.directory,
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = terminal.start("up", errors=subprocess.PIPE)
     record = terminal.state / "clusters/passing/cluster.json"
     deadline = time.monotonic() + 30
     while not (record.exists() and json.loads(record.read_text())["stack_id"]):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import os
 import random
 import socket
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion_mnist"
 IMAGES = 128
@@ -35,7 +32,6 @@ def write_images(directory: Path) -> None:
         (directory / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(header + labels, 1))
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_training_goes_on_after_the_last_epoch_that_was_kept(tmp_path):
     write_images(tmp_path / "data")
     for name in ("train.py", "data.py", "model.py"):
