@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib
 import json
 import os
 import platform
 import subprocess
-import sys
 from dataclasses import asdict
 
 from benchmarks.measure import ROOT, Figure, header, show
 
 MODULES = ("help", "up", "run", "launch", "start", "logs", "throughput", "down", "memory", "tests")
+BY_NAME_ALONE = ("many_nodes", "calm", "send")
 
 
 def machine() -> dict[str, object]:
@@ -36,7 +37,11 @@ def write(figures: list[Figure]) -> None:
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or MODULES
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*MODULES, *BY_NAME_ALONE))}")
+    chosen = parser.parse_args().names or MODULES
+    if unknown := set(chosen) - {*MODULES, *BY_NAME_ALONE}:
+        parser.error(f"nothing is called {', '.join(sorted(unknown))} here; see --help")
     figures: list[Figure] = []
     print(header())
     for name in chosen:
