@@ -51,8 +51,9 @@ class ElasticConductor(Conductor):
         super()._start(process)
 
     def on_rank(self) -> None:
-        """The engine has started its ranks again: what ended them before is overcome."""
-        self.outcome.forgive()
+        """The engine has started its ranks again: what ended them is overcome, unless the job ends of it by now."""
+        if self._phase == self._run:
+            self.outcome.forgive()
 
     def on_exit(self, number: int, member: Member, code: int) -> None:
         """A process has ended; one engine that has done its work says that all was done."""
