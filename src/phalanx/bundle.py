@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from phalanx import cache
 from phalanx.job_model import SendProgress
+from phalanx.node.runner.names import LAST_SENT
 
 if TYPE_CHECKING:
     import tarfile
@@ -29,7 +30,7 @@ def scheduler(name):
     return schedulers.load(name)
 entry(launcher, scheduler)
 """
-_ALONE = ("keeper.py", "agent.py", "imports.py")
+_ALONE = ("keeper.py", "agent.py", LAST_SENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
 # Of this version and of others that a person may use beside it.

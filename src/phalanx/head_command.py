@@ -31,6 +31,13 @@ class HeadCommand:
             self._errors.close()
             raise
 
+    def offer(self, data: bytes) -> None:
+        """Write to its stdin before it has answered. One that takes nothing says why when its answer is read."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
     def send(self, write: Callable[[IO[bytes]], None]) -> None:
         """Write to its stdin and close that. Raises JobError with its last words when it stopped reading.
 

@@ -67,12 +67,12 @@ def submit(
     The first `follow` goes on over the same connection, unless `detach`.
     """
     job = Job(cluster, _new_id())
-    connection = _begin(job, cluster, detach)
+    connection = _begin(job, cluster, spec, detach)
     try:
         from phalanx.submission import Submission
 
-        submission = Submission(job.id, spec, progress or (lambda _: None))
-        connection = _with_runner(connection, job, cluster, detach)
+        submission = Submission(spec, progress or (lambda _: None))
+        connection = _with_runner(connection, job, cluster, spec, detach)
     except BaseException:
         connection.close()
         raise
@@ -85,15 +85,18 @@ def submit(
     return job
 
 
-def _begin(job: Job, cluster: ClusterAccess, detach: bool) -> HeadCommand:
-    """Python starts on the head while this machine looks at the code."""
+def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
+    """The head is told what the job is: it starts Python and dials the nodes while this machine looks at the code."""
     from phalanx import toolbox  # here, and the like below, because only who submits needs them
 
+    record = json.dumps(spec.to_record(job.id)).encode()
     command = _submit_command(toolbox.path(cluster.shared), job.directory, detach)
-    return HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
+    connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
+    connection.offer(b'{"record": %d}\n%b' % (len(record), record))
+    return connection
 
 
-def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, detach: bool) -> HeadCommand:
+def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """This connection, or another one after the runner was sent to a head that did not have it. Raises JobError."""
     if connection.greeting("here"):
         return connection
@@ -101,7 +104,7 @@ def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, deta
     from phalanx import toolbox
 
     toolbox.put(cluster.remote(), cluster.shared)
-    connection = _begin(job, cluster, detach)
+    connection = _begin(job, cluster, spec, detach)
     connection.greeting("here")
     return connection
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -94,6 +95,28 @@ class JobSpec:
                 raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+    def to_record(self, job_id: str) -> dict[str, Any]:
+        """As the head keeps it, for JSON; without the secrets."""
+        return {
+            "id": job_id,
+            "name": self.name or "",
+            "launcher": self.launcher,
+            "command": list(self.command),
+            "processes": self.processes,
+            "per_node": self.per_node,
+            "restarts": self.restarts,
+            "nodes_min": self.nodes_min,
+            "nodes_max": self.nodes_max,
+            "env": dict(self.env),
+            "options": dict(self.options),
+            "role_env": {role: dict(env) for role, env in self.role_env.items()},
+            "hosts": list(self.hosts),
+            "sync_dir": self.sync_dir,
+            "environment": self.environment.to_record() if self.environment else None,
+            "via": {"scheduler": self.via, "options": list(self.via_options)} if self.via else None,
+            "submitted_at": time.time(),
+        }
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:

@@ -1,17 +1,16 @@
-"""What goes over to the head with a job, once the head is ready for it: the job's record, its code and its secrets."""
+"""What goes over to the head with a job, after its record and once the head is ready for it: code and secrets."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from phalanx import bundle, cache, code_tree
 from phalanx.code_tree import CodeTree
 from phalanx.head_command import HeadCommand
 from phalanx.job_model import JobSpec, SendProgress
-from phalanx.node.runner.names import MANIFEST, RECORD, WORK
+from phalanx.node.runner.names import MANIFEST, WORK
 
 if TYPE_CHECKING:
     from phalanx.upload import Upload
@@ -26,15 +25,15 @@ class Submission:
     Of a large tree only a list comes with it, and then those contents for which the head asks.
     """
 
-    def __init__(self, job_id: str, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+    def __init__(self, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
         tree = code_tree.scan(spec.directory)
         _warn(tree, spec, tell)
         self._tell = tell
         self._upload = _upload(tree)
         self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
         manifest = {MANIFEST: self._upload.manifest} if self._upload else {}
-        # The record is the last: the head takes no job without it, so none whose tar broke off.
-        documents = {**bundle.programs(), **manifest, RECORD: json.dumps(_job_record(job_id, spec)).encode()}
+        # The programs' last is LAST_SENT: the head takes no job without it, so none whose tar broke off.
+        documents = {**manifest, **bundle.programs()}
         self._archive = bundle.tar(documents, None if self._upload else tree, WORK, tell)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
@@ -63,25 +62,3 @@ def _upload(tree: CodeTree) -> Upload | None:
     from phalanx.upload import Upload  # here, because most trees are small
 
     return Upload(tree, cache.cache_directory())
-
-
-def _job_record(job_id: str, spec: JobSpec) -> dict[str, Any]:
-    return {
-        "id": job_id,
-        "name": spec.name or "",
-        "launcher": spec.launcher,
-        "command": list(spec.command),
-        "processes": spec.processes,
-        "per_node": spec.per_node,
-        "restarts": spec.restarts,
-        "nodes_min": spec.nodes_min,
-        "nodes_max": spec.nodes_max,
-        "env": dict(spec.env),
-        "options": dict(spec.options),
-        "role_env": {role: dict(env) for role, env in spec.role_env.items()},
-        "hosts": list(spec.hosts),
-        "sync_dir": spec.sync_dir,
-        "environment": spec.environment.to_record() if spec.environment else None,
-        "via": {"scheduler": spec.via, "options": list(spec.via_options)} if spec.via else None,
-        "submitted_at": time.time(),
-    }

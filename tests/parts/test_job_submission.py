@@ -15,6 +15,7 @@ from phalanx.job import (
     list_jobs,
     submit,
 )
+from phalanx.node.runner.names import LAST_SENT
 
 
 def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(two_nodes, code, monkeypatch):
@@ -81,21 +82,30 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
         raise CutError
 
     commands: list[str] = []
-    begin = HeadCommand.__init__
+    records: list[bytes] = []
+    begin, offer = HeadCommand.__init__, HeadCommand.offer
 
     def begin_and_tell(self, remote, command, stdin):
         commands.append(command)
         begin(self, remote, command, stdin)
 
+    def offer_and_tell(self, data):
+        records.append(data)
+        offer(self, data)
+
     monkeypatch.setattr(HeadCommand, "send", keep)
     monkeypatch.setattr(HeadCommand, "__init__", begin_and_tell)
+    monkeypatch.setattr(HeadCommand, "offer", offer_and_tell)
     with pytest.raises(CutError):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
-    first = sent[0].index(b"\n") + 1
-    with tarfile.open(fileobj=io.BytesIO(sent[0][first:])) as archive:
-        *begins, last = archive.getmembers()
-    assert last.name == "job.json"
-    for end in (0, 3, *(first + member.offset for member in (*begins, last)), len(sent[0]) - 3):
-        done = subprocess.run(["sh", "-c", commands[-1]], input=sent[0][:end], env=two_nodes.env, capture_output=True)
+    record = records[-1]
+    whole = record + sent[0]
+    first = len(record) + sent[0].index(b"\n") + 1
+    with tarfile.open(fileobj=io.BytesIO(whole[first:])) as archive:
+        members = archive.getmembers()
+    assert members[-1].name == LAST_SENT
+    ends = (0, 3, len(record) - 3, len(record), *(first + member.offset for member in members), len(whole) - 3)
+    for end in ends:
+        done = subprocess.run(["sh", "-c", commands[-1]], input=whole[:end], env=two_nodes.env, capture_output=True)
         assert done.returncode == 1
         assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []

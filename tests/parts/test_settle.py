@@ -13,11 +13,12 @@ from phalanx.job import JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.node.process import RefusedError
 from phalanx.node.runner import allocation
-from phalanx.node.runner import submit as submit_module
+from phalanx.node.runner.begin import Runner
 from phalanx.node.runner.doorway import open_listener
+from phalanx.node.runner.early import EarlyLines
+from phalanx.node.runner.plugins import Plugins
 from phalanx.node.runner.scheduling import HELD, Standing, release
 from phalanx.node.runner.state import initial
-from phalanx.node.runner.submit import Plugins
 
 
 def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
@@ -69,7 +70,8 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
             job = json.loads((directory / "job.json").read_text())
             plugins = Plugins(load, lambda _: scheduler)
             with open_listener(job["id"]) as door:
-                submit_module._run(str(directory), {**job, "secrets": {}}, plugins, initial(job, False), door)
+                state = initial(job, has_secrets=False)
+                Runner(str(directory), {**job, "secrets": {}}, plugins, state, EarlyLines()).run(door)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

@@ -73,6 +73,7 @@ class Crew:
         self.book = Book()
         self.daemons = Daemons()
         self.was_told = False  # to end
+        self._early = stage.early
         self._loop = stage.loop
         self._output = stage.output
         self._job = job
@@ -87,11 +88,13 @@ class Crew:
         """Open every node that is to have ranks, and beat from now on."""
         for node in self.ranks:
             self.open(node)
+        self._early.close()
         _thread.start_new_thread(self._beat, ())
 
     def open(self, node: str) -> None:
         """A new line to this node's starter, in the place of one that has closed; it is asked whether all is there."""
-        channel = Channel(self._loop, node, self._dial(node), self._on_frame, self._listener.on_closed)
+        line = self._early.take(self.nodes[node].instance_id) or self._dial(node)
+        channel = Channel(self._loop, node, line, self._on_frame, self._listener.on_closed)
         channel.send(frames.pack_json(frames.CHECK, needs(node, self._job, self._processes)))
         self.channels[node] = channel
 

@@ -16,11 +16,13 @@ def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]
     """Called by the zipapp's __main__, which knows the launchers and the schedulers; nothing below it does."""
     verb, *words = sys.argv[1:]
     if verb == "submit":
-        from phalanx.node.runner.submit import Plugins, submit
+        from phalanx.node.runner.plugins import Plugins
+        from phalanx.node.runner.submit import submit
 
         sys.exit(submit(words[0], Plugins(load, scheduler), sys.argv[0], "--detach" in words))
     if verb == "resume":
-        from phalanx.node.runner.submit import Plugins, resume
+        from phalanx.node.runner.begin import resume
+        from phalanx.node.runner.plugins import Plugins
 
         sys.exit(resume(words[0], Plugins(load, scheduler)))
     if verb == "attend":

@@ -8,6 +8,8 @@ WORK = "work"
 RECORD = "job.json"
 # What work/ is to be made of, where it does not come whole.
 MANIFEST = "code.json"
+# What comes last of a submission's archive.
+LAST_SENT = "imports.py"
 
 # How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
 REFUSED_STATUS = 65

@@ -1,4 +1,4 @@
-"""What all attempts of a job share: the loop, the followers' door, the output, and the wish to stop."""
+"""What all attempts of a job share: the loop, the followers' door, the output, early lines, and the wish to stop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, Callable
 
+    from phalanx.node.runner.early import EarlyLines
+
 
 class Stage:
     """One per runner."""
 
-    def __init__(self, directory: str, door: socket.socket) -> None:
+    def __init__(self, directory: str, door: socket.socket, early: EarlyLines) -> None:
+        self.early = early
         self.loop = Loop()
         self.door = Doorway(self.loop, door)
         self.output = OutputWriter(os.path.join(directory, "output"))

@@ -92,6 +92,12 @@ def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int,
         os._exit(_NOT_EXECUTABLE)
 
 
+def forget_other_jobs() -> None:
+    """What this process starts is no part of a job in which it may have been typed."""
+    for name in (MARK, STARTER_SOCKET, RUNNER_SOCKET):
+        os.environ.pop(name, None)
+
+
 def adopt_orphans() -> None:
     """Make this process the new parent of every descendant whose own parent ends."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,52 @@
+"""Lines to a job's nodes, opened while its code is still coming: a login takes as long as a small submission."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node.runner.beats import FENCE_S
+from phalanx.node.runner.channel import log_in
+
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Sequence
+
+    from phalanx.node.process import JobDescription, Process
+    from phalanx.node.roster import Roster
+    from phalanx.node.runner.channel import Line
+
+# A starter that was left alone for FENCE_S has given up; large code may well take longer.
+_FRESH_S = FENCE_S / 2
+
+
+class EarlyLines:
+    """They pass from process to process by forks: each but the runner closes its own copies.
+
+    A starter whose line is closed on all sides ends; it has nothing yet.
+    """
+
+    def __init__(self) -> None:
+        self._lines: Dict[str, Line] = {}  # by instance id
+        self._opened_at = 0.0
+
+    def open(self, job: JobDescription, processes: Sequence[Process], roster: Roster) -> None:
+        """To every node that is to have ranks, as far as is known before all of the job is here."""
+        names = {name for process in processes for name in process.ranks}
+        self._opened_at = time.monotonic()
+        for node in roster.nodes:
+            if node.name in names:
+                self._lines[node.instance_id] = log_in(job, node.name, node.head)
+
+    def take(self, instance_id: str) -> Optional[Line]:
+        """The line to this instance, whose owner the caller is from now on; None when there is no fresh one."""
+        if time.monotonic() > self._opened_at + _FRESH_S:
+            self.close()
+        return self._lines.pop(instance_id, None)
+
+    def close(self) -> None:
+        """Those that nobody took."""
+        for line in self._lines.values():
+            for fd in line[:3]:
+                os.close(fd)
+        self._lines.clear()
