@@ -47,6 +47,9 @@ class Driver:
     def kill(self, instance_id, silent=False):
         self.runner.kill(instance_id, silent)
 
+    def reboot(self, instance_id):
+        self.runner.reboot(instance_id)
+
     def partition(self, instance_id, cut):
         self.runner.partition(instance_id, cut)
 

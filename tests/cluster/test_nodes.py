@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -233,6 +233,61 @@ def test_a_node_that_ends_by_itself_is_reported(lab: Lab) -> None:
     assert Path(state["console"]).exists()
     lab.do("kill", instance_id=node)
     assert node not in {state["instance_id"] for state in lab.do("nodes")}
+
+
+_REMEMBERS = """
+mkdir -p /srv/shared /etc/systemd/system/multi-user.target.wants
+cd /root
+unit=/etc/systemd/system/some.service
+printf '[Service]\\nExecStart=/bin/sh /root/service\\nRestart=on-failure\\nRestartSec=0.1\\n' > $unit
+ln -s $unit /etc/systemd/system/multi-user.target.wants/
+# It fails once, and finds what it needs mounted.
+echo 'echo x >> /root/began; [ -e /srv/shared/file ] && [ $(wc -l < /root/began) = 2 ] && exec sleep 1000' > service
+echo 'fs-1:/ /srv/shared efs _netdev,tls 0 0' > /etc/fstab
+printf '#!/bin/sh\\necho x >> /root/boots\\n' > /var/lib/cloud/scripts/per-boot/count
+chmod +x /var/lib/cloud/scripts/per-boot/count
+echo x >> /root/launches; echo x >> /root/boots
+"""
+
+
+def test_who_reboots_keeps_disk_and_address_and_begins_what_is_enabled(lab: Lab, pair: tuple[str, str]) -> None:
+    (lab.state / "efs/fs-1/file").touch()
+    node = lab.boot(8, _REMEMBERS)
+    lab.wait_booted(node)
+    lab.ssh(node, "touch /etc/kept /home/kept /tmp/lost /run/lost /dev/shm/lost; setsid -f sleep 1000 >/dev/null 2>&1")
+    _reboot(lab, node, lambda: lab.do("reboot", instance_id=node))
+    wait(lambda: lab.ssh(node, "pgrep -fx 'sleep 1000'", check=False).returncode == 0, "the service")
+    looks = "cat /root/began | wc -l; pgrep -fxc 'sleep 1000'; ls /etc/kept /home/kept; wc -l < /root/launches"
+    assert lab.ssh(node, looks).stdout.split() == ["2", "1", "/etc/kept", "/home/kept", "1"]
+    assert lab.ssh(node, "ls /tmp/lost /run/lost /dev/shm/lost", check=False).stdout == ""
+    assert lab.ssh(pair[0], "ssh 10.0.1.18 hostname").stdout == "ip-10-0-1-18\n"
+    _reboot(lab, node, lambda: lab.ssh(node, "reboot", check=False))
+    wait(lambda: lab.ssh(node, "wc -l < /root/boots", check=False).stdout == "3\n", "the scripts of each boot")
+    assert node not in lab.do("exits")
+    lab.do("kill", instance_id=node)
+    assert not (lab.state / "nodes" / node).exists()
+
+
+def test_who_does_not_shut_down_is_reset() -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    with a_lab("root") as lab:
+        node = lab.boot(1)
+        lab.wait_booted(node)
+        os.kill(_pid_of(lab, node), signal.SIGSTOP)
+        _reboot(lab, node, lambda: lab.do("reboot", instance_id=node))
+
+
+def _reboot(lab: Lab, node: str, ask: Callable[[], object]) -> None:
+    before = _pid_of(lab, node)
+    ask()
+    wait(lambda: _pid_of(lab, node) != before, "another process 1", timeout_s=60)
+    wait(lambda: lab.ssh(node, "true", check=False).returncode == 0, "sshd", timeout_s=60)
+    assert not Path(f"/proc/{before}").exists()
+
+
+def _pid_of(lab: Lab, node: str) -> int:
+    return next(state["pid"] for state in lab.do("nodes") if state["instance_id"] == node)
 
 
 def test_user_data_that_fails_says_so_on_the_console(lab: Lab) -> None:

@@ -62,6 +62,7 @@ class FakeRunner:
     def __init__(self) -> None:
         self.booted: dict[str, Any] = {}
         self.killed: list[tuple[str, bool]] = []
+        self.rebooted: list[str] = []
         self.cut: dict[str, bool] = {}
         self.broken = ""
         self.gate = threading.Event()
@@ -76,6 +77,9 @@ class FakeRunner:
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
         self.killed.append((instance_id, silent))
+
+    def reboot(self, instance_id: str) -> None:
+        self.rebooted.append(instance_id)
 
     def partition(self, instance_id: str, cut: bool) -> None:
         self.cut[instance_id] = cut

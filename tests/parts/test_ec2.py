@@ -238,11 +238,26 @@ def test_an_unknown_fault_is_refused_with_those_there_are(local):
         faults.apply(local.context, {"kill": {"instance_id": "i-0"}})
 
 
-def test_stop_and_reboot_are_refused_clearly(local):
+def test_stop_is_refused_clearly(local):
     _, (subnet,) = local.network()
     made = run(local, subnet)
-    with pytest.raises(ClientError, match="can't stop, start or reboot instances"):
+    with pytest.raises(ClientError, match="can't stop or start instances"):
         local.client("ec2").stop_instances(InstanceIds=[made["InstanceId"]])
+
+
+def test_who_reboots_stays_running_and_who_has_terminated_is_ignored(local):
+    _, (subnet,) = local.network()
+    api = local.client("ec2")
+    ended, made = run(local, subnet)["InstanceId"], run(local, subnet)["InstanceId"]
+    until(lambda: {state(local, ended), state(local, made)} == {"running"})
+    api.terminate_instances(InstanceIds=[ended])
+    until(lambda: state(local, ended) == "terminated")
+    before = described(local, made)
+    api.reboot_instances(InstanceIds=[ended, made])
+    until(lambda: local.runner.rebooted == [made])
+    assert described(local, made) == before
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        api.reboot_instances(InstanceIds=["i-0123456789abcdef0"])
 
 
 def test_metadata_facts_are_for_the_address_that_asks(local):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,6 +44,7 @@ def test_a_boot_that_can_t_fork_leaves_nothing(tmp_path):
         _site=SimpleNamespace(node=lambda identity: tmp_path / identity),
         _fork_node=refuse,
     )
+    supervisor._start = partial(Supervisor._start, supervisor)
     before = list(Path("/proc/self/fd").iterdir())
     with pytest.raises(BlockingIOError):
         Supervisor._do_boot(supervisor, {"id": 1, "machine": machine.to_json()})  # type: ignore[arg-type]

@@ -30,7 +30,8 @@ def install(context: Context) -> None:
     fleet.install(context)
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
-    for name in ("start_instances", "stop_instances", "reboot_instances"):
+    EC2Backend.reboot_instances = _reboot_instances
+    for name in ("start_instances", "stop_instances"):
         setattr(EC2Backend, name, _unsupported)
     Subnet.get_available_subnet_ip = placement.next_address
 
@@ -122,8 +123,16 @@ _PROTECTED = (
 )
 
 
+def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instance]:
+    """Only asked for, and ignored where nothing runs; who reboots stays "running" (docs/aws-behaviour.md 2.22)."""
+    instances = self.get_multi_instances_by_id(instance_ids)
+    for instance in instances:
+        fleet.current().reboot(instance)
+    return instances
+
+
 def _unsupported(_self: EC2Backend, instance_ids: list[str]) -> Any:
     raise EC2ClientError(
         "UnsupportedOperation",
-        f"The local cloud can't stop, start or reboot instances ({', '.join(instance_ids)}); terminate them instead.",
+        f"The local cloud can't stop or start instances ({', '.join(instance_ids)}); reboot or terminate them instead.",
     )

@@ -88,6 +88,11 @@ class Fleet:
             self.context.runner.kill(instance.id)
         self._changed(instance.id)
 
+    def reboot(self, instance: Instance) -> None:
+        """Starts the machine of a running instance again; returns at once."""
+        if instance.state == "running":
+            self.context.spawn(self.context.runner.reboot, instance.id, name=f"reboot-{instance.id}")
+
     def end(self, instance: Instance, code: str, message: str) -> None:
         """Terminates one instance; returns at once, the instance is `terminated` when its node is gone."""
         with self._lock:

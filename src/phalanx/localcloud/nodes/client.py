@@ -56,6 +56,13 @@ class NodeRunner:
         """
         self._ask("kill", instance_id=instance_id, silent=silent)
 
+    def reboot(self, instance_id: str) -> None:
+        """Start the node's machine again, with the same disk and addresses; returns at once.
+
+        Nothing happens when it does not run. `on_exit` is told when it can't start again.
+        """
+        self._ask("reboot", instance_id=instance_id)
+
     def partition(self, instance_id: str, cut: bool) -> None:
         """Drop all that goes from and to the node (cut), or let it through again."""
         self._ask("partition", instance_id=instance_id, cut=cut)

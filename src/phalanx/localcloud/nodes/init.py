@@ -1,4 +1,4 @@
-"""A node's init, process 1 of its namespaces: builds the machine, starts sshd and the user data, reaps."""
+"""A node's init, process 1 of its namespaces: builds the machine, starts sshd and cloud-init, reaps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ _MAX_FDS = 1 << 20
 _CLOUD = "/var/lib/cloud/instance"
 
 
-def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
-    """Never returns. Writes READY to `status_fd`, or what went wrong, and then is the node until it ends."""
+def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk: int | None) -> None:
+    """Never returns. Writes READY to `status_fd`, or what went wrong, and then is the node until it ends.
+
+    disk: what is kept of the machine's root, when it starts again.
+    """
     try:
-        _build(site, machine, vpc, link, status_fd)
+        _build(site, machine, vpc, link, status_fd, disk)
     except BaseException as problem:
         traceback.print_exc()
         os.write(status_fd, f"{type(problem).__name__}: {problem}".encode()[:4000])
@@ -37,10 +40,10 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
         os._exit(1)
 
 
-def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk: int | None) -> None:
     console = _open_console(site, machine)
     vpc.join(link, machine.address, machine.vpc_cidr)
-    _close_all_but({0, 1, 2, status_fd, console})
+    _close_all_but({0, 1, 2, status_fd, console} | ({disk} if disk is not None else set()))
     _redirect(console)
     os.setsid()
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
@@ -50,10 +53,13 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
         signal.signal(number, signal.SIG_DFL)
     # any account may ping, as on EC2's images
     Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
-    root = rootfs.build(site, machine)
+    root = rootfs.build(site, machine, disk)
     _show_console(site, machine, root)
     kernel.pivot_root(root)
-    _write_identity(site, machine)
+    if disk is None:
+        _write_identity(site, machine)
+    else:
+        os.close(disk)
     if site.mode == "single":
         kernel.ignore_identity_calls()
 
@@ -105,10 +111,8 @@ def _write_identity(site: Site, machine: Machine) -> None:
 def _serve(site: Site, machine: Machine, status_fd: int) -> None:
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
     _start_sshd(environment)
-    if machine.user_data.startswith(b"#!"):
-        _start_user_data(machine, environment)
-    elif machine.user_data:
-        _log("user data is not a script (no #! line): not run")
+    _write_user_data(machine)
+    _start_cloud_init(environment)
     os.write(status_fd, READY)
     # a shell that waits needs a tenth of this process's memory, and knows nothing of the host's environment
     os.execve("/bin/sh", ["init", "/sbin/init"], environment)
@@ -119,8 +123,9 @@ def _start_sshd(environment: Mapping[str, str]) -> None:
     if os.fork():
         return
     try:
-        keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
-        os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
+        if not Path(_HOST_KEY).exists():
+            keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
+            os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
         os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log"], dict(environment))
     except OSError as problem:
         _log(f"sshd can't be started: {problem}")
@@ -128,10 +133,16 @@ def _start_sshd(environment: Mapping[str, str]) -> None:
         os._exit(127)
 
 
-def _start_user_data(machine: Machine, environment: Mapping[str, str]) -> None:
-    """As cloud-init does: the script as root, without HOME, its output on the console."""
+def _write_user_data(machine: Machine) -> None:
     _write_private(f"{_CLOUD}/user-data.txt", machine.user_data, 0o600)
-    _write_private(f"{_CLOUD}/scripts/part-001", machine.user_data, 0o700)
+    if machine.user_data.startswith(b"#!"):
+        _write_private(f"{_CLOUD}/scripts/part-001", machine.user_data, 0o700)
+    elif machine.user_data:
+        _log("user data is not a script (no #! line): not run")
+
+
+def _start_cloud_init(environment: Mapping[str, str]) -> None:
+    """It runs scripts as root, without HOME, their output on the console."""
     if os.fork():
         return
     try:

@@ -5,30 +5,69 @@ from __future__ import annotations
 # Holds what a node may mount, under the file systems' ids, and a file with its Region's name.
 EFS_ROOT = "/run/efs.host"
 
+# Status of process 1 when the machine shall start again.
+REBOOT = 64
+
 _INIT = """\
 #!/bin/sh
-# Process 1 of a node once it is built: reaps orphans, and ends the machine on SIGTERM.
+# Process 1 of a node once it is built: does what systemd does at boot (fstab's mounts, then the services that are
+# enabled) and reaps orphans. SIGTERM ends the machine; SIGINT, which is Ctrl-Alt-Del, starts it again.
+reboot() {
+  trap '' INT
+  kill -TERM -1
+  # Who has not ended in 5 s (systemd: 90 s) ends with this process.
+  for _ in $(seq 50); do
+    kill -0 -1 2>/dev/null || break
+    sleep 0.1
+  done
+  exit @REBOOT@
+}
 trap 'exit 0' TERM
+trap reboot INT
+[ ! -s /etc/fstab ] || mount -a
+for unit in /etc/systemd/system/multi-user.target.wants/*.service; do
+  [ ! -e "$unit" ] || setsid /sbin/service "$unit" &
+done
 while :; do
   sleep infinity &
   wait $!
+done
+""".replace("@REBOOT@", str(REBOOT))
+
+_SERVICE = """\
+#!/bin/sh
+# service UNIT: runs it as systemd does, by the settings of it that are known here.
+setting() { sed -n "s/^$1=//p" "$unit"; }
+unit=$1; start=$(setting ExecStart)
+until $start; do
+  [ "$(setting Restart)" = on-failure ] || exit
+  sleep "$(setting RestartSec)"
 done
 """
 
 _CLOUD_INIT = """\
 #!/bin/sh
-# Runs the user data's script, and says how it ended.
-/var/lib/cloud/instance/scripts/part-001
-status=$?
-read -r seconds _ < /proc/uptime
-echo "[$seconds] user data ended with status $status"
-: > /var/lib/cloud/instance/boot-finished
+# The scripts for each boot; then the user data's, once in the instance's life, and how it ended.
+for script in /var/lib/cloud/scripts/per-boot/*; do
+  [ ! -x "$script" ] || "$script"
+done
+instance=/var/lib/cloud/instance
+if [ -x $instance/scripts/part-001 ] && [ ! -e $instance/sem/config_scripts_user ]; then
+  : > $instance/sem/config_scripts_user
+  $instance/scripts/part-001
+  status=$?
+  read -r seconds _ < /proc/uptime
+  echo "[$seconds] user data ended with status $status"
+fi
+: > $instance/boot-finished
 """
 
 _SHUTDOWN = """\
 #!/bin/sh
-# The machine ends at once, whatever the arguments; user data may be faster than process 1 is ready.
-while kill -TERM 1; do sleep 0.05; done
+# The machine ends at once, or starts again; user data may be faster than process 1 is ready.
+signal=TERM
+case "$0 $* " in *reboot*|*" -r "*) signal=INT ;; esac
+while kill -$signal 1; do sleep 0.05; done
 """
 
 # The words are amazon-efs-utils' own (its mount_efs/__init__.py).
@@ -62,7 +101,7 @@ case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; es
 # name → text, by the directory of the image that is laid over the host's
 PROGRAMS = {
     # where mount(8) looks for its helpers
-    "sbin": {"init": _INIT, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},
+    "sbin": {"init": _INIT, "service": _SERVICE, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},
     # first in PATH, before the host's own
-    "usr/local/sbin": {"poweroff": _SHUTDOWN, "shutdown": _SHUTDOWN},
+    "usr/local/sbin": {"poweroff": _SHUTDOWN, "reboot": _SHUTDOWN, "shutdown": _SHUTDOWN},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from phalanx.localcloud import kernel
@@ -10,19 +11,30 @@ from phalanx.localcloud.nodes.programs import EFS_ROOT, PROGRAMS
 
 _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root home opt srv mnt media run run/sshd run/lock run/user run/efs.host .layer/etc
-.layer/work var/cache var/lib/cloud/instance/scripts var/log var/mail var/spool var/tmp
+.layer/work var/cache var/lib/cloud/instance/scripts var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log
+var/mail var/spool var/tmp
 """
 _STICKY = ("tmp", "var/tmp", "run/lock")
 _PRIVATE = ("root", "run/efs.host", ".layer")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# Ubuntu's systemd-tmpfiles empties /tmp at each boot, and /run is never on the disk.
+_EMPTY_AT_BOOT = ("run", "tmp")
 _LIBRARIES = ("bin", "lib", "lib32", "lib64", "libx32")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
-def build(site: Site, machine: Machine) -> Path:
-    """Mount the root of `machine` (in a mount namespace of its own) and return its path, ready for pivot_root."""
+def build(site: Site, machine: Machine, disk: int | None = None) -> Path:
+    """Mount the root of `machine` (in a mount namespace of its own) and return its path, ready for pivot_root.
+
+    disk: what `kernel.hold_root` kept of the machine's last boot; None at its first, which finds an empty disk.
+    """
     root = site.node(machine.instance_id) / "root"
-    kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
+    if disk is None:
+        kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
+    else:
+        kernel.mount_held(disk, root)
+        for name in _EMPTY_AT_BOOT:
+            shutil.rmtree(root / name)
     _make_directories(root)
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
@@ -40,7 +52,13 @@ def _make_directories(root: Path) -> None:
     for names, mode in ((_STICKY, 0o1777), (_PRIVATE, 0o700)):
         for name in names:
             (root / name).chmod(mode)
-    (root / "var/run").symlink_to("/run")
+    _link(root / "var/run", Path("/run"))
+
+
+def _link(here: Path, target: Path) -> None:
+    """Where a boot before this one has not done it."""
+    if not here.is_symlink():
+        here.symlink_to(target)
 
 
 def _show_libraries(root: Path) -> None:
@@ -48,9 +66,9 @@ def _show_libraries(root: Path) -> None:
     for host in (Path("/", name) for name in _LIBRARIES):
         here = root / host.name
         if host.is_symlink():
-            here.symlink_to(host.readlink())
+            _link(here, host.readlink())
         elif host.is_dir():
-            here.mkdir()
+            here.mkdir(exist_ok=True)
             kernel.bind(host, here, read_only=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -13,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import init, wire
+from phalanx.localcloud.nodes import init, programs, wire
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.vpc import Vpc
 from phalanx.localcloud.userns import exit_status
 
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
+# EC2 resets an instance that has not shut down in "a few minutes"; there is little to shut down here.
+_SHUTDOWN_TIMEOUT_S = 15.0
 _SEND_TIMEOUT_S = 10
 
 
@@ -32,9 +35,12 @@ class _Node:
     status_fd: int | None
     link: str
     boot_request: int | None
-    deadline: float
+    deadline: float | None
+    """When a boot, or a shutdown before a reboot, takes too long; None while the node just runs."""
     said: bytes = b""
     alive: bool = True
+    disk: int | None = None
+    reboots: bool = False
     killers: list[int] = field(default_factory=list)
 
 
@@ -66,7 +72,7 @@ class Supervisor:
             for fd, _events in self._poll.poll(1000):
                 if fd in self._handlers:
                     self._handlers[fd]()
-            self._end_late_boots()
+            self._end_the_late()
         return self._api_status
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
@@ -124,17 +130,32 @@ class Supervisor:
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
-        said_r, said_w = os.pipe()
         try:
-            node = self._fork_node(machine, request["id"], said_r, said_w)
+            self._start(machine, request["id"])
         except OSError:
-            os.close(said_r)
-            os.close(said_w)
             shutil.rmtree(self._site.node(machine.instance_id), ignore_errors=True)
             raise
+
+    def _start(self, machine: Machine, request: int | None, disk: int | None = None) -> None:
+        said_r, said_w = os.pipe()
+        try:
+            node = self._fork_node(machine, request, said_r, said_w, disk)
+        except OSError:
+            os.close(said_r)
+            raise
+        finally:
+            os.close(said_w)
         self._nodes[machine.instance_id] = node
         self._watch(node.pidfd, lambda: self._node_ended(node))
         self._watch(said_r, lambda: self._node_said(node))
+
+    def _do_reboot(self, request: dict[str, Any]) -> None:
+        """Ctrl-Alt-Del, as by EC2's ACPI button; the answer does not wait for anything."""
+        node = self._nodes.get(request["instance_id"])
+        if node is not None and node.alive and node.deadline is None:
+            node.reboots, node.deadline = True, time.monotonic() + _SHUTDOWN_TIMEOUT_S
+            os.kill(node.pid, signal.SIGINT)
+        self._answer(request["id"])
 
     def _do_kill(self, request: dict[str, Any]) -> None:
         node = self._nodes.get(request["instance_id"])
@@ -200,7 +221,7 @@ class Supervisor:
             time.sleep(0.001)
         raise NodeError(f"the machine image was not made in {_IMAGE_TIMEOUT_S:.0f} s")
 
-    def _fork_node(self, machine: Machine, request: int, said_r: int, said_w: int) -> _Node:
+    def _fork_node(self, machine: Machine, request: int | None, said_r: int, said_w: int, disk: int | None) -> _Node:
         # never one name twice: the kernel takes some milliseconds to remove a dead node's link
         self._links += 1
         link = f"node{self._links}"
@@ -213,10 +234,9 @@ class Supervisor:
             kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
             raise
         if pid == 0:
-            init.run(self._site, machine, vpc, link, said_w)
+            init.run(self._site, machine, vpc, link, said_w, disk)
         kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
         pidfd = os.pidfd_open(pid)
-        os.close(said_w)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
         return _Node(
             machine=machine,
@@ -239,13 +259,23 @@ class Supervisor:
         node.said += data
         if not data:
             self._stop_listening(node)
-        if node.said == init.READY and node.boot_request is not None:
+        if node.said == init.READY and node.deadline is not None and not node.reboots:
+            self._node_is_up(node)
+
+    def _node_is_up(self, node: _Node) -> None:
+        node.deadline = None
+        try:
+            # now, because whoever lets it start again, a root volume outlives the processes
+            node.disk = kernel.hold_root(node.pid)
+        except OSError as problem:
+            print(f"{node.machine.instance_id} won't start again: {problem}", file=sys.stderr, flush=True)
+        if node.boot_request is not None:
             self._answer(node.boot_request)
             node.boot_request = None
 
-    def _end_late_boots(self) -> None:
+    def _end_the_late(self) -> None:
         now = time.monotonic()
-        for node in [node for node in self._nodes.values() if node.boot_request is not None and node.deadline < now]:
+        for node in [node for node in self._nodes.values() if node.deadline is not None and node.deadline < now]:
             node.said = node.said or f"no sign of life in {_BOOT_TIMEOUT_S:.0f} s".encode()
             self._kill(node)
 
@@ -256,21 +286,38 @@ class Supervisor:
             self._forget(node)
 
     def _node_ended(self, node: _Node) -> None:
-        self._reap(node)
         while node.status_fd is not None:
             self._node_said(node)  # its last words may still be in the pipe
+        status = self._reap(node)
         if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
-        else:
+        elif not (node.reboots or status == programs.REBOOT) or not self._starts_again(node):
             self._send({"exit": node.machine.instance_id})
 
-    def _reap(self, node: _Node) -> None:
-        """Wait for its end; all of its processes are gone then, and its link goes with its network namespace."""
-        if node.alive:
-            os.waitpid(node.pid, 0)
-            node.alive = False
-            self._vpcs[node.machine.vpc_id].leave(node.machine.address)
-            self._unwatch(node.pidfd)
+    def _starts_again(self, node: _Node) -> bool:
+        """The same machine with the same disk, in namespaces of its own as before."""
+        if node.disk is None:
+            return False
+        try:
+            self._start(node.machine, None, node.disk)
+        except OSError as problem:
+            print(f"{node.machine.instance_id} can't start again: {problem}", file=sys.stderr, flush=True)
+            return False
+        self._release_disk(node)
+        return True
+
+    def _reap(self, node: _Node) -> int:
+        """Its status; all of its processes are gone then, and its link goes with its network namespace."""
+        status = exit_status(os.waitpid(node.pid, 0)[1])
+        node.alive, node.deadline = False, None
+        self._vpcs[node.machine.vpc_id].leave(node.machine.address)
+        self._unwatch(node.pidfd)
+        return status
+
+    def _release_disk(self, node: _Node) -> None:
+        if node.disk is not None:
+            os.close(node.disk)
+            node.disk = None
 
     def _stop_listening(self, node: _Node) -> None:
         # a number that is closed is soon another node's
@@ -281,6 +328,7 @@ class Supervisor:
     def _forget(self, node: _Node) -> None:
         """Remove what is left of it, and then tell those who wait for that."""
         self._stop_listening(node)
+        self._release_disk(node)
         self._nodes.pop(node.machine.instance_id, None)
         shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
         if node.boot_request is not None:
