@@ -127,17 +127,22 @@ class TestMount:
         monkeypatch.setattr(mount, "run", fake)
         monkeypatch.setattr(mount.time, "sleep", lambda _: None)
         monkeypatch.setattr(mount.files, "chown", lambda *_: None)
+        monkeypatch.setattr(mount.files, "read", lambda _: "LABEL=root / ext4 defaults 0 1\n")
+        monkeypatch.setattr(mount.files, "write", lambda path, text: self.written.append((path, text)))
+        self.written: list[tuple[str, str]] = []
         return ran
 
     def mounted(self, tmp_path, monkeypatch, *helpers: str) -> None:
         exists = mount.os.path.exists
         monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
-        monkeypatch.setattr(mount.os.path, "isdir", lambda _: False)
         mount.mount("fs-1", "us-east-1", str(tmp_path / "efs"), 2000, lambda _: None)
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
         assert commands == [f"mount -t efs -o tls fs-1:/ {tmp_path}/efs"]
+        ((path, text),) = self.written
+        assert path == "/etc/fstab" and text.startswith("LABEL=root / ")
+        assert f"\nfs-1:/ {tmp_path}/efs efs _netdev,tls 0 0\n" in text
 
     def test_by_nfs_otherwise(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")

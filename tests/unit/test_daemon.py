@@ -54,3 +54,21 @@ def test_the_clouds_trouble_is_told_when_it_lasts(serve):
 
 def test_a_member_outlives_the_clouds_trouble(serve):
     assert serve(OSError("unreachable"), 9, member=True) == []
+
+
+def test_the_agent_comes_back_with_the_machine_wherever_it_is_started_now(monkeypatch, tmp_path):
+    monkeypatch.setattr(daemon, "detach", lambda _: False)
+    agent = SimpleNamespace(root=str(tmp_path), log=SimpleNamespace(lines=[]))
+    for _ in range(2):
+        daemon.start(agent)  # type: ignore[arg-type]
+    wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/phalanx.service"
+    assert wanted.resolve() == tmp_path / "etc/systemd/system/phalanx.service"
+    assert "agent serve\nRestart=on-failure\n" in wanted.read_text()
+
+
+def test_systemd_starts_it_where_it_runs_the_machine(monkeypatch, tmp_path):
+    ran: list[str] = []
+    monkeypatch.setattr(daemon, "run", lambda argv, _: ran.append(" ".join(argv)))
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    daemon.start(SimpleNamespace(root=str(tmp_path)))  # type: ignore[arg-type]
+    assert ran == ["systemctl daemon-reload", "systemctl start phalanx"]

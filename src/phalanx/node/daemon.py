@@ -38,16 +38,25 @@ _TRIES = 2
 def start(agent: Agent) -> None:
     """Leave the agent running and return."""
     root = agent.root
+    _enable(f"{root}/etc/systemd/system")
     if os.path.isdir(f"{root}/run/systemd/system"):
-        files.write(f"{root}/etc/systemd/system/phalanx.service", _UNIT)
         run(["systemctl", "daemon-reload"], 60)
-        run(["systemctl", "enable", "--now", "phalanx.service"], 60)
+        run(["systemctl", "start", "phalanx"], 60)
     elif detach(f"{root}{HOME}/agent.log"):
         # The daemon is a copy of this process, which has imported and asked for all that it needs. It sends the boot
         # log, too: a stream each would cost the node two more calls.
         serve(agent.settings, agent.metadata, root, agent)
     else:
         agent.log.lines.clear()
+
+
+def _enable(units: str) -> None:
+    """At each boot from now on, as `systemctl enable` does it; by hand, because systemd need not run yet, or here."""
+    files.write(f"{units}/phalanx.service", _UNIT)
+    wanted = f"{units}/multi-user.target.wants"
+    os.makedirs(wanted, exist_ok=True)
+    if not os.path.lexists(f"{wanted}/phalanx.service"):
+        os.symlink("../phalanx.service", f"{wanted}/phalanx.service")
 
 
 def detach(log: str) -> bool:

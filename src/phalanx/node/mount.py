@@ -28,9 +28,8 @@ def mount(file_system: str, region: str, directory: str, owner: int, say: Callab
     if not os.path.ismount(directory):
         kind, options, source = _source(file_system, region, say)
         _insist(["mount", "-t", kind, "-o", options, source, directory], say)
-        if os.path.isdir("/run/systemd/system"):
-            line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
-            files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
+        line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
+        files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
     files.chown(directory, owner)
 
 
