@@ -76,14 +76,39 @@ def test_room_is_left_for_a_boot_script():
     )
 
 
-def test_the_payload_is_the_same_in_another_process():
-    """Sets have another order there."""
-    script = "from phalanx.template import userdata; print(userdata.agent_version())"
-    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+def elsewhere(cache: Path) -> str:
+    """The payload as another process gives it: sets have another order there."""
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", "from phalanx.template import userdata; print(userdata.agent_payload(), end='')"],
+        env={**os.environ, "PYTHONHASHSEED": "1", "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
-    assert done.stdout.strip() == userdata.agent_version()
+    return done.stdout
+
+
+def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path):
+    packed = elsewhere(tmp_path)
+    assert packed == userdata.agent_payload()
+    (kept,) = (tmp_path / "phalanx").iterdir()
+    kept.write_text("first:second")
+    assert elsewhere(tmp_path).endswith("first:second")
+    kept.write_text("no two stages")
+    assert elsewhere(tmp_path) == packed
+    assert kept.read_text() in packed
+
+
+def test_other_sources_are_packed_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    payload, source = userdata.agent_payload(), userdata._source
+    monkeypatch.setattr(userdata, "_source", lambda name: source(name) + "\nMORE = 1\n" * (name == "roster"))
+    userdata._stages.cache_clear()
+    assert userdata.agent_payload() != payload
+    monkeypatch.undo()
+    userdata._stages.cache_clear()
+    assert userdata.agent_payload() == payload
 
 
 class Cloud(BaseHTTPRequestHandler):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import bisect
 import functools
 import hashlib
-import lzma
+import sys
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Select, Split, Sub
 
 from phalanx import __version__
-from phalanx.template.shorten import shorten
+from phalanx.cache import cache_directory, keep
 
 __all__ = ["LIMIT_BYTES", "agent_payload", "agent_version", "render", "rendered_size", "user_data"]
 
@@ -35,8 +33,8 @@ is one that packs well.
 # A colon is not in base85's alphabet, nor in the script.
 _BETWEEN = ":"
 
-# Bytes of the stream beyond those that stage 1 needs here, for decoders of other versions, which may read ahead.
-_AHEAD_BYTES = 24
+# One for each version that is in use here, and for a developer's newest.
+_AGENTS_KEPT = 4
 
 # The settings are comment lines `#key=value` of the script itself: no quoting that a value could break out of.
 _SCRIPT = """\
@@ -128,35 +126,26 @@ def _first_part() -> str:
 
 @functools.cache
 def _stages() -> tuple[str, str]:
-    """The agent as one LZMA stream, the same for one version of Python, cut where stage 1 can be unpacked; in base85.
+    """The two stages of the agent in base85; kept by their sources' hash, as packing them takes 0.4 s."""
+    sources = {name: _source(name) for name in (*STAGE_1, *STAGE_2)}
+    kept = cache_directory() / f"agent-{_fingerprint(sources)}.txt"
+    try:
+        stage_1, stage_2 = kept.read_text(encoding="ascii").split(_BETWEEN)
+    except (OSError, ValueError):
+        # Its modules are slow to import, and rarely needed.
+        from phalanx.template.agent_pack import pack
 
-    One stream and not two, because stage 2 says much that stage 1 has said: 1 KB less.
-    """
-    unpack = _UNPACK % (2 * len(STAGE_1))
-    stage_1 = "\0".join([unpack, *_named(STAGE_1), ""]).encode()
-    stream = _compressed(stage_1 + "\0".join(_named(STAGE_2)).encode())
-    cut = bisect.bisect_left(range(len(stream)), len(stage_1), key=lambda end: _unpacked(stream[:end])) + _AHEAD_BYTES
-    return base64.b85encode(stream[:cut]).decode(), base64.b85encode(stream[cut:]).decode()
-
-
-def _named(names: tuple[str, ...]) -> list[str]:
-    sources = _shortened()
-    return [part for name in names for part in (name, sources[name])]
-
-
-def _compressed(text: bytes) -> bytes:
-    filters = [{"id": lzma.FILTER_LZMA1, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 0, "pb": 0, "nice_len": 64}]
-    return lzma.compress(text, format=lzma.FORMAT_ALONE, filters=filters)
+        stage_1, stage_2 = pack(STAGE_1, STAGE_2, sources, _UNPACK % (2 * len(STAGE_1)))
+        # Without a place for them, they are packed each time.
+        keep(kept, f"{stage_1}{_BETWEEN}{stage_2}".encode(), _AGENTS_KEPT)
+    return stage_1, stage_2
 
 
-def _unpacked(beginning: bytes) -> int:
-    """How many bytes of text the beginning of a stream gives."""
-    return len(lzma.LZMADecompressor().decompress(beginning))
-
-
-@functools.cache
-def _shortened() -> dict[str, str]:
-    return shorten({name: _source(name) for name in (*STAGE_1, *STAGE_2)})
+def _fingerprint(sources: Mapping[str, str]) -> str:
+    """A name for what comes of these modules, of the code that packs them and of this version of Python."""
+    here = resources.files("phalanx.template")
+    makers = [(here / name).read_text(encoding="utf-8") for name in ("userdata.py", "agent_pack.py", "shorten.py")]
+    return hashlib.sha256("\0".join([sys.version, *makers, *sources.values()]).encode()).hexdigest()[:24]
 
 
 def _digest() -> str:
