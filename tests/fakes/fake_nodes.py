@@ -10,7 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,11 +164,18 @@ def kill_marked(job_id: str) -> None:
 
 def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | None = None) -> None:
     """SIGKILL every process of this machine whose command line and environment are chosen."""
+    for pid in pids(chosen):
+        if pid != besides:
+            os.kill(pid, signal.SIGKILL)
+
+
+def pids(chosen: Callable[[list[str], list[str]], bool]) -> Iterator[int]:
+    """Processes of this machine by the words of their command line and their environment."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             env = (process / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if chosen(words, env) and int(process.name) != besides:
-            os.kill(int(process.name), signal.SIGKILL)
+        if chosen(words, env):
+            yield int(process.name)

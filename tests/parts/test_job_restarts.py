@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from fake_jobs import outcome, run, runner_pid, wait_for_line
-from fake_nodes import kill_marked, kill_starter
+from fake_nodes import kill_marked, kill_starter, pids
 
 from phalanx.job import (
     JobSpec,
@@ -84,3 +87,26 @@ def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(two_n
         ("deeplearning-worker2", False),
     ]
     kill_marked(job.id)  # nothing reaches them on a node that is gone; here they are this machine's
+
+
+def test_a_machine_that_shuts_down_tells_all_and_the_job_starts_again_when_it_is_back(two_nodes, code):
+    command = ("sh", "-c", "echo on $PHALANX_RESTART; sleep $((300 - 300 * PHALANX_RESTART))")
+    job = submit(two_nodes, JobSpec(command, "exec", directory=code, restarts=1))
+    wait_for_line(job.follow(), "on 0")
+    runner = runner_pid(job)
+    watcher = int(Path(f"/proc/{runner}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def of_the_job(words: list[str], env: list[str]) -> bool:
+        return job.id in words or f"PHALANX_JOB={job.id}" in env or {"settle", job.directory} <= set(words)
+
+    for pid in {runner, watcher, *pids(of_the_job)}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 30
+    while list(pids(of_the_job)):
+        assert time.monotonic() < deadline, "processes outlive the shutdown"
+        time.sleep(0.05)
+    assert json.loads(Path(job.directory, "state.json").read_text())["state"] == "running"
+    lines, status = outcome(job.follow())
+    assert (status.state, status.attempt) == (JobState.SUCCEEDED, 1)
+    assert [line for line in lines if "on 1" in line]

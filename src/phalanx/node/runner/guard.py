@@ -26,13 +26,15 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     pid = os.fork()
     if pid == 0:
         _become_starter(job_id, work)
+    told = []
     for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
-        _signal.signal(number, lambda got, _: os.kill(pid, got))
+        _signal.signal(number, lambda got, _: (told.append(got), os.kill(pid, got)))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         _end_orphans(job_id)
         scratch.remove()
-    if code != 0 and is_head:
+    # Told to end: a machine that shuts down tells all, and must not start the job again meanwhile.
+    if code != 0 and is_head and not told:
         from phalanx.node.runner.settle import settle_in_background
 
         settle_in_background(os.path.dirname(work))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.runner.doorway import Doorway
 from phalanx.node.runner.loop import Loop
+from phalanx.node.runner.names import STOP
 from phalanx.node.runner.output import OutputWriter
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Stage:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(STOP, self._on_stop)
         self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
 
     def _on_stop(self, *_: Any) -> None:

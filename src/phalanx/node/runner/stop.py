@@ -8,6 +8,7 @@ import select
 import signal
 
 from phalanx.node.runner import state as states
+from phalanx.node.runner.names import STOP
 from phalanx.node.runner.settle import settle
 
 
@@ -27,6 +28,6 @@ def _stop_runner(pid: int, timeout_s: float) -> None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    signal.pidfd_send_signal(handle, signal.SIGTERM)
+    signal.pidfd_send_signal(handle, STOP)
     select.select([handle], [], [], timeout_s)
     os.close(handle)

@@ -152,9 +152,10 @@ def process_stat(pid: int) -> Optional[Dict[str, str]]:
 
 
 def boot_id() -> str:
-    """Identity of this machine's present boot."""
+    """Identity of this machine's present boot. A container, or a node of the local cloud, boots without its kernel."""
+    first = process_stat(1)
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+        return f"{file.read().strip()} {first['start'] if first else ''}"
 
 
 def peer_is_us(connection: object) -> bool:

@@ -1,0 +1,94 @@
+"""A node that reboots keeps its disk and its place: the cluster is again what it was, and jobs are told of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from local_clouds import api
+
+from conftest import Terminal, assert_nothing_is_left, make_terminal
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: reboot\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\n"
+# The machine's own part takes a second here; then workers hear the head again, and are proven to let it in.
+BACK_S = 90.0
+LONG_S = 4711
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    made = make_terminal(SPEC)
+    try:
+        made.phalanx("up")
+        yield made
+        pids = made.local_cloud_pids()
+        made.phalanx("down", "--yes")
+        assert_nothing_is_left(made, pids)
+    finally:
+        made.phalanx("local", "stop", "--force", check=False)
+        shutil.rmtree(made.state.parent, ignore_errors=True)
+
+
+def status(terminal: Terminal) -> tuple[str, list[dict]]:
+    """The head's public address, and the members."""
+    known = json.loads(terminal.phalanx("status", "--json").stdout)
+    return known["head_address"], known["nodes"]
+
+
+def begin(terminal: Terminal, *words: str) -> subprocess.Popen[str]:
+    """A job that is followed, once all its ranks have said that they are ready."""
+    following = terminal.start("run", "--launcher", "exec", *words)
+    assert following.stdout
+    for _ in range(2):
+        assert "ready" in following.stdout.readline()
+    return following
+
+
+def end(following: subprocess.Popen[str]) -> tuple[int, str]:
+    words, _ = following.communicate(timeout=BACK_S)
+    return following.returncode, words
+
+
+def reboot(terminal: Terminal, instance_id: str) -> None:
+    api(terminal, "ec2").reboot_instances(InstanceIds=[instance_id])
+
+
+def assert_all_run_and_none_is_left(terminal: Terminal) -> None:
+    """A new job on both nodes, which looks for processes of the old ones."""
+    done = terminal.phalanx("run", "--", "sh", "-c", f"hostname; ! pgrep -fx 'sleep {LONG_S}'")
+    assert len({line.split()[1] for line in done.stdout.splitlines()}) == 2, done.stdout
+
+
+def test_a_head_that_reboots_is_the_same_head_again_and_tells_of_its_jobs(terminal):
+    finished = terminal.phalanx("run", "--launcher", "exec", "--", "echo", "kept").stderr.split()[1]
+    before = status(terminal)
+    lost = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
+    again = "echo ready; [ $PHALANX_RESTART = 1 ] || exec sleep 4711; echo again"
+    restarted = begin(terminal, "--restarts", "3", "--", "sh", "-c", again)
+    reboot(terminal, before[1][0]["instance_id"])
+    code, words = end(lost)
+    assert code and "lost" in words and "head lost: it was restarted, and the job's runner ended with it" in words
+    assert "no process of it is left on 2 nodes" in words
+    code, words = end(restarted)
+    assert code == 0 and "restart 1 of 3: head lost: it was restarted" in words and "[1] again" in words
+    assert status(terminal) == before
+    states = {job["id"]: job["state"] for job in json.loads(terminal.phalanx("jobs", "--json").stdout)}
+    assert states[finished] == "succeeded" and "lost" in states.values() and "running" not in states.values()
+    assert sorted(terminal.phalanx("logs", finished).stdout.splitlines()) == ["[0] kept", "[1] kept"]
+    assert_all_run_and_none_is_left(terminal)
+
+
+def test_a_worker_that_reboots_stays_a_member_and_its_job_is_told(terminal):
+    before = status(terminal)
+    job = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
+    reboot(terminal, before[1][1]["instance_id"])
+    code, words = end(job)
+    assert code and "deeplearning-worker2 was lost" in words
+    terminal.on("head", f"timeout {BACK_S:.0f} sh -c 'until ssh deeplearning-worker2 true; do sleep 0.2; done'")
+    assert_all_run_and_none_is_left(terminal)
+    assert status(terminal) == before
