@@ -80,6 +80,8 @@ def cli(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """The `phalanx` program: runs a command and ends with its exit code."""
+    # While the AWS SDK is imported Python would look for garbage a hundred times: a sixth of a short command.
+    gc.set_threshold(200_000, 10, 10)
     if "_PHALANX_COMPLETE" in os.environ:
         # The shell asks what could come next; click answers and exits.
         cli.main(prog_name="phalanx")
