@@ -129,6 +129,22 @@ def test_the_first_failure_ends_the_job_with_its_code_and_its_words(cluster, cod
     assert processes_of(cluster, newest(cluster)["id"]) == ""
 
 
+def test_jobs_share_connections_and_a_broken_one_ends_who_uses_it_and_nobody_after_it(cluster, code):
+    def connections() -> list[str]:
+        return sorted(run(cluster, code, "sh", "-c", "echo $SSH_CONNECTION", options=("-N", "1")).stdout.splitlines())
+
+    before = connections()
+    assert connections() == before
+    job_id = start(cluster, code, "sh", "-c", "echo ready; exec sleep 300")
+    cluster.on("head", "pkill -KILL -f '^ssh: /tmp/phalanx-lines.*mux'")
+    done = follow(cluster, job_id)
+    assert "was lost" in done.stderr
+    assert "no process of it is left on 4 nodes" in done.stderr
+    assert processes_of(cluster, job_id) == ""
+    after = connections()
+    assert [one == other for one, other in zip(before, after, strict=True)].count(True) == 1  # the head has none
+
+
 def test_mpi_abort_gives_the_job_its_code(cluster, code):
     (code / "abort.py").write_text(
         "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.Get_rank() == 3: MPI.COMM_WORLD.Abort(4)\n"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+import time
+from pathlib import Path
 
 import pytest
+from fake_nodes import FakeCluster
 
 from phalanx.head_command import HeadCommand
 from phalanx.job import (
@@ -48,6 +51,45 @@ def test_ctrl_c_while_the_code_goes_over_leaves_no_job(two_nodes, code, monkeypa
     with pytest.raises(KeyboardInterrupt):
         submit(two_nodes, JobSpec(("sleep", "60"), "exec", directory=code))
     assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
+
+
+def test_the_nodes_are_dialled_while_the_code_is_still_coming_and_let_go_when_it_breaks_off(
+    two_nodes, code, monkeypatch
+):
+    send = HeadCommand.send
+
+    def broken_off(self, _write):
+        def nothing(_out):
+            wait_for_starters(two_nodes, {"on the head", "on another node"})
+            raise KeyboardInterrupt
+
+        send(self, nothing)
+
+    monkeypatch.setattr(HeadCommand, "send", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        submit(two_nodes, JobSpec(("true",), "exec", directory=code))
+    wait_for_starters(two_nodes, set())
+    assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
+
+
+def wait_for_starters(cluster: FakeCluster, wanted: set[str]) -> None:
+    deadline = time.monotonic() + 30
+    while (found := starters(cluster)) != wanted:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+def starters(cluster: FakeCluster) -> set[str]:
+    """Where starters of this cluster's jobs run."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it has ended
+        if "starter" in words and any(word.startswith(cluster.shared) for word in words):
+            found.add("on the head" if "--head" in words else "on another node")
+    return found
 
 
 def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(two_nodes, code, monkeypatch):

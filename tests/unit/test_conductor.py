@@ -15,8 +15,9 @@ from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Node
 from phalanx.node.runner import frames
 from phalanx.node.runner.answers import REFUSED
-from phalanx.node.runner.channel import Line
 from phalanx.node.runner.conductor import Conductor
+from phalanx.node.runner.early import EarlyLines
+from phalanx.node.runner.login import Line
 from phalanx.node.runner.loop import Loop
 from phalanx.node.runner.output import OutputWriter
 
@@ -100,7 +101,12 @@ def starters(loop: Loop) -> Iterator[dict[str, Starter]]:
 def stage(loop: Loop, tmp_path) -> SimpleNamespace:
     output = OutputWriter(str(tmp_path / "output"))
     return SimpleNamespace(
-        loop=loop, output=output, door=SimpleNamespace(request=None), stop_asked=False, publish=output.flush
+        loop=loop,
+        output=output,
+        door=SimpleNamespace(request=None),
+        early=EarlyLines(),
+        stop_asked=False,
+        publish=output.flush,
     )
 
 

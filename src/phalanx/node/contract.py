@@ -128,7 +128,8 @@ def _client(reachable: list[str], job_user: str) -> str:
 
 def _server(variables: dict[str, str]) -> str:
     # One line: sshd takes only the first SetEnv. MaxStartups: all starters of a job that a scheduler starts log in to
-    # the head at once, and sshd's own 10:30:100 drops some of them.
+    # the head at once, and sshd's own 10:30:100 drops some of them. MaxSessions: all jobs share one connection from the
+    # head, and all commands of one user another to it; sshd's own limit is 10.
     settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
     return f"""TrustedUserCAKeys {SSH}/authority.pub
 HostKey /etc/ssh/ssh_host_ed25519_key
@@ -138,6 +139,7 @@ AuthorizedKeysFile .ssh/authorized_keys {account.AUTHORIZED}/%u
 AcceptEnv PHALANX_*
 SetEnv {settings}
 MaxStartups 1000:30:2000
+MaxSessions 1000
 """
 
 

@@ -42,7 +42,6 @@ PrintMotd no
 PrintLastLog no
 UseDNS no
 MaxStartups 1000:30:2000
-MaxSessions 1000
 Subsystem sftp internal-sftp
 SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 """

@@ -14,8 +14,8 @@ from phalanx.node.process import RefusedError
 from phalanx.node.roster import Node, Roster
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import Pace
-from phalanx.node.runner.channel import Line
 from phalanx.node.runner.doorway import turn_away
+from phalanx.node.runner.login import Line
 from phalanx.node.runner.scheduling import ENDED, HELD, Request, Standing, shown, still_holds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from phalanx.node.roster import MASTER
-from phalanx.node.runner.channel import SSH, quoted
+from phalanx.node.runner.login import SSH, quoted
 from phalanx.node.runner.membership import read_roster, this_node
 from phalanx.node.runner.names import RUNNER, WORK
 from phalanx.node.runner.scheduling import count_here, granted_gpus

@@ -1,70 +1,22 @@
-"""The head's end of one node's starter: the ssh (or, on the head itself, the process) that runs it, and its frames."""
+"""The head's end of the line to one node's starter: its frames, its beats, and how it ends."""
 
 from __future__ import annotations
 
 import os
-import signal
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING
 
 from phalanx.node.runner import frames
 from phalanx.node.runner.beats import SILENT_S, Contact
 from phalanx.node.runner.loop import Loop, Sender
-from phalanx.node.runner.names import RUNNER
-from phalanx.node.runner.system import spawn
 
 if TYPE_CHECKING:
-    from typing import Any, Optional, Tuple
+    from typing import Any, Callable, Optional
 
-    from phalanx.node.process import JobDescription
+    from phalanx.node.runner.login import Line
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
 _BEAT = frames.pack(frames.BEAT)
-
-# BatchMode: never a prompt. ServerAlive: for the time before the first frame; after it, heartbeats are quicker.
-SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
-SSH += ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
-
-
-def command_on(
-    node: str, is_head: bool, runner: str, *words: str, connect_within_s: Optional[int] = None
-) -> Tuple[str, ...]:
-    """argv that runs a verb of the job's runner.pyz on a node."""
-    argv = ("python3", "-IS", runner, *words)
-    # The first value of an option counts.
-    hurry = ("-o", f"ConnectTimeout={connect_within_s}") if connect_within_s else ()
-    return argv if is_head else (SSH[0], *hurry, *SSH[1:], node, "exec " + " ".join(map(quoted, argv)))
-
-
-def quoted(word: str) -> str:
-    """The word as a POSIX shell takes it literally."""
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
-class Line(NamedTuple):
-    """The pipes to a starter and from it, the one with what is said outside the frames, and how to give them up."""
-
-    to_fd: int
-    from_fd: int
-    error_fd: int
-    cut: Callable[[], None]
-
-
-def spawned(argv: Tuple[str, ...]) -> Line:
-    """The line to a starter that this command runs."""
-    in_read, in_write = os.pipe()
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    pid = spawn(argv, os.environ, (in_read, out_write, err_write))
-    for fd in (in_read, out_write, err_write):
-        os.close(fd)
-    return Line(in_write, out_read, err_read, lambda: os.kill(pid, signal.SIGKILL))
-
-
-def log_in(job: JobDescription, node: str, is_head: bool) -> Line:
-    """The line to a starter over ssh, or on the head itself without."""
-    words = ["starter", job.id, job.work, *(["--head"] if is_head else [])]
-    return spawned(command_on(node, is_head, os.path.join(job.directory, RUNNER), *words))
 
 
 class Channel:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from phalanx.node.process import JobDescription, Process
     from phalanx.node.roster import Roster
     from phalanx.node.runner.book import Member
-    from phalanx.node.runner.channel import Channel, Line
+    from phalanx.node.runner.channel import Channel
+    from phalanx.node.runner.login import Line
     from phalanx.node.runner.stage import Stage
 
 # After a rank failed its engine may say why, before it is asked to end.

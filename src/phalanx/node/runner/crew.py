@@ -12,10 +12,11 @@ from phalanx.node.runner import frames
 from phalanx.node.runner.answers import REFUSED
 from phalanx.node.runner.beats import BEAT_EVERY_S
 from phalanx.node.runner.book import Book, Member
-from phalanx.node.runner.channel import Channel, Line, answer_over, log_in
+from phalanx.node.runner.channel import Channel, answer_over
 from phalanx.node.runner.check import needs
 from phalanx.node.runner.daemons import Daemons, Request, daemon_failure
 from phalanx.node.runner.doorway import socket_name
+from phalanx.node.runner.login import Line, log_in
 from phalanx.node.runner.system import RUNNER_SOCKET
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Crew:
         self._output = stage.output
         self._job = job
         self._processes = processes
-        self._dial = dial or (lambda node: log_in(job, node, self.nodes[node].head))
+        self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
         self._listener = listener
         self._is_dismissed = False
 

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.runner.beats import FENCE_S
-from phalanx.node.runner.channel import log_in
+from phalanx.node.runner.login import log_in
 
 if TYPE_CHECKING:
     from typing import Dict, Optional, Sequence
 
     from phalanx.node.process import JobDescription, Process
     from phalanx.node.roster import Roster
-    from phalanx.node.runner.channel import Line
+    from phalanx.node.runner.login import Line
 
 # A starter that was left alone for FENCE_S has given up; large code may well take longer.
 _FRESH_S = FENCE_S / 2
@@ -36,7 +36,7 @@ class EarlyLines:
         self._opened_at = time.monotonic()
         for node in roster.nodes:
             if node.name in names:
-                self._lines[node.instance_id] = log_in(job, node.name, node.head)
+                self._lines[node.instance_id] = log_in(job, node)
 
     def take(self, instance_id: str) -> Optional[Line]:
         """The line to this instance, whose owner the caller is from now on; None when there is no fresh one."""

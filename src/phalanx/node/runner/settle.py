@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.roster import Node, Roster
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
-from phalanx.node.runner.channel import command_on
+from phalanx.node.runner.login import command_on
 from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.restarts import Attempt, decide
@@ -38,9 +38,8 @@ class Inquiry:
         self._node = node.name
         self._deadline = time.monotonic() + _DEADLINE_S
         words = ("reap", job_id, node.instance_id)
-        argv = command_on(
-            node.name, node.head, os.path.join(directory, RUNNER), *words, connect_within_s=_CONNECT_WITHIN_S
-        )
+        hurry = ("-o", f"ConnectTimeout={_CONNECT_WITHIN_S}")
+        argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *words, options=hurry)
         self._process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
