@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -33,6 +34,7 @@ class Starter:
     def __init__(self, loop: Loop) -> None:
         self.found: dict[str, object] = WELL
         self.on_spawn: Callable[[int], None] = lambda _number: None
+        self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_told=True)
         self.heard: list[int] = []
         self.commands: list[str] = []
         self._is_dead = False
@@ -48,9 +50,9 @@ class Starter:
     def line(self) -> Line:
         return Line(self._to_fd, self._from_fd, self._error_fd, lambda: None)
 
-    def ends(self, number: int, code: int) -> None:
+    def ends(self, number: int, code: int, was_told: bool = False, at: float | None = None) -> None:
         self._living.remove(number)
-        self._say(frames.EXIT, {"code": code}, number)
+        self._say(frames.EXIT, {"code": code, "at": at or time.time(), "told": was_told}, number)
 
     def has_rank(self, number: int, label: str) -> None:
         self._living.append(number)
@@ -74,7 +76,7 @@ class Starter:
             self.on_spawn(number)
         elif kind == frames.TERMINATE:
             for one in list(self._living):
-                self.ends(one, -15)
+                self.on_terminate(one)
         elif kind == frames.END:
             self._say(frames.REPORT, CLEAN)
 
@@ -173,6 +175,16 @@ def test_a_rank_that_fails_ends_the_others_and_is_what_is_told(conduct, starters
     record = conductor.outcome.record
     assert (record["message"], record["exit_code"]) == (f"rank 1 on {OTHER} ended with exit code 3", 3)
     assert starters[HEAD].heard == [frames.CHECK, frames.SPAWN, frames.TERMINATE, frames.END]
+
+
+def test_of_two_that_fail_the_first_is_told_although_the_other_was_heard_before_it(conduct, starters):
+    before = time.time()
+    starters[HEAD].on_spawn = ending(starters[HEAD], 3)
+    starters[OTHER].on_terminate = lambda number: starters[OTHER].ends(number, 7, at=before)
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    record = conductor.outcome.record
+    assert (record["message"], record["exit_code"]) == (f"rank 1 on {OTHER} ended with exit code 7", 7)
 
 
 def test_a_stop_ends_all_and_is_no_failure(conduct, starters, stage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from fake_nodes import roster
@@ -10,7 +11,7 @@ from fake_nodes import roster
 from phalanx.launchers import load
 from phalanx.node.process import JobDescription
 from phalanx.node.runner.book import Member
-from phalanx.node.runner.outcome import NODE, Outcome
+from phalanx.node.runner.outcome import NODE, Life, Outcome
 
 RANK = Member("3", "n2", is_rank=True)
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
@@ -55,8 +56,33 @@ def test_a_line_of_mpiexec_that_would_only_alarm_is_left_out(text, left):
 
 def test_the_life_of_what_failed_first_is_what_counts():
     outcome = Outcome()
-    outcome.fail("its engine ended it", 143, 3, RANK.weight(-15), lived_s=0.5)
-    outcome.fail("the engine says why", 4, 0, MPIEXEC.weight(4), lived_s=8.0)
+    now = time.time()
+    outcome.fail("its engine ended it", 143, 3, RANK.weight(-15), Life(0.5, now))
+    outcome.fail("the engine says why", 4, 0, MPIEXEC.weight(4), Life(8.0, now + 0.1))
     assert outcome.lived_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("second_at_s", "told"),
+    [
+        pytest.param(-0.2, "the second", id="it was heard later"),
+        pytest.param(0.2, "the first", id="it was later"),
+        pytest.param(-3600.0, "the second", id="its clock is wrong, and the two are heard together"),
+    ],
+)
+def test_of_two_nodes_the_one_that_failed_first_is_told(second_at_s, told):
+    outcome, now = Outcome(), time.time()
+    outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
+    outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now + second_at_s))
+    assert outcome.record["message"] == told
+    assert (outcome.number, outcome.lived_s) == ((1, 2.0) if told == "the second" else (0, 1.0))
+
+
+def test_a_clock_that_is_wrong_misleads_for_a_moment_only(monkeypatch):
+    outcome, now = Outcome(), time.time()
+    outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
+    monkeypatch.setattr(time, "time", lambda: now + 1.5)
+    outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now - 3600))
+    assert outcome.record["message"] == "the first"
     outcome.forgive()
     assert outcome.lived_s is None

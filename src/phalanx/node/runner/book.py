@@ -44,6 +44,17 @@ class Member(NamedTuple):
         return TOLD if code == -signal.SIGTERM and not self.is_main else RANK
 
 
+class End(NamedTuple):
+    """How a process ended: `code` is its exit code, or minus the signal's number.
+
+    `at`: when its node saw it, by the node's clock; `was_told`: had the node been told to end its processes by then?
+    """
+
+    code: int
+    at: float
+    was_told: bool
+
+
 class Book:
     """Each has a number in the output index; a node's starter may know it by another."""
 

@@ -11,7 +11,7 @@ from phalanx.node.runner.crew import Crew
 from phalanx.node.runner.daemons import Request
 from phalanx.node.runner.ending import GIVE_UP, TERMINATE, Proof, WindDown
 from phalanx.node.runner.membership import Patience, answer_within_s
-from phalanx.node.runner.outcome import ENGINE, NODE, TOLD, Outcome
+from phalanx.node.runner.outcome import ENGINE, NODE, TOLD, Life, Outcome
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.system import reap
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from phalanx.node.process import JobDescription, Process
     from phalanx.node.roster import Roster
-    from phalanx.node.runner.book import Member
+    from phalanx.node.runner.book import End, Member
     from phalanx.node.runner.channel import Channel
     from phalanx.node.runner.login import Line
     from phalanx.node.runner.stage import Stage
@@ -220,12 +220,17 @@ class Conductor:
     def on_rank(self) -> None:
         """An engine has started a rank."""
 
-    def on_exit(self, number: int, member: Member, code: int) -> None:
+    def on_exit(self, number: int, member: Member, end: End) -> None:
         """A process has ended."""
-        if code != 0:
-            lived_s = self._crew.book.age_s(number)
-            self._fail(member.ended_as(code), code if code > 0 else 128 - code, number, member.weight(code), lived_s)
-            self._on_failure(member, code)
+        code = end.code
+        if code == 0:
+            return
+        # What processes do after they were told to end is our own doing. What one did on its node before it was told
+        # may be the first failure, although another's was heard first.
+        if not self._crew.was_told or (self.outcome and not end.was_told):
+            life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
+            self.outcome.fail(member.ended_as(code), exit_code, number, member.weight(code), life)
+        self._on_failure(member, code)
 
     def _on_failure(self, member: Member, code: int) -> None:
         """A process failed, and the outcome knows it: the job is over."""
@@ -260,9 +265,6 @@ class Conductor:
         """A node is gone, and the outcome knows it: the job is over."""
         self._wind_down(0.0)
 
-    def _fail(
-        self, message: str, exit_code: int, number: Optional[int], weight: int, lived_s: Optional[float] = None
-    ) -> None:
-        # What processes do after they were told to end is our own doing.
+    def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
         if not self._crew.was_told or weight == NODE:
-            self.outcome.fail(message, exit_code, number, weight, lived_s)
+            self.outcome.fail(message, exit_code, number, weight)

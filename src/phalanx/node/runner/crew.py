@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.runner import frames
 from phalanx.node.runner.answers import REFUSED
 from phalanx.node.runner.beats import BEAT_EVERY_S
-from phalanx.node.runner.book import Book, Member
+from phalanx.node.runner.book import Book, End, Member
 from phalanx.node.runner.channel import Channel, answer_over
 from phalanx.node.runner.check import needs
 from phalanx.node.runner.daemons import Daemons, Request, daemon_failure
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
             """An engine has started a rank."""
             ...
 
-        def on_exit(self, number: int, member: Member, code: int) -> None:
-            """A process has ended; of a daemon, `code` tells only what nobody asked for."""
+        def on_exit(self, number: int, member: Member, end: End) -> None:
+            """A process has ended; of a daemon, `end` tells only what nobody asked for."""
             ...
 
         def on_leaving(self, channel: Channel, reason: str) -> None:
@@ -198,7 +198,8 @@ class Crew:
             self._listener.on_rank()
             self._add(Member(body["label"], channel.node, is_rank=True), number)
         elif kind == frames.EXIT:
-            self._on_exit(self.book.number(channel.node, number), body["code"])
+            end = End(body["code"], body["at"], body["told"])
+            self._on_exit(self.book.number(channel.node, number), end)
         elif kind == frames.CHECKED:
             self._listener.on_checked(channel, body)
         elif kind == frames.ASK:
@@ -213,9 +214,9 @@ class Crew:
         listed = not self.was_told or self.book[number].is_rank
         self._output.write(number, stream, data, listed)
 
-    def _on_exit(self, number: int, code: int) -> None:
-        self._output.ended(number, code)
+    def _on_exit(self, number: int, end: End) -> None:
+        self._output.ended(number, end.code)
         member = self.book.ended(number)
-        if self.daemons.ended(number, code):
-            code = daemon_failure(code)
-        self._listener.on_exit(number, member, code)
+        if self.daemons.ended(number, end.code):
+            end = end._replace(code=daemon_failure(end.code))
+        self._listener.on_exit(number, member, end)

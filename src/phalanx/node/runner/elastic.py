@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Sequence
 
     from phalanx.node.process import Process
-    from phalanx.node.runner.book import Member
+    from phalanx.node.runner.book import End, Member
     from phalanx.node.runner.channel import Channel
     from phalanx.node.runner.planning import Plan
 
@@ -55,10 +55,10 @@ class ElasticConductor(Conductor):
         if self._phase == self._run:
             self.outcome.forgive()
 
-    def on_exit(self, number: int, member: Member, code: int) -> None:
+    def on_exit(self, number: int, member: Member, end: End) -> None:
         """A process has ended; one engine that has done its work says that all was done."""
-        self._succeeded = self._succeeded or (code == 0 and member.is_main)
-        super().on_exit(number, member, code)
+        self._succeeded = self._succeeded or (end.code == 0 and member.is_main)
+        super().on_exit(number, member, end)
 
     def _on_failure(self, member: Member, code: int) -> None:
         if not member.is_main or (code < 0 and self._revive(member.node)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+import time
+from typing import Any, Dict, NamedTuple, Optional
 
 from phalanx.node.runner import state as states
 
@@ -14,6 +15,16 @@ ENGINE = 1
 RANK = 2
 KILLED = 3
 NODE = 4
+
+# Two reports of one moment come within this; a node whose clock is wrong misleads by no more.
+_MOMENT_S = 1.0
+
+
+class Life(NamedTuple):
+    """Of a process that failed: how long it had lived, and when it ended, by its node's clock."""
+
+    lived_s: float
+    ended_at: float
 
 
 class Outcome:
@@ -27,6 +38,7 @@ class Outcome:
         self.lived_s: Optional[float] = None
         self.died = False
         self._weight = TOLD
+        self._at = 0.0
         self._record: Dict[str, Any] = {}
 
     def __bool__(self) -> bool:
@@ -38,16 +50,25 @@ class Outcome:
         return self._record or {"state": states.SUCCEEDED, "exit_code": 0}
 
     def fail(
-        self, message: str, exit_code: int, number: Optional[int], weight: int, lived_s: Optional[float] = None
+        self, message: str, exit_code: int, number: Optional[int], weight: int, life: Optional[Life] = None
     ) -> None:
-        """The first failure counts, or a later one that weighs more. `number`: whose last lines tell about it."""
-        if self._record and (weight <= self._weight or self._record["state"] == states.STOPPED):
+        """The first failure counts, or one that weighs more. `number`: whose last lines tell about it.
+
+        Which one was first say the nodes' clocks: of two nodes, either may be heard first.
+        """
+        now = time.time()
+        at = min(now, max(now - _MOMENT_S, life.ended_at)) if life else now
+        if self._record and not self._yields_to(weight, at):
             return
+        if life and (self.lived_s is None or at < self._at):
+            self.lived_s = life.lived_s
         self.number = number
-        self.lived_s = lived_s if self.lived_s is None else self.lived_s
         self.died = weight == NODE
-        self._weight = weight
+        self._weight, self._at = weight, at
         self._record = {"state": states.FAILED, "message": message, "exit_code": exit_code}
+
+    def _yields_to(self, weight: int, at: float) -> bool:
+        return self._record["state"] != states.STOPPED and (weight, -at) > (self._weight, -self._at)
 
     def stop(self) -> None:
         """The user asked for it; a failure that came first stays."""

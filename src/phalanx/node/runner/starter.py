@@ -69,6 +69,7 @@ class Starter:
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
         self.abandoned = False
+        self._was_told = False  # to end its processes
         self._done_at = 0.0
         self._contact = Contact()
         self._pace = Pace()
@@ -218,6 +219,7 @@ class Starter:
         return activated({"PYTHONUNBUFFERED": "1", **node, **own})
 
     def _terminate(self) -> None:
+        self._was_told = True
         for pid in self._spawned:
             if pid in self._numbers:
                 try:
@@ -231,8 +233,9 @@ class Starter:
                 kill(pid, _signal.SIGKILL)
 
     def _ended(self, number: int, code: int) -> None:
+        body = {"code": code, "at": time.time(), "told": self._was_told}
         self._output.drain(number)
-        self._out.send(frames.pack_json(frames.EXIT, {"code": code}, number))
+        self._out.send(frames.pack_json(frames.EXIT, body, number))
 
     # Ranks: an engine starts keepers, and each connects and hands over its rank's output.
 
