@@ -10,6 +10,7 @@ import re
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from phalanx.errors import ClusterError
 
 CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
+_LISTENS_AGAIN_AFTER_S = (0.1, 0.2, 0.4, 0.8)
 # A socket's path ends at 104 bytes on some systems; our names have 25, `/phalanx/` 9, what ssh adds while it binds 17.
 _LONGEST_RUNTIME_DIRECTORY = 48
 
@@ -29,6 +31,10 @@ class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
 
 class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
     """The connection broke, or was never there."""
+
+
+class NotListening(ConnectionLost):
+    """The machine answers, and lets nobody in at this moment."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +135,20 @@ class Remote:
 
     def _connect_or_mend(self, timeout_s: float) -> None:
         try:
-            self._open_master(timeout_s)
+            self._open_patiently(timeout_s)
         except ClusterError as error:
             if self.mend is None or not self.mend(error):
                 raise
-            self._open_master(timeout_s)
+            self._open_patiently(timeout_s)
+
+    def _open_patiently(self, timeout_s: float) -> None:
+        """Every sshd is away for a moment when it reads a new certificate: after `up`, and when the nodes change."""
+        for pause_s in _LISTENS_AGAIN_AFTER_S:
+            with contextlib.suppress(NotListening):
+                self._open_master(timeout_s)
+                return
+            time.sleep(pause_s)
+        self._open_master(timeout_s)
 
     def _open_master(self, timeout_s: float) -> None:
         self.control_path.unlink(missing_ok=True)
@@ -141,12 +156,13 @@ class Remote:
         argv = [*self._ssh(), *persist, "-f", "-N", self.host]
         import tempfile  # here, because mostly there is a connection already
 
-        # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives.
-        with tempfile.TemporaryFile() as said:
+        # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives. By its name:
+        # ssh gives a proxy no stderr when it is to keep the connection (sshconnect.c, ssh_proxy_fdpass_connect).
+        with tempfile.NamedTemporaryFile("a+b") as said:
+            env = {**os.environ, "PHALANX_PROXY_SAYS": said.name}
+            null = subprocess.DEVNULL
             try:
-                done = subprocess.run(
-                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, timeout=timeout_s
-                )
+                done = subprocess.run(argv, stdin=null, stdout=null, stderr=said, timeout=timeout_s, env=env)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:
@@ -245,7 +261,8 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
         "it does not accept this machine's key",
         "The cluster was made with another key. Use the machine that ran `phalanx up`.",
     ),
-    (r"Connection refused", ConnectionLost, "nothing listens there (connection refused)", _LATER),
+    (r"Connection refused", NotListening, "nothing listens there (connection refused)", _LATER),
+    (r"Connection (closed|reset) by", NotListening, "it closes every connection at once", _LATER),
     (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", "Does `ssh_from` allow your address? " + _LATER),
     (r"Could not resolve|Name or service not known", ConnectionLost, "its name is unknown", _LATER),
 )

@@ -65,9 +65,14 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -
     ("host", "port", "words"),
     [("203.0.113.9", "22", "belongs to no running instance"), ("i-1", "23", "Connection refused")],
 )
-def test_a_refusal_is_one_line(path: Path, host: str, port: str, words: str) -> None:
+def test_a_refusal_is_one_line_and_stands_too_where_whoever_asks_looks_for_it(
+    path: Path, host: str, port: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "says").write_text("ssh: before\n")
+    monkeypatch.setenv("PHALANX_PROXY_SAYS", str(tmp_path / "says"))
     done = _run(path, host, port)
     assert done.returncode == 1
+    assert (tmp_path / "says").read_text() == f"ssh: before\n{done.stderr}"
     assert done.stderr.startswith("phalanx: ")
     assert words in done.stderr
     assert done.stderr.count("\n") == 1

@@ -16,7 +16,7 @@ import pytest
 
 from phalanx import remote as module
 from phalanx.errors import ClusterError
-from phalanx.remote import ConnectionLost, HostRefused, Remote, classify
+from phalanx.remote import ConnectionLost, HostRefused, NotListening, Remote, classify
 
 # Behaves as OpenSSH: -f -N makes a master that listens on ControlPath; a command runs by a shell.
 FAKE_SSH = f"""#!{sys.executable} -IS
@@ -207,6 +207,20 @@ def test_what_can_t_be_mended_is_raised(head, bin_directory):
         Remote(head.config, head.host, mend=lambda error: False).connect()
 
 
+def test_an_sshd_that_is_away_for_a_moment_is_waited_for(head, bin_directory, monkeypatch):
+    refusal = bin_directory / "refusal"
+    refusal.write_text("kex_exchange_identification: read: Connection reset by peer\n")
+
+    def pauses():
+        yield 0.0
+        refusal.unlink()
+        yield 0.0
+
+    monkeypatch.setattr(module, "_LISTENS_AGAIN_AFTER_S", pauses())
+    head.connect()
+    assert len(calls(bin_directory)) == 2
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
@@ -214,7 +228,8 @@ def test_what_can_t_be_mended_is_raised(head, bin_directory):
         ("phalanx@x: Permission denied (publickey).", ClusterError, "does not accept this machine's key"),
         ("ssh: connect to host x port 22: Connection timed out", ConnectionLost, "does not answer"),
         ("ssh: Could not resolve hostname x: Name or service not known", ConnectionLost, "name is unknown"),
-        ("kex_exchange_identification: Connection closed by remote host", ConnectionLost, "closed by remote host"),
+        ("phalanx: [Errno 111] Connection refused\nmm_receive_fd: recvmsg", NotListening, "nothing listens there"),
+        ("kex_exchange_identification: Connection closed by remote host", NotListening, "closes every connection"),
         (
             "phalanx: 54.0.0.1 belongs to no running instance\nproxy dialer did not pass back a connection",
             ConnectionLost,
