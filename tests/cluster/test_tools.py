@@ -136,6 +136,41 @@ def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp
     assert "The agent has no identities" in agent.stdout
 
 
+def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):
+    """VS Code Remote's way: a shell reads a script that leaves a server behind, which a dynamic port reaches."""
+    (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
+    port = free_port()
+    script = "cd /tmp; echo hello > edited; nohup python3 -m http.server -b 127.0.0.1 8124 >/dev/null 2>&1 & "
+    script += "echo $! > edit.pid; until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8124))' "
+    script += "2>/dev/null; do :; done; echo it listens; exec cat\n"
+    argv = ["ssh", "-q", "-T", "-D", str(port), "-F", tmp_path / "hosts", "contract-worker2", "bash"]
+    shell = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert shell.stdin
+        assert shell.stdout
+        shell.stdin.write(script)
+        shell.stdin.flush()
+        assert shell.stdout.readline() == "it listens\n"
+        assert through_socks(port, 8124, "/edited").endswith(b"hello\n")
+        shell.communicate(timeout=60)
+        assert cluster.on("worker2", "kill -0 $(cat /tmp/edit.pid) && echo it lives on") == "it lives on\n"
+    finally:
+        shell.kill()
+        shell.wait()
+        cluster.on("worker2", "kill $(cat /tmp/edit.pid)")
+
+
+def through_socks(proxy_port: int, port: int, path: str) -> bytes:
+    """What the node's own 127.0.0.1:port answers to a GET (RFC 1928 without authentication)."""
+    with socket.create_connection(("127.0.0.1", proxy_port), timeout=60) as proxy:
+        proxy.sendall(b"\x05\x01\x00")
+        assert proxy.recv(2) == b"\x05\x00"
+        proxy.sendall(b"\x05\x01\x00\x01" + socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big"))
+        assert proxy.recv(10)[:2] == b"\x05\x00"
+        proxy.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        return b"".join(iter(lambda: proxy.recv(4096), b""))
+
+
 def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     server = "nohup python3 -m http.server -b 127.0.0.1 8123 >/dev/null 2>&1 & echo $! > web.pid"
     cluster.on("worker2", f"cd /tmp && echo hello > greeting && ({server})")
