@@ -25,7 +25,10 @@ def put(remote: Remote, shared: str) -> None:
     done = remote.run(command, input=bundle.runner_zip(), timeout_s=120.0, check=False)
     if done.status != 0:
         said = done.stderr.decode(errors="replace").strip()
-        raise JobError(f"phalanx's runner did not go over to {path(shared)}: {said}")
+        raise JobError(
+            f"phalanx's runner did not go over to {path(shared)}: {said or f'exit code {done.status}'}",
+            f"The job user writes there: `phalanx ssh -- df {shared}` shows whether it is mounted and has room.",
+        )
 
 
 def command(remote: Remote, shared: str, verb: str, *words: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 
+import pytest
 from fake_nodes import roster
 
-from phalanx.launchers import load
+from phalanx.launchers import load, ray_nodes
 from phalanx.node.process import JobDescription
 
 JOB = JobDescription("1", "ray", ("python", "t.py"), "/efs/.phalanx/jobs/1", first_port=21000, token="s3cret")
@@ -57,3 +59,12 @@ def test_rays_advice_is_left_out_and_its_troubles_are_not():
     _, service, *_ = load("ray").processes(JOB, roster(2, 2))
     said = "2026-11-21 11:40:12,361\tINFO scripts.py:1 -- Next steps\n\nTraceback\n2026-11-21 11:40:12,407\tWARNING x\n"
     assert re.sub(service.harmless, "", said, flags=re.MULTILINE) == "Traceback\n2026-11-21 11:40:12,407\tWARNING x\n"
+
+
+def test_nodes_that_do_not_join_are_told_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ray_nodes.py", "3"])
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.4:21000")
+    monkeypatch.setattr(ray_nodes, "_nodes", lambda _: 2)
+    monkeypatch.setattr(ray_nodes, "_WITHIN_S", -1.0)
+    with pytest.raises(SystemExit, match=r"2 of 3 nodes have joined the Ray cluster[^@]*\[ray@NODE\]"):
+        ray_nodes.main()

@@ -20,7 +20,11 @@ def main() -> None:
     deadline = time.monotonic() + _WITHIN_S
     while (there := _nodes(os.environ["RAY_ADDRESS"])) < wanted:
         if time.monotonic() > deadline:
-            raise SystemExit(f"phalanx: {there} of {wanted} nodes have joined the Ray cluster within {_WITHIN_S:g} s")
+            raise SystemExit(
+                f"phalanx: {there} of {wanted} nodes have joined the Ray cluster within {_WITHIN_S:g} s\n"
+                "What `ray start` said is in the job's lines that begin with [ray@NODE]. Nodes that are only slow may be\n"
+                "there in time when Ray's files were read once: `phalanx run --restarts 1 …` tries again by itself."
+            )
         time.sleep(_LOOK_EVERY_S)
 
 
