@@ -22,8 +22,8 @@ def main() -> None:
         if time.monotonic() > deadline:
             raise SystemExit(
                 f"phalanx: {there} of {wanted} nodes have joined the Ray cluster within {_WITHIN_S:g} s\n"
-                "What `ray start` said is in the job's lines that begin with [ray@NODE]. Nodes that are only slow may be\n"
-                "there in time when Ray's files were read once: `phalanx run --restarts 1 …` tries again by itself."
+                "What `ray start` said there begins with [ray@NODE]. Nodes that were only slow to read Ray's files\n"
+                "are quicker the next time: `phalanx run --restarts 1 …` tries again by itself."
             )
         time.sleep(_LOOK_EVERY_S)
 
