@@ -158,11 +158,12 @@ class Remote:
 
         # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives. By its name:
         # ssh gives a proxy no stderr when it is to keep the connection (sshconnect.c, ssh_proxy_fdpass_connect).
-        with tempfile.NamedTemporaryFile("a+b") as said:
+        # Both append, or ssh's words would go over the proxy's.
+        with tempfile.NamedTemporaryFile() as said, open(said.name, "ab") as end:
             env = {**os.environ, "PHALANX_PROXY_SAYS": said.name}
             null = subprocess.DEVNULL
             try:
-                done = subprocess.run(argv, stdin=null, stdout=null, stderr=said, timeout=timeout_s, env=env)
+                done = subprocess.run(argv, stdin=null, stdout=null, stderr=end, timeout=timeout_s, env=env)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:

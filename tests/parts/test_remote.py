@@ -31,6 +31,9 @@ if "-O" in words:
     os.kill(int(open(pid_file).read()), 15)
 elif "-N" in words:
     if os.path.exists(here + "/refusal"):
+        if os.path.exists(here + "/proxy"):
+            with open(os.environ["PHALANX_PROXY_SAYS"], "a") as says:
+                says.write(open(here + "/proxy").read())
         sys.stderr.write(open(here + "/refusal").read())
         sys.exit(255)
     listener = socket.socket(socket.AF_UNIX)
@@ -205,6 +208,15 @@ def test_what_can_t_be_mended_is_raised(head, bin_directory):
     (bin_directory / "refusal").write_text("ssh: connect to host x port 22: Connection refused\n")
     with pytest.raises(ConnectionLost, match=r"nothing listens there"):
         Remote(head.config, head.host, mend=lambda error: False).connect()
+
+
+def test_what_its_proxy_said_counts_although_ssh_says_more(head, bin_directory, monkeypatch):
+    monkeypatch.setattr(module, "_LISTENS_AGAIN_AFTER_S", ())
+    (bin_directory / "proxy").write_text("phalanx: [Errno 111] Connection refused\n")
+    words = "mm_receive_fd: recvmsg: expected received 1 got 0\nproxy dialer did not pass back a connection\n"
+    (bin_directory / "refusal").write_text(words)
+    with pytest.raises(ConnectionLost, match=r"nothing listens there"):
+        head.connect()
 
 
 def test_an_sshd_that_is_away_for_a_moment_is_waited_for(head, bin_directory, monkeypatch):
