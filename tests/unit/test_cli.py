@@ -204,6 +204,9 @@ def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     assert "deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
     assert phalanx("status", "--json") == 0
     assert json.loads(phalanx.out)["jobs_running"] == 1
+    monkeypatch.setattr("phalanx.cli.status._jobs_running", lambda cluster: "unknown: it reboots")
+    assert phalanx("status") == 0
+    assert "jobs      unknown: it reboots\n" in phalanx.out
 
 
 def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):

@@ -102,8 +102,12 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
     say(f"accounts  {_accounts(facts)}")
-    say(f"jobs      {'-' if facts['jobs_running'] is None else facts['jobs_running']} running")
+    say(f"jobs      {_jobs(facts['jobs_running'])}")
     say(f"age       {duration(facts['age_s'])}")
+
+
+def _jobs(running: int | str | None) -> str:
+    return running if isinstance(running, str) else f"{'-' if running is None else running} running"
 
 
 def _accounts(facts: dict[str, Any]) -> str:
