@@ -22,7 +22,7 @@ from phalanx.localcloud.userns import exit_status
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
 # EC2 resets an instance that has not shut down in "a few minutes"; there is little to shut down here.
-_SHUTDOWN_TIMEOUT_S = 15.0
+_SHUTDOWN_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 10
 
 
