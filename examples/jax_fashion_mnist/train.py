@@ -25,8 +25,9 @@ def train(arguments: argparse.Namespace) -> None:
 
     images, labels = load(arguments.data, "train")
     images, labels = images[: arguments.images], labels[: arguments.images]
-    weights = jax.device_put(jax.tree.map(np.asarray, initial(arguments.seed)), shared)
-    moments = (jax.tree.map(lambda weight: 0 * weight, weights), jax.tree.map(lambda weight: 0 * weight, weights))
+    drawn = initial(arguments.seed)
+    zeros = jax.tree.map(np.zeros_like, drawn)
+    weights, moments = jax.device_put(drawn, shared), (jax.device_put(zeros, shared), jax.device_put(zeros, shared))
     number, started = 0, time.monotonic()
     for epoch in range(1, arguments.epochs + 1):
         losses = []
