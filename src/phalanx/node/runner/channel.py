@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
+# What ssh says of a connection that it could not share or keep, and went on without.
+_ABOUT_SHARING = ("ControlSocket ", "mux_client_")
 _BEAT = frames.pack(frames.BEAT)
 
 
@@ -48,8 +50,8 @@ class Channel:
     @property
     def error(self) -> str:
         """What ssh or the node said outside the frames, for messages."""
-        text = (self._error or self._reader.preamble).decode(errors="replace").strip()
-        return text or "the connection closed"
+        said = (self._error or self._reader.preamble).decode(errors="replace").strip().splitlines()
+        return "\n".join(line for line in said if not line.startswith(_ABOUT_SHARING)) or "the connection closed"
 
     def beat(self) -> None:
         """From any thread: tell the starter that its runner lives."""

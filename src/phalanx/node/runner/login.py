@@ -61,21 +61,44 @@ def spawned(argv: Tuple[str, ...]) -> Line:
 def log_in(job: JobDescription, node: Node) -> Line:
     """The line to a starter over ssh, or on the head itself without."""
     words = ["starter", job.id, job.work, *(["--head"] if node.head else [])]
-    options = () if node.head else _kept_connection(node.instance_id)
-    return spawned(command_on(node.name, node.head, os.path.join(job.directory, RUNNER), *words, options=options))
+    kept = "" if node.head else _kept_connection(node.instance_id)
+    options = _sharing(kept) if kept else ()
+    line = spawned(command_on(node.name, node.head, os.path.join(job.directory, RUNNER), *words, options=options))
+    return line._replace(cut=lambda: _cut(line, kept)) if kept else line
 
 
-def _kept_connection(instance_id: str) -> Tuple[str, ...]:
-    """ssh's options for a connection that all jobs share and the first makes; none where it can't be this user's alone.
+def _sharing(path: str) -> Tuple[str, ...]:
+    """ssh's options for a connection that all jobs share and the first makes; its process belongs to no job.
 
-    Its process belongs to no job. When it ends while a session is asked for, ssh goes on with a connection of its own.
+    When it ends while a session is asked for (a node that was reset in silence: after 20 s by ServerAlive), ssh goes on
+    with a connection of its own.
     """
+    return ("-o", f"ControlPath={path}", "-o", "ControlMaster=auto", "-o", f"ControlPersist={_KEPT_S}")
+
+
+def _kept_connection(instance_id: str) -> str:
+    """Where its socket lies; "" where that can't be this user's alone, or no socket be made: ssh would end of that."""
     directory = f"{_KEPT_IN}/phalanx-lines-{os.getuid()}"
+    path = f"{directory}/{instance_id}"
     try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
+        if not os.path.isdir(directory):
+            os.mkdir(directory, 0o700)
         found = os.lstat(directory)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            return ()
-    path, kept = f"ControlPath={directory}/{instance_id}", f"ControlPersist={_KEPT_S}"
-    return ("-o", path, "-o", "ControlMaster=auto", "-o", kept)
+            return ""
+        if not os.path.exists(path):
+            probe = f"{path}.{os.getpid()}"
+            os.mkfifo(probe)
+            os.unlink(probe)
+    except OSError:
+        return ""
+    return path
+
+
+def _cut(line: Line, kept: str) -> None:
+    """The node does not answer: nobody else may wait for it over this connection."""
+    try:
+        os.unlink(kept)
+    except OSError:
+        pass  # it was given up before
+    line.cut()
