@@ -330,7 +330,7 @@ class Job:
 
 
 def _new_id() -> str:
-    return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + os.urandom(2).hex()
+    return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + os.urandom(3).hex()
 
 
 def _submit_command(runner: str, directory: str, detach: bool) -> str:

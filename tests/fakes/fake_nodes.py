@@ -25,6 +25,7 @@ while [ $# -gt 2 ]; do
 done
 host=$1; shift
 if [ -e "{root}/down.$host" ]; then
+  echo "$host" >> "{root}/refused"
   echo "ssh: connect to host $host port 22: Connection refused" >&2
   exit 255
 fi

@@ -1,21 +1,27 @@
-"""Submissions that are interrupted: no job is left, or one that is stopped, and nothing half done."""
+"""Submissions that are interrupted, or meet something odd: no job is left, or one that is whole; nothing half done."""
 
 from __future__ import annotations
 
 import io
+import resource
 import subprocess
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_jobs import outcome, run
 from fake_nodes import FakeCluster
 
+import phalanx.job
+from phalanx.errors import JobError
 from phalanx.head_command import HeadCommand
 from phalanx.job import (
     JOBS,
     JobSpec,
     list_jobs,
+    open_job,
     submit,
 )
 from phalanx.node.runner.names import LAST_SENT
@@ -70,12 +76,50 @@ def test_the_nodes_are_dialled_while_the_code_is_still_coming_and_let_go_when_it
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     wait_for_starters(two_nodes, set())
     assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
+    assert list(two_nodes.root.glob("tmp.*/phalanx-*")) == []
+
+
+def test_a_node_that_refused_while_the_code_was_coming_is_dialled_once_more(two_nodes, code, monkeypatch):
+    send = HeadCommand.send
+
+    def slowly(self, write):
+        until(lambda: (two_nodes.root / "refused").exists())
+        wait_for_starters(two_nodes, {"on the head"})
+        two_nodes.up("deeplearning-worker2")
+        send(self, write)
+
+    monkeypatch.setattr(HeadCommand, "send", slowly)
+    two_nodes.down("deeplearning-worker2")
+    lines, status = run(two_nodes, code, "sh", "-c", "echo $RANK")
+    assert (sorted(lines), status.state.value) == (["0: 0", "1: 1"], "succeeded")
+
+
+def test_a_job_never_takes_the_directory_of_another(two_nodes, code, monkeypatch):
+    monkeypatch.setattr(phalanx.job, "_new_id", lambda: "same")
+    run(two_nodes, code, "echo", "first", processes=1)
+    with pytest.raises(JobError, match="is another job's"):
+        submit(two_nodes, JobSpec(("echo", "second"), "exec", directory=code))
+    assert outcome(open_job(two_nodes, "same").follow())[0] == ["0: first"]
+
+
+def test_the_heads_ranks_may_open_as_many_files_at_the_first_attempt_as_later(two_nodes, code):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        lines, _ = run(two_nodes, code, "sh", "-c", "ulimit -Sn", processes=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert lines == [f"0: {hard}"]
 
 
 def wait_for_starters(cluster: FakeCluster, wanted: set[str]) -> None:
+    until(lambda: starters(cluster) == wanted)
+
+
+def until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while (found := starters(cluster)) != wanted:
-        assert time.monotonic() < deadline, found
+    while not true():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import RECORD, RUNNER
 from phalanx.node.runner.stage import Stage
-from phalanx.node.runner.system import forget_other_jobs
+from phalanx.node.runner.system import forget_other_jobs, raise_file_limit
 
 if TYPE_CHECKING:
     import socket
@@ -36,6 +35,7 @@ def resume(directory: str, plugins: Plugins) -> int:
     """Take over a job whose runner died, for another attempt; whoever calls it has made sure that it is dead."""
     os.umask(0o077)
     forget_other_jobs()
+    raise_file_limit()
     from phalanx.node.runner.settle import lost_state
 
     state = states.read(directory)
@@ -127,7 +127,6 @@ class Runner:
             self.state["runner"] = states.this_runner(self.state["runner"]["head"])
             states.write(self.directory, self.state)
             os.close(began)
-            _raise_file_limit()
             self.run(door)
             status = 0
         except BaseException:
@@ -162,9 +161,3 @@ def _log_traceback() -> None:
     import traceback
 
     traceback.print_exc()
-
-
-def _raise_file_limit() -> None:
-    # A channel takes three files and a rank one.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

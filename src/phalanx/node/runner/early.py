@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from typing import TYPE_CHECKING
 
@@ -39,14 +40,27 @@ class EarlyLines:
                 self._lines[node.instance_id] = log_in(job, node)
 
     def take(self, instance_id: str) -> Optional[Line]:
-        """The line to this instance, whose owner the caller is from now on; None when there is no fresh one."""
-        if time.monotonic() > self._opened_at + _FRESH_S:
-            self.close()
-        return self._lines.pop(instance_id, None)
+        """The line to this instance, whose owner the caller is from now on; None when there is none that is good."""
+        line = self._lines.pop(instance_id, None)
+        if line and (time.monotonic() > self._opened_at + _FRESH_S or _has_ended(line)):
+            _close(line)
+            return None
+        return line
 
     def close(self) -> None:
         """Those that nobody took."""
         for line in self._lines.values():
-            for fd in line[:3]:
-                os.close(fd)
+            _close(line)
         self._lines.clear()
+
+
+def _has_ended(line: Line) -> bool:
+    """Who refused some time ago may let us in by now."""
+    look = select.poll()
+    look.register(line.from_fd, 0)
+    return bool(look.poll(0))
+
+
+def _close(line: Line) -> None:
+    for fd in line[:3]:
+        os.close(fd)

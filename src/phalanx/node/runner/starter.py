@@ -70,6 +70,7 @@ class Starter:
         self._sweep: Optional[Sweep] = None
         self.abandoned = False
         self._was_told = False  # to end its processes
+        self._is_asked = False  # for anything
         self._done_at = 0.0
         self._contact = Contact()
         self._pace = Pace()
@@ -79,7 +80,6 @@ class Starter:
     def run(self) -> None:
         """Serve the head until the job has ended here."""
         adopt_orphans()
-        self._scratch.make()
         self._watch_signals()
         self._listen()
         self._loop.watch(0, self._read_commands)
@@ -136,6 +136,8 @@ class Starter:
 
     def _obey(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
+            self._is_asked = True
+            self._scratch.make()
             self._check_in_place(body)
         elif kind == frames.SPAWN:
             self._spawn(number, body)
@@ -297,7 +299,10 @@ class Starter:
 
     def _give_up(self, reason: str) -> None:
         """End all; the head is told why, if it still listens."""
-        if self._sweep is None:
+        if not self._is_asked:
+            # Dialled early, for a job that was not taken or took its time: it has nothing, and another starter may.
+            self._done_at = self._done_at or time.monotonic()
+        elif self._sweep is None:
             self.abandoned = True
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
             self._sweep = Sweep(self._job_id, os.getpid())

@@ -13,7 +13,7 @@ from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
 from phalanx.node.runner.planning import describe
-from phalanx.node.runner.system import forget_other_jobs, roster_path, spawn
+from phalanx.node.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, Dict, Sequence
@@ -33,12 +33,17 @@ def submit(directory: str, plugins: Plugins, runner: str, detach: bool) -> int:
     """
     os.umask(0o077)
     forget_other_jobs()
+    # Here, because the head's starter, and so what that starts, gets it from here.
+    raise_file_limit()
     early = EarlyLines()
     try:
         job = _read_job()
         roster = _roster()
         processes = _planned(job, directory, plugins, roster)
         _make(directory, runner)
+    except (RefusedError, EOFError, OSError) as error:
+        return _refuse(error)
+    try:
         if _begins_at_once(job):
             early.open(describe(job, directory), processes, roster)
         job["secrets"] = _receive(directory)
@@ -47,7 +52,8 @@ def submit(directory: str, plugins: Plugins, runner: str, detach: bool) -> int:
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
         early.close()
-        return _refuse(directory, error)
+        _remove(directory)
+        return _refuse(error)
     # Here, because the nodes are dialled meanwhile.
     from phalanx.node.runner.begin import begin
     from phalanx.node.runner.follow import follow
@@ -96,8 +102,13 @@ def _begins_at_once(job: Dict[str, Any]) -> bool:
 
 
 def _make(directory: str, runner: str) -> None:
-    """The job's directory, with the runner that made it. Raises OSError."""
-    os.makedirs(directory)
+    """The job's directory, with the runner that made it. Raises OSError, RefusedError."""
+    try:
+        os.makedirs(directory)
+    except FileExistsError:
+        raise RefusedError(
+            f"{directory} is another job's\nType it once more: each job gets a name by chance."
+        ) from None
     own = os.path.join(directory, RUNNER)
     try:
         os.link(runner, own)
@@ -140,11 +151,14 @@ def _keep(job: Dict[str, Any], directory: str) -> None:
     states.keep_room(directory)
 
 
-def _refuse(directory: str, error: Exception) -> int:
-    """Nothing was started, so nothing is left to be listed."""
+def _remove(directory: str) -> None:
+    """No process of the job was started, so nothing of it is to be listed."""
     import shutil
 
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _refuse(error: Exception) -> int:
     if isinstance(error, RefusedError):
         print(f"{REFUSED_WORDS}{error}", file=sys.stderr)
         return REFUSED_STATUS

@@ -98,6 +98,14 @@ def forget_other_jobs() -> None:
         os.environ.pop(name, None)
 
 
+def raise_file_limit() -> None:
+    """As far as it goes: a line to a node takes three files and a rank one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def adopt_orphans() -> None:
     """Make this process the new parent of every descendant whose own parent ends."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
