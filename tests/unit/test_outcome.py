@@ -62,6 +62,29 @@ def test_the_life_of_what_failed_first_is_what_counts():
     assert outcome.lived_s == 0.5
 
 
+@pytest.fixture
+def now(monkeypatch) -> float:
+    """The time, which stands still: this machine may stall between two failures."""
+    stands = time.time()
+    monkeypatch.setattr(time, "time", lambda: stands)
+    return stands
+
+
+def test_the_life_of_what_failed_first_stays_whatever_is_told(now):
+    outcome = Outcome()
+    outcome.fail("the rank", 1, 0, RANK.weight(1), Life(0.5, now - 0.6))
+    outcome.fail("an engine", 137, 1, MPIEXEC.weight(-9), Life(40.0, now - 0.2))
+    outcome.fail("another engine", 137, 2, MPIEXEC.weight(-9), Life(50.0, now - 0.3))
+    assert (outcome.record["message"], outcome.lived_s) == ("another engine", 0.5)
+
+
+def test_the_life_of_what_failed_first_counts_although_it_explains_less_and_was_heard_last(now):
+    outcome = Outcome()
+    outcome.fail("an engine", 137, 0, MPIEXEC.weight(-9), Life(40.0, now))
+    outcome.fail("the rank", 1, 1, RANK.weight(1), Life(0.5, now - 0.2))
+    assert (outcome.record["message"], outcome.lived_s) == ("an engine", 0.5)
+
+
 @pytest.mark.parametrize(
     ("second_at_s", "told"),
     [
@@ -70,16 +93,16 @@ def test_the_life_of_what_failed_first_is_what_counts():
         pytest.param(-3600.0, "the second", id="its clock is wrong, and the two are heard together"),
     ],
 )
-def test_of_two_nodes_the_one_that_failed_first_is_told(second_at_s, told):
-    outcome, now = Outcome(), time.time()
+def test_of_two_nodes_the_one_that_failed_first_is_told(second_at_s, told, now):
+    outcome = Outcome()
     outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
     outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now + second_at_s))
     assert outcome.record["message"] == told
     assert (outcome.number, outcome.lived_s) == ((1, 2.0) if told == "the second" else (0, 1.0))
 
 
-def test_a_clock_that_is_wrong_misleads_for_a_moment_only(monkeypatch):
-    outcome, now = Outcome(), time.time()
+def test_a_clock_that_is_wrong_misleads_for_a_moment_only(now, monkeypatch):
+    outcome = Outcome()
     outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
     monkeypatch.setattr(time, "time", lambda: now + 1.5)
     outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now - 3600))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -39,6 +40,7 @@ class Outcome:
         self.died = False
         self._weight = TOLD
         self._at = 0.0
+        self._lived_at = math.inf
         self._record: Dict[str, Any] = {}
 
     def __bool__(self) -> bool:
@@ -58,10 +60,10 @@ class Outcome:
         """
         now = time.time()
         at = min(now, max(now - _MOMENT_S, life.ended_at)) if life else now
+        if life and at < self._lived_at:
+            self.lived_s, self._lived_at = life.lived_s, at
         if self._record and not self._yields_to(weight, at):
             return
-        if life and (self.lived_s is None or at < self._at):
-            self.lived_s = life.lived_s
         self.number = number
         self.died = weight == NODE
         self._weight, self._at = weight, at
