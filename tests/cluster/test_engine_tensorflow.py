@@ -49,7 +49,7 @@ def by_scripts(example, mirrored) -> None:
         "--training_script": "/efs/tf/train_flags.py",
         "--train_dir": "/efs/tf/train",
         "--log_dir": "/efs/tf/logs",
-        "--max_steps": "500",
+        "--max_steps": "400",
         "--python": python,
         "--workers_file_path": "hosts",
         "--worker_gpu_count": "1",
