@@ -244,7 +244,13 @@ ln -s $unit /etc/systemd/system/multi-user.target.wants/
 # It fails once, and finds what it needs mounted.
 echo 'echo x >> /root/began; [ -e /srv/shared/file ] && [ $(wc -l < /root/began) = 2 ] && exec sleep 1000' > service
 echo 'fs-1:/ /srv/shared efs _netdev,tls 0 0' > /etc/fstab
-printf '#!/bin/sh\\necho x >> /root/boots\\n' > /var/lib/cloud/scripts/per-boot/count
+# They take a moment, in which a cloud-init that does not wait enables one service more.
+for number in 1 2 3 4 5; do
+  mkdir /srv/$number; echo "fs-1:/ /srv/$number efs _netdev,tls 0 0" >> /etc/fstab
+done
+wants=/etc/systemd/system/multi-user.target.wants
+printf '[Service]\\nExecStart=/usr/bin/touch /root/too-early\\n' > /etc/systemd/system/late.service
+printf "#!/bin/sh\\necho x >> /root/boots; ln -s ../late.service $wants\\n" > /var/lib/cloud/scripts/per-boot/count
 chmod +x /var/lib/cloud/scripts/per-boot/count
 echo x >> /root/launches; echo x >> /root/boots
 """
@@ -257,12 +263,17 @@ def test_who_reboots_keeps_disk_and_address_and_begins_what_is_enabled(lab: Lab,
     lab.ssh(node, "touch /etc/kept /home/kept /tmp/lost /run/lost /dev/shm/lost; setsid -f sleep 1000 >/dev/null 2>&1")
     _reboot(lab, node, lambda: lab.do("reboot", instance_id=node))
     wait(lambda: lab.ssh(node, "pgrep -fx 'sleep 1000'", check=False).returncode == 0, "the service")
+    wait(lambda: lab.ssh(node, "wc -l < /root/boots", check=False).stdout == "2\n", "the scripts of this boot")
     looks = "cat /root/began | wc -l; pgrep -fxc 'sleep 1000'; ls /etc/kept /home/kept; wc -l < /root/launches"
     assert lab.ssh(node, looks).stdout.split() == ["2", "1", "/etc/kept", "/home/kept", "1"]
+    ignored = lab.ssh(node, "sed -n s/^SigIgn:.//p /proc/$(pgrep -fx 'sleep 1000')/status").stdout
+    assert not int(ignored, 16) & 1 << (signal.SIGINT - 1), "a service hears SIGINT"
+    assert lab.ssh(node, "ls /root/too-early", check=False).stdout == "", "enabled too late for this boot"
     assert lab.ssh(node, "ls /tmp/lost /run/lost /dev/shm/lost", check=False).stdout == ""
     assert lab.ssh(pair[0], "ssh 10.0.1.18 hostname").stdout == "ip-10-0-1-18\n"
     _reboot(lab, node, lambda: lab.ssh(node, "reboot", check=False))
     wait(lambda: lab.ssh(node, "wc -l < /root/boots", check=False).stdout == "3\n", "the scripts of each boot")
+    _reboot_as_it_boots(lab, node)
     assert node not in lab.do("exits")
     lab.do("kill", instance_id=node)
     assert not (lab.state / "nodes" / node).exists()
@@ -284,6 +295,15 @@ def _reboot(lab: Lab, node: str, ask: Callable[[], object]) -> None:
     wait(lambda: _pid_of(lab, node) != before, "another process 1", timeout_s=60)
     wait(lambda: lab.ssh(node, "true", check=False).returncode == 0, "sshd", timeout_s=60)
     assert not Path(f"/proc/{before}").exists()
+
+
+def _reboot_as_it_boots(lab: Lab, node: str) -> None:
+    """Asked for a second time as soon as the first has begun another process 1."""
+    for _ in range(2):
+        before = _pid_of(lab, node)
+        lab.do("reboot", instance_id=node)
+        wait(lambda before=before: _pid_of(lab, node) != before, "another process 1", timeout_s=60)
+    wait(lambda: lab.ssh(node, "true", check=False).returncode == 0, "sshd", timeout_s=60)
 
 
 def _pid_of(lab: Lab, node: str) -> int:

@@ -1,4 +1,4 @@
-"""A node's init, process 1 of its namespaces: builds the machine, starts sshd and cloud-init, reaps."""
+"""A node's init, process 1 of its namespaces: builds the machine, starts sshd, becomes the image's own init."""
 
 from __future__ import annotations
 
@@ -13,29 +13,25 @@ from pathlib import Path
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import rootfs
 from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
+from phalanx.localcloud.nodes.programs import READY_FD
 from phalanx.localcloud.nodes.vpc import Vpc
 
-READY = b"ready"
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 _MAX_FDS = 1 << 20
 _CLOUD = "/var/lib/cloud/instance"
 
 
 def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk: int | None) -> None:
-    """Never returns. Writes READY to `status_fd`, or what went wrong, and then is the node until it ends.
+    """Never returns. Writes programs.READY to `status_fd`, or what went wrong, and then is the node until it ends.
 
     disk: what is kept of the machine's root, when it starts again.
     """
     try:
         _build(site, machine, vpc, link, status_fd, disk)
+        _serve(site, machine, status_fd)
     except BaseException as problem:
         traceback.print_exc()
         os.write(status_fd, f"{type(problem).__name__}: {problem}".encode()[:4000])
-        os._exit(1)
-    try:
-        _serve(site, machine, status_fd)
-    except BaseException:
-        traceback.print_exc()
     finally:
         os._exit(1)
 
@@ -112,8 +108,9 @@ def _serve(site: Site, machine: Machine, status_fd: int) -> None:
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
     _start_sshd(environment)
     _write_user_data(machine)
-    _start_cloud_init(environment)
-    os.write(status_fd, READY)
+    os.dup2(status_fd, READY_FD)
+    # where it was that number already, too
+    os.set_inheritable(READY_FD, True)
     # a shell that waits needs a tenth of this process's memory, and knows nothing of the host's environment
     os.execve("/bin/sh", ["init", "/sbin/init"], environment)
 
@@ -139,18 +136,6 @@ def _write_user_data(machine: Machine) -> None:
         _write_private(f"{_CLOUD}/scripts/part-001", machine.user_data, 0o700)
     elif machine.user_data:
         _log("user data is not a script (no #! line): not run")
-
-
-def _start_cloud_init(environment: Mapping[str, str]) -> None:
-    """It runs scripts as root, without HOME, their output on the console."""
-    if os.fork():
-        return
-    try:
-        os.setsid()
-        os.chdir("/")
-        os.execve("/bin/sh", ["cloud-init", "/sbin/cloud-init"], dict(environment))
-    finally:
-        os._exit(127)
 
 
 def _write_private(path: str, data: bytes, mode: int) -> None:

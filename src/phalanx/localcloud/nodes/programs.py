@@ -8,10 +8,14 @@ EFS_ROOT = "/run/efs.host"
 # Status of process 1 when the machine shall start again.
 REBOOT = 64
 
+# What process 1 says, and where, once it heeds signals.
+READY = b"ready\n"
+READY_FD = 3
+
 _INIT = """\
 #!/bin/sh
 # Process 1 of a node once it is built: does what systemd does at boot (fstab's mounts, then the services that are
-# enabled) and reaps orphans. SIGTERM ends the machine; SIGINT, which is Ctrl-Alt-Del, starts it again.
+# enabled, cloud-init last) and reaps orphans. SIGTERM ends the machine; SIGINT, which is Ctrl-Alt-Del, starts it again.
 reboot() {
   trap '' INT
   kill -TERM -1
@@ -24,15 +28,19 @@ reboot() {
 }
 trap 'exit 0' TERM
 trap reboot INT
+echo ready >&@READY_FD@
+exec @READY_FD@>&-
 [ ! -s /etc/fstab ] || mount -a
+# Not with &: what a shell starts in the background never hears SIGINT.
 for unit in /etc/systemd/system/multi-user.target.wants/*.service; do
-  [ ! -e "$unit" ] || setsid /sbin/service "$unit" &
+  [ ! -e "$unit" ] || setsid -f /sbin/service "$unit"
 done
+setsid -f /sbin/cloud-init
 while :; do
   sleep infinity &
   wait $!
 done
-""".replace("@REBOOT@", str(REBOOT))
+""".replace("@REBOOT@", str(REBOOT)).replace("@READY_FD@", str(READY_FD))
 
 _SERVICE = """\
 #!/bin/sh
@@ -64,7 +72,7 @@ fi
 
 _SHUTDOWN = """\
 #!/bin/sh
-# The machine ends at once, or starts again; user data may be faster than process 1 is ready.
+# The machine ends at once, or starts again; who logs in may be faster than process 1 is ready.
 signal=TERM
 case "$0 $* " in *reboot*|*" -r "*) signal=INT ;; esac
 while kill -$signal 1; do sleep 0.05; done

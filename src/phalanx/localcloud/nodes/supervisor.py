@@ -41,6 +41,7 @@ class _Node:
     alive: bool = True
     disk: int | None = None
     reboots: bool = False
+    """It shall start again: it is shutting down for that, or does so once it is up."""
     killers: list[int] = field(default_factory=list)
 
 
@@ -150,12 +151,18 @@ class Supervisor:
         self._watch(said_r, lambda: self._node_said(node))
 
     def _do_reboot(self, request: dict[str, Any]) -> None:
-        """Ctrl-Alt-Del, as by EC2's ACPI button; the answer does not wait for anything."""
+        """The answer does not wait for anything; who boots just now starts again after that."""
         node = self._nodes.get(request["instance_id"])
-        if node is not None and node.alive and node.deadline is None:
-            node.reboots, node.deadline = True, time.monotonic() + _SHUTDOWN_TIMEOUT_S
-            os.kill(node.pid, signal.SIGINT)
+        if node is not None and node.alive and not node.reboots:
+            node.reboots = True
+            if node.deadline is None:
+                self._shut_down(node)
         self._answer(request["id"])
+
+    def _shut_down(self, node: _Node) -> None:
+        """Ctrl-Alt-Del, as by EC2's ACPI button."""
+        node.deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
+        os.kill(node.pid, signal.SIGINT)
 
     def _do_kill(self, request: dict[str, Any]) -> None:
         node = self._nodes.get(request["instance_id"])
@@ -259,10 +266,11 @@ class Supervisor:
         node.said += data
         if not data:
             self._stop_listening(node)
-        if node.said == init.READY and node.deadline is not None and not node.reboots:
+        elif node.said == programs.READY:
             self._node_is_up(node)
 
     def _node_is_up(self, node: _Node) -> None:
+        """Not modelled: a node that reboots by itself before this has seen it up is terminated, its disk lost."""
         node.deadline = None
         try:
             # now, because whoever lets it start again, a root volume outlives the processes
@@ -272,6 +280,8 @@ class Supervisor:
         if node.boot_request is not None:
             self._answer(node.boot_request)
             node.boot_request = None
+        if node.reboots:
+            self._shut_down(node)
 
     def _end_the_late(self) -> None:
         now = time.monotonic()
