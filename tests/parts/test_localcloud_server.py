@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import FakeClock, FakeRunner
@@ -136,6 +137,12 @@ def test_a_name_that_moto_lacks_is_named():
     moto_setup.check_names()
     with pytest.raises(moto_setup.MotoMismatch, match=r"has no moto\.ec2\.models\.EC2Backend\.run_instanzes"):
         moto_setup.check_names(["moto.ec2.models.EC2Backend.run_instanzes"])
+
+
+def test_sessions_share_a_loader_that_looks_into_each_directory_once():
+    first, *_, last = (boto3.Session()._session.get_component("data_loader") for _ in range(3))
+    assert first is last
+    assert len(last.search_paths) == len(set(last.search_paths))
 
 
 def test_another_version_of_moto_is_refused(monkeypatch):

@@ -25,6 +25,7 @@ NAMES = (
     "botocore.session.Session._get_internal_component",
     "botocore.session.create_loader",
     "moto.core.utils.create_loader",
+    "botocore.loaders.Loader.search_paths",
     "moto.utilities.utils.load_resource",
     "moto.ec2.models.instance_types.INSTANCE_TYPE_OFFERINGS",
     "moto.ec2.models.amis.AmiBackend._load_amis",
@@ -161,7 +162,21 @@ def _read_models_once() -> None:
     """
     for name in ("botocore.session", "moto.core.utils"):
         module: Any = importlib.import_module(name)
-        module.create_loader = functools.cache(module.create_loader)
+        module.create_loader = functools.cache(functools.partial(_make_loader, module.create_loader))
+
+
+class _Paths(list[str]):
+    """Where models lie, each once: every session of boto3 appends its own directory, which is the same."""
+
+    def append(self, path: str) -> None:
+        if path not in self:
+            super().append(path)
+
+
+def _make_loader(create: Callable[..., Any], *arguments: Any) -> Any:
+    loader = create(*arguments)
+    loader._search_paths = _Paths(loader.search_paths)
+    return loader
 
 
 def _list_regions_quickly() -> None:
