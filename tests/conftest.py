@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -214,33 +215,41 @@ def link_complete(source: Path, target: Path) -> None:
                 shutil.rmtree(beside)
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Terminal]:
-    """Four nodes on this machine, for all tests that only look or run jobs; at the end nothing of them may be left."""
-    terminal = make_terminal(SPEC)
+@contextmanager
+def a_terminal(spec: str) -> Iterator[Terminal]:
+    """With a local cloud of its own, which is gone afterwards whatever happens."""
+    terminal = make_terminal(spec)
     try:
-        terminal.phalanx("up")
-        pids = terminal.local_cloud_pids()
         yield terminal
-        pids |= terminal.local_cloud_pids()
-        terminal.phalanx("down", "--yes")
-        assert_nothing_is_left(terminal, pids)
     finally:
         terminal.phalanx("local", "stop", "--force", check=False)
         shutil.rmtree(terminal.state.parent, ignore_errors=True)
+
+
+@contextmanager
+def a_cluster(spec: str) -> Iterator[Terminal]:
+    """Brought up through the CLI, and taken down; nothing of it may be left then."""
+    with a_terminal(spec) as terminal:
+        terminal.phalanx("up")
+        yield terminal
+        # Only now: the numbers of nodes that died may be other processes' by this time.
+        pids = terminal.local_cloud_pids()
+        terminal.phalanx("down", "--yes")
+        assert_nothing_is_left(terminal, pids)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Terminal]:
+    """Four nodes on this machine, for all tests that only look or run jobs."""
+    with a_cluster(SPEC) as terminal:
+        yield terminal
 
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Terminal]:
     """Four nodes for the tests of engines, which share their environments: each is made once. Eight slots on each."""
-    terminal = make_terminal(SPEC.replace("name: contract", "name: engines") + "slots: 8\n")
-    try:
-        terminal.phalanx("up")
+    with a_cluster(SPEC.replace("name: contract", "name: engines") + "slots: 8\n") as terminal:
         MADE.mkdir(exist_ok=True)
         link_complete(MADE, environments_of(terminal))
         yield terminal
         link_complete(environments_of(terminal), MADE)
-        terminal.phalanx("down", "--yes")
-    finally:
-        terminal.phalanx("local", "stop", "--force", check=False)
-        shutil.rmtree(terminal.state.parent, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from counting import KEPT_EVERY
 
-from conftest import Terminal, make_terminal
+from conftest import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -32,15 +32,9 @@ WORK = "echo ready; sleep $((4711 * (PHALANX_RESTART == 0))); echo started again
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Terminal]:
     """A cluster of this module's own, because its nodes die."""
-    terminal = make_terminal(SPEC)
-    (terminal.directory / "work.sh").write_text(WORK)
-    try:
-        terminal.phalanx("up")
+    with a_cluster(SPEC) as terminal:
+        (terminal.directory / "work.sh").write_text(WORK)
         yield terminal
-        terminal.phalanx("down", "--yes")
-    finally:
-        terminal.phalanx("local", "stop", "--force", check=False)
-        shutil.rmtree(terminal.state.parent, ignore_errors=True)
 
 
 @pytest.fixture

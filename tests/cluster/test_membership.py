@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 
 import pytest
 from local_clouds import api, break_on_purpose
 
-from conftest import assert_nothing_is_left, make_terminal
+from conftest import a_cluster
 from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster
@@ -24,16 +23,8 @@ KEPT = "/efs/.kept"
 @pytest.fixture(scope="module")
 def terminal():
     """Three nodes that these tests may kill."""
-    made = make_terminal(SPEC)
-    try:
-        made.phalanx("up")
-        yield made
-        pids = made.local_cloud_pids()
-        made.phalanx("down", "--yes")
-        assert_nothing_is_left(made, pids)
-    finally:
-        made.phalanx("local", "stop", "--force", check=False)
-        shutil.rmtree(made.state.parent, ignore_errors=True)
+    with a_cluster(SPEC) as terminal:
+        yield terminal
 
 
 def members(terminal) -> dict[str, dict]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PHALANX, assert_nothing_is_left, descendants, make_terminal
+from conftest import PHALANX, a_terminal, assert_nothing_is_left, descendants
 
 pytestmark = pytest.mark.cluster
 
@@ -34,10 +33,8 @@ def code(tmp_path):
 @pytest.fixture
 def alone():
     """A user with a local cloud of their own, which must be gone at the end."""
-    made = make_terminal(SPEC)
-    yield made
-    made.phalanx("local", "stop", "--force", check=False)
-    shutil.rmtree(made.state.parent, ignore_errors=True)
+    with a_terminal(SPEC) as terminal:
+        yield terminal
 
 
 def in_namespaces(terminal, flags, before):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_clouds import api, break_on_purpose, endpoint
 
-from conftest import assert_nothing_is_left, make_terminal
+from conftest import a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 
@@ -27,10 +27,8 @@ def spec(name, nodes=2, minimum=2, type="c5.large", more=""):
 @pytest.fixture
 def terminal():
     """A user with a local cloud of their own, which must be gone at the end."""
-    made = make_terminal(spec("passing"))
-    yield made
-    made.phalanx("local", "stop", "--force", check=False)
-    shutil.rmtree(made.state.parent, ignore_errors=True)
+    with a_terminal(spec("passing")) as terminal:
+        yield terminal
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal, make_terminal
+from conftest import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -27,19 +26,13 @@ SAY_GPUS = SAY[:-1] + ' gpus=$CUDA_VISIBLE_DEVICES"'
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Terminal]:
     assert (PACKAGES / ".complete").exists(), "scripts/schedulers unpacks what is missing here; `make test` calls it"
-    terminal = make_terminal("name: lab\ncloud: local\nnodes: 3\nmin: 3\nslots: 2\nshared: /efs\n")
-    try:
-        terminal.phalanx("up")
+    with a_cluster("name: lab\ncloud: local\nnodes: 3\nmin: 3\nslots: 2\nshared: /efs\n") as terminal:
         terminal.phalanx("put", str(Path(__file__).parent / "schedulers"))
         commands = [f"python3 /efs/schedulers/{name}_node.py {shlex.quote(str(PACKAGES))}" for name in ("slurm", "sge")]
         terminal.phalanx("exec", "--sudo", "--", " && ".join(commands))
         until(lambda: terminal.on("head", "sinfo -h -t idle -o %D").strip() == "3", "Slurm's nodes are idle")
         until(lambda: sge(terminal, "qhost").count("lx-amd64") == 3, "Grid Engine's nodes report")
         yield terminal
-        terminal.phalanx("down", "--yes")
-    finally:
-        terminal.phalanx("local", "stop", "--force", check=False)
-        shutil.rmtree(terminal.state.parent, ignore_errors=True)
 
 
 def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
