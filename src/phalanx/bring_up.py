@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan import Plan, make_plan
+from phalanx.remote import NotListening, Remote
 from phalanx.spec import ClusterSpec
 from phalanx.stack import (
     Creation,
@@ -30,6 +32,7 @@ from phalanx.template import synthesize
 
 TAIL_LINES = 20
 MOST_TAILS = 3
+_LETS_IN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -120,7 +123,7 @@ class BringUp:
         """Have the connection that `run` and `ssh` will use; a head out of ssh's reach is told before the first job."""
         assert self.result is not None
         try:
-            self.result.cluster.remote().connect()
+            yield from _until_let_in(self.result.cluster.remote())
         except ClusterError as error:
             yield Note(f"warning: {error.message}. {error.hint}")
 
@@ -225,6 +228,19 @@ class BringUp:
 
     def _settings(self) -> dict[str, object]:
         return self.spec.model_dump(mode="json")
+
+
+def _until_let_in(remote: Remote) -> Iterator[Note]:
+    """A function moves the Elastic IP to the head: that may come a moment after the head is ready."""
+    for number, pause_s in enumerate(_LETS_IN_AFTER_S):
+        try:
+            remote.connect()
+            return
+        except NotListening as error:
+            if number == 0:
+                yield Note(f"waiting for the head to let us in: {error.message}")
+        time.sleep(pause_s)
+    remote.connect()
 
 
 def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:

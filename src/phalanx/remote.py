@@ -34,7 +34,7 @@ class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
 
 
 class NotListening(ConnectionLost):
-    """The machine answers, and lets nobody in at this moment."""
+    """It said at once that nobody gets in at this moment."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,7 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
     ),
     (r"Connection refused", NotListening, "nothing listens there (connection refused)", _LATER),
     (r"Connection (closed|reset) by", NotListening, "it closes every connection at once", _LATER),
+    (r"belongs to no running instance", NotListening, "its address belongs to no running instance", _LATER),
     (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", "Does `ssh_from` allow your address? " + _LATER),
     (r"Could not resolve|Name or service not known", ConnectionLost, "its name is unknown", _LATER),
 )

@@ -244,8 +244,8 @@ def test_an_sshd_that_is_away_for_a_moment_is_waited_for(head, bin_directory, mo
         ("kex_exchange_identification: Connection closed by remote host", NotListening, "closes every connection"),
         (
             "phalanx: 54.0.0.1 belongs to no running instance\nproxy dialer did not pass back a connection",
-            ConnectionLost,
-            "54.0.0.1 belongs to no running instance",
+            NotListening,
+            "its address belongs to no running instance",
         ),
         ("", ConnectionLost, "without a word"),
     ],

@@ -10,7 +10,7 @@ from phalanx import cluster as store
 from phalanx.bring_up import BringUp, Note
 from phalanx.cluster import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
-from phalanx.remote import ConnectionLost, Remote
+from phalanx.remote import ConnectionLost, NotListening, Remote
 from phalanx.spec import ClusterSpec
 
 
@@ -49,6 +49,24 @@ def test_a_head_that_ssh_does_not_reach_is_told_and_the_cluster_kept(monkeypatch
     result, notes = up(FakeCloud())
     assert notes == ["warning: can't log in to deeplearning-master: timeout. Does `ssh_from` allow your address?"]
     assert result.cluster.ready
+
+
+NOBODY = "can't log in to deeplearning-master: its address belongs to no running instance"
+
+
+def test_a_head_that_is_ready_before_its_address_is_waited_for(monkeypatch):
+    tries = []
+
+    def refuse_twice(remote):
+        tries.append(remote)
+        if len(tries) < 3:
+            raise NotListening(NOBODY)
+
+    monkeypatch.setattr(Remote, "connect", refuse_twice)
+    monkeypatch.setattr(bring_up, "_LETS_IN_AFTER_S", (0.0, 0.0, 0.0))
+    _, notes = up(FakeCloud())
+    assert len(tries) == 3
+    assert notes == [f"waiting for the head to let us in: {NOBODY}"]
 
 
 def test_the_key_that_was_made_is_the_key_that_is_sent():
