@@ -27,7 +27,7 @@ if MPI.COMM_WORLD.rank == 2:
     os.kill(pid, signal.SIGKILL)
 time.sleep(600)
 """
-LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-|ompi|prte|segment|mpich|hydra' || echo none"
+LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ompi|prte|segment|mpich|hydra' || echo none"
 
 
 @pytest.fixture(scope="module")
