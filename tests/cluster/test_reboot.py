@@ -88,6 +88,7 @@ def test_a_worker_that_reboots_stays_a_member_and_its_job_is_told(terminal):
     back_after_s = time.monotonic() - asked_at
     assert_all_run_and_none_is_left(terminal)
     after = status(terminal)
-    if after != before and back_after_s > IN_TIME_S:
-        pytest.skip(f"this machine is too slow: the worker was away for {back_after_s:.0f} s, and was replaced")
-    assert after == before
+    if back_after_s <= IN_TIME_S:
+        assert after == before
+    else:  # a machine that is too slow for it: the worker may have been replaced, and under its name
+        assert [node["name"] for node in after[1]] == [node["name"] for node in before[1]]
