@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 # From a raylet's death, which Ray looks for every second, to the proof that nothing is left; by the times recorded.
 ENDED_WITHIN_S = 15.0
-LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ray|plasma'; ps -eo args= | grep -E '[r]aylet|[g]cs_server'; echo end"
+LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ray|plasma'; ps -eo args= | grep -E '[r]aylet|[g]cs_s'; echo end"
 
 
 def test_a_search_over_three_nodes_leaves_nothing_of_ray(engines):
