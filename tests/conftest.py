@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -31,6 +31,9 @@ MADE = Path(sys.prefix) / "recipes"
 # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
+ENGINES = SPEC.replace("name: contract", "name: engines") + "slots: 8\n"
+# What ends the clusters that stand for many modules' tests, by their fixtures.
+SHARED: dict[str, ExitStack] = {}
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -64,9 +67,27 @@ def _group(item: pytest.Item) -> str:
 
 
 def _place(item: pytest.Item) -> int:
-    order = ("engines", "cluster", "tests/cluster", "tests/parts", "tests/unit")
+    order = (
+        "engines",
+        "cluster",
+        "test_deaths",
+        "test_nodes",
+        "test_via",
+        "tests/cluster",
+        "tests/parts",
+        "tests/unit",
+    )
     directory = f"tests/{item.path.parent.name}"
     return min(order.index(name) for name in (_group(item), directory) if name in order)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Side by side, a shared cluster goes with the last of its tests, while others run theirs."""
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for name in set(SHARED) - set(getattr(nextitem, "fixturenames", ())):
+            SHARED.pop(name).close()
 
 
 @dataclass(frozen=True)
@@ -241,15 +262,16 @@ def a_cluster(spec: str) -> Iterator[Terminal]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Terminal]:
     """Four nodes on this machine, for all tests that only look or run jobs."""
-    with a_cluster(SPEC) as terminal:
-        yield terminal
+    with ExitStack() as SHARED["cluster"]:
+        yield SHARED["cluster"].enter_context(a_cluster(SPEC))
 
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Terminal]:
     """Four nodes for the tests of engines, which share their environments: each is made once. Eight slots on each."""
-    with a_cluster(SPEC.replace("name: contract", "name: engines") + "slots: 8\n") as terminal:
+    with ExitStack() as SHARED["engines"]:
+        terminal = SHARED["engines"].enter_context(a_cluster(ENGINES))
         MADE.mkdir(exist_ok=True)
         link_complete(MADE, environments_of(terminal))
+        SHARED["engines"].callback(lambda: link_complete(environments_of(terminal), MADE))
         yield terminal
-        link_complete(environments_of(terminal), MADE)
