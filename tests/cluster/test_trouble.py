@@ -84,9 +84,16 @@ def test_a_job_that_nobody_knows_is_told_with_the_newest_one(cluster):
         assert (done.returncode, "there is no job 'no-such-job'" in done.stderr) == (7, True), done.stderr
 
 
+def is_the_local_clouds(pid: int) -> bool:
+    try:
+        return b"phalanx.localcloud" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it ended while we looked
+        return False
+
+
 def test_a_local_cloud_that_hangs_is_told_and_jobs_run_on(cluster, code):
     pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
-    served = [one for one in descendants(pid) if b"phalanx.localcloud" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    served = [one for one in descendants(pid) if is_the_local_clouds(one)]
     try:
         for one in served:
             os.kill(one, signal.SIGSTOP)
