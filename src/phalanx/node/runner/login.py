@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
 SSH += ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 
-# A login takes 150 ms of two machines, a session over a connection that is there 20. One that nobody uses ends after
-# this, and one to a node that does not answer by ServerAlive.
+# A login takes many times as long as a session over a connection that is there (`python -m benchmarks launch`). One
+# that nobody uses ends after this, and one to a node that does not answer by ServerAlive.
 _KEPT_S = 600
 _KEPT_IN = "/tmp"
 

@@ -89,7 +89,10 @@ def _roster() -> Roster:
     try:
         return read_roster()
     except FileNotFoundError:
-        raise RefusedError(f"there is no {roster_path()}: this is not the head of a cluster that is ready") from None
+        raise RefusedError(
+            f"there is no {roster_path()}: this is not the head of a cluster that is ready\n"
+            "`phalanx status` tells how the cluster is."
+        ) from None
 
 
 def _planned(job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster) -> Sequence[Process]:
