@@ -11,6 +11,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+# Its functions keep the process group of the moment of import as their default, and DDP imports it late. Imported now,
+# there is none to keep, so that destroy_process_group() really ends gloo's threads: one that still runs while Python
+# ends can abort the process, "terminate called without an active exception" (pytorch issue 190489).
+import torch.distributed.nn
 from data import DEFAULT_DIRECTORY, load_training
 from model import Network
 from torch import nn
