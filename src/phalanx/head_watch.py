@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from phalanx.cloud import Cloud, Heads
 
@@ -20,12 +20,14 @@ class HeadWatch:
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self._progress: Mapping[str, str] = {}
+        self._steps: dict[str, str] = {}  # of each head that was heard, the last one
         self._heard_at = self._looked_at = time.monotonic()
 
     def hear(self, progress: Mapping[str, str]) -> None:
         """The item `progress`: the head lives when it has changed. (The clocks of here and there may differ.)"""
         if progress != self._progress:
             self._progress, self._heard_at = progress, time.monotonic()
+            self._steps[progress.get("head", "")] = progress.get("step", "")
 
     def verdict(self, group: str, node_timeout_s: float) -> str:
         """Ask Auto Scaling about the head's group; seldom, and only while it is not known to be well."""
@@ -35,9 +37,10 @@ class HeadWatch:
         self._looked_at = now
         heads = self._cloud.heads(group)
         if len(heads.launched) >= MOST_LAUNCHES:
-            return (
-                f"{len(heads.launched)} heads were launched one after another, and each ended{self._at()}: {heads.why}"
-            )
+            # The newest has perhaps only begun: its step is not where the others ended.
+            ended = heads.launched[: -1 if heads.running else None]
+            at = self._at(ended)
+            return f"{len(heads.launched)} heads were launched one after another, and each ended{at}: {heads.why}"
         return self._silence(heads, now - self._heard_at, node_timeout_s)
 
     def _silence(self, heads: Heads, silent_s: float, node_timeout_s: float) -> str:
@@ -51,10 +54,10 @@ class HeadWatch:
         if silent_s <= patience_s:
             return ""
         if spoke:
-            return f"the agent of the head {head} was ended{self._at()}: silent for {silent_s:.0f} s"
+            return f"the agent of the head {head} was ended{self._at([head])}: silent for {silent_s:.0f} s"
         told = f"the head {head} runs, but its agent has said nothing for {silent_s:.0f} s"
         return f"{told}: does the image run user data, with Python 3.9 or newer?"
 
-    def _at(self) -> str:
-        step = self._progress.get("step", "")
+    def _at(self, heads: Sequence[str]) -> str:
+        step = next((self._steps[head] for head in reversed(heads) if head in self._steps), "")
         return f" during its step '{step}'" if step else ""

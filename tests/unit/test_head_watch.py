@@ -44,6 +44,15 @@ def test_a_third_head_in_a_row_is_no_accident(clock):
     assert said == f"3 heads were launched one after another, and each ended during its step 'boot script': {CAUSE}"
 
 
+@pytest.mark.parametrize(("running", "step"), [(True, "boot script"), (False, "workers")])
+def test_the_step_is_where_heads_ended_and_not_where_the_newest_has_begun(clock, running, step):
+    watch = HeadWatch(FakeCloud(heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, running)))
+    watch.hear(SAID)
+    watch.hear({"head": "i-3", "step": "workers", "at": "8"})
+    clock.now += 6
+    assert f"and each ended during its step '{step}'" in watch.verdict(GROUP, 600)
+
+
 def test_one_head_that_was_replaced_is_an_accident(clock):
     assert verdict_after(clock, Heads(("i-1", "i-2"), CAUSE, True), 6, SAID) == ""
 

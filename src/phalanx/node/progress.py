@@ -10,6 +10,8 @@ from phalanx.node.agent import Agent
 from phalanx.node.aws import AwsError
 
 _EVERY_S = 2
+_ORDER = threading.Lock()
+"""What was read first is also written first: an earlier step never stands in place of a later one."""
 
 
 def begin(agent: Agent) -> None:
@@ -19,11 +21,13 @@ def begin(agent: Agent) -> None:
 
 def tell(agent: Agent) -> None:
     """Write it now."""
-    step, answered = agent.step, json.dumps(agent.answered)
-    try:
-        agent.table.tell("progress", at=int(time.time()), head=agent.identity.instance_id, step=step, answered=answered)
-    except AwsError as error:
-        agent.log.say(f"the progress can't be told: {error}")
+    with _ORDER:
+        answered = json.dumps(agent.answered)
+        said = {"at": int(time.time()), "head": agent.identity.instance_id, "step": agent.step, "answered": answered}
+        try:
+            agent.table.tell("progress", **said)
+        except AwsError as error:
+            agent.log.say(f"the progress can't be told: {error}")
 
 
 def _work(agent: Agent) -> None:
