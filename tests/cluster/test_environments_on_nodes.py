@@ -128,7 +128,7 @@ def wait_for(is_so, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def environments(cluster: Terminal, *flags: str) -> dict[str, dict]:

@@ -127,7 +127,7 @@ def wait_for_state(terminal, job: str, wanted: set[str]) -> dict:
         found = json.loads(terminal.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json"))
         if found["state"] in wanted:
             return found
-        time.sleep(0.3)
+        time.sleep(1)
     raise AssertionError(found)
 
 
