@@ -177,6 +177,14 @@ def parent_of(process: Path) -> int | None:
         return None
 
 
+def process_file(pid: int, name: str) -> bytes:
+    """What /proc tells of a process under this name; nothing when it has ended meanwhile, or is another user's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
 def descendants(root: int) -> set[int]:
     parent = parents()
     found = {root} & parent.keys()

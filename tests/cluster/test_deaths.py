@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from counting import KEPT_EVERY
 
-from conftest import Terminal, a_cluster
+from conftest import Terminal, a_cluster, process_file
 
 pytestmark = pytest.mark.cluster
 
@@ -96,18 +96,11 @@ def wait_for_end(cluster: Terminal, job_id: str, timeout_s: float = 120) -> dict
 def sleepers(cluster: Terminal, job_id: str) -> set[int]:
     """The job's `sleep`s on all nodes, asked of the machine that plays them: a node that is cut off can't be asked."""
     mark = f"PHALANX_JOB={job_id}".encode()
-    return {pid for pid in cluster.local_cloud_pids() if _file(pid, "comm") == b"sleep\n" and mark in _environ(pid)}
-
-
-def _environ(pid: int) -> list[bytes]:
-    return _file(pid, "environ").split(b"\0")
-
-
-def _file(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it ended while we looked, or is another user's
-        return b""
+    return {
+        pid
+        for pid in cluster.local_cloud_pids()
+        if process_file(pid, "comm") == b"sleep\n" and mark in process_file(pid, "environ").split(b"\0")
+    }
 
 
 def test_a_killed_runner_is_told_and_its_job_ended_with_nobody_looking(fragile):

@@ -92,7 +92,7 @@ def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example
         "--",
         "sh",
         "-c",
-        f"python evaluate.py --at-least 0.65 {' '.join(places)} && tensorboard --inspect --logdir",
+        f"python evaluate.py --at-least 0.7 {' '.join(places)} && tensorboard --inspect --logdir",
     )
     run = ("run", "--recipe", "tensorflow", "--launcher", "exec", "-n", "1")
     done = example.phalanx(*run, *words[:-1], f"{words[-1]} /efs/mirrored/logs", timeout_s=FIRST_USE_S)

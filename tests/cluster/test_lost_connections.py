@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal
+from conftest import Terminal, process_file
 
 pytestmark = pytest.mark.cluster
 
@@ -18,10 +18,7 @@ def shared_connections(cluster: Terminal) -> list[int]:
     """The ssh processes that hold this terminal's connections, for all of its commands."""
     config, found = str(cluster.state).encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes()
-        except OSError:  # it ended while we looked
-            continue
+        words = process_file(int(process.name), "cmdline")
         if b"ControlMaster=yes" in words and config in words:
             found.append(int(process.name))
     return found

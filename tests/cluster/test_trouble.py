@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from conftest import PHALANX, a_terminal, assert_nothing_is_left, descendants
+from conftest import PHALANX, a_terminal, assert_nothing_is_left, descendants, process_file
 
 pytestmark = pytest.mark.cluster
 
@@ -84,16 +83,9 @@ def test_a_job_that_nobody_knows_is_told_with_the_newest_one(cluster):
         assert (done.returncode, "there is no job 'no-such-job'" in done.stderr) == (7, True), done.stderr
 
 
-def is_the_local_clouds(pid: int) -> bool:
-    try:
-        return b"phalanx.localcloud" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it ended while we looked
-        return False
-
-
 def test_a_local_cloud_that_hangs_is_told_and_jobs_run_on(cluster, code):
     pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
-    served = [one for one in descendants(pid) if is_the_local_clouds(one)]
+    served = [one for one in descendants(pid) if b"phalanx.localcloud" in process_file(one, "cmdline")]
     try:
         for one in served:
             os.kill(one, signal.SIGSTOP)
