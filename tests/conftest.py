@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
 
 def _group(item: pytest.Item) -> str:
     # In other directories a fixture of that name is a fake of one module's own.
-    fixtures = getattr(item, "fixturenames", ()) if item.path.parent.name == "cluster" else ()
+    on_nodes = item.path.parent.name in ("cluster", "attacks")
+    fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
     return min({"engines", "cluster"} & set(fixtures), default=item.path.stem)
 
 
@@ -73,6 +74,7 @@ def _place(item: pytest.Item) -> int:
         "test_deaths",
         "test_nodes",
         "test_via",
+        "tests/attacks",
         "tests/cluster",
         "tests/parts",
         "tests/unit",
