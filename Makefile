@@ -16,18 +16,20 @@ test: setup ## Every test, those on a real local cluster included (unit tests al
 	@scripts/schedulers
 	@.venv/bin/pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
-check: setup ## Style, formatting, types, and whether the tree in the documents is true
+check: setup ## Style, formatting, types, and whether the generated pages are up to date
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/pyright
 	@scripts/tree --check
+	@.venv/bin/python scripts/commands --check
 
 format: setup ## Format the code and mend what ruff can mend
 	@.venv/bin/ruff check --fix --quiet
 	@.venv/bin/ruff format
 
-docs: ## Write the tree of modules into docs/architecture.md
+docs: setup ## Write the generated pages: the tree in docs/architecture.md, and docs/commands.md
 	@scripts/tree
+	@.venv/bin/python scripts/commands
 
 soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (half an hour)
 	@.venv/bin/python -m benchmarks.soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from conftest import EXAMPLES, ONE_THREAD
 
 pytestmark = pytest.mark.cluster
+GETTING_STARTED = EXAMPLES.parent / "docs" / "getting-started.md"
 
 
 def test_hello_mpi_runs_on_every_node(cluster):
@@ -35,3 +37,12 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
         *("--", "python", "evaluate.py", "/efs/fashion_mnist/checkpoint.pt", "--at-least", "0.8"),
     )
     assert "test accuracy 0.8" in evaluation.stdout
+
+
+def test_the_first_program_of_getting_started_runs_as_written(cluster, tmp_path):
+    page = GETTING_STARTED.read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"^\$ phalanx (run .*hello\.py)$", page, re.MULTILINE)
+    (tmp_path / "hello.py").write_text(program)
+    job = cluster.phalanx("run", "--directory", str(tmp_path), *command.split()[1:])
+    assert sorted(re.findall(r"rank \d of \d", job.stdout)) == [f"rank {rank} of 4" for rank in range(4)]

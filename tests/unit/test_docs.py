@@ -54,3 +54,19 @@ def test_commands_exist(document: Path) -> None:
 def test_the_readme_shows_the_daily_commands() -> None:
     named = set(COMMAND.findall((ROOT / "README.md").read_text()))
     assert {"init", "up", "run", "ssh", "logs", "down"} <= named
+
+
+SOURCE = "".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+QUOTED_MESSAGES = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+
+
+def without_line_breaks(source: str) -> str:
+    """Python source in which a text that is written over several lines stands in one."""
+    return re.sub(r"\"\s*\n\s*f?\"", "", source)
+
+
+@pytest.mark.parametrize("words", QUOTED_MESSAGES)
+def test_the_messages_of_the_troubleshooting_page_exist(words: str) -> None:
+    source = without_line_breaks(SOURCE)
+    pieces = [piece.strip(" '") for piece in words.split("…")]
+    assert [piece for piece in pieces if piece not in source] == []
