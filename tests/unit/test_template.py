@@ -74,7 +74,7 @@ def test_resources(document):
             "PublicRoute",
         ),
         *("PublicSubnetRoutes", "NatAddress", "NatGateway", "PrivateRouteTable", "PrivateRoute", "PrivateSubnetRoutes"),
-        *("HeadSecurityGroup", "WorkerSecurityGroup", "StorageSecurityGroup", "HeadRole", "WorkerRole", "FunctionRole"),
+        *("HeadSecurityGroup", "NodeSecurityGroup", "StorageSecurityGroup", "HeadRole", "WorkerRole", "FunctionRole"),
         *("HeadInstanceProfile", "WorkerInstanceProfile", "FileSystem", "MountTarget", "HeadQueue", "HeadQueuePolicy"),
         *("RosterTable", "FleetTopic", "Function", "FunctionPermission", "HeadAddress", "HeadLaunchTemplate"),
         *("WorkerLaunchTemplate", "HeadGroup", "WorkersGroup", "LogGroup", "Ready1", "ReadyHandle1"),

@@ -97,25 +97,34 @@ def test_ssh_from_outside_reaches_the_head_alone(document):
     groups = resources(document, "AWS::EC2::SecurityGroup")
     (ssh,) = groups["HeadSecurityGroup"]["SecurityGroupIngress"]
     assert (ssh["FromPort"], ssh["ToPort"], ssh["CidrIp"]) == (22, 22, {"Ref": "SshLocation"})
-    assert [name for name, group in groups.items() if "SecurityGroupIngress" in group] == ["HeadSecurityGroup"]
+    launched = resources(document, "AWS::EC2::LaunchTemplate")
+    members = [
+        n for n, t in launched.items() if {"Ref": "HeadSecurityGroup"} in t["LaunchTemplateData"]["SecurityGroupIds"]
+    ]
+    assert members == ["HeadLaunchTemplate"]
     assert document["Parameters"]["SshLocation"]["Default"] != "0.0.0.0/0"
 
 
 def test_everything_else_comes_from_named_groups(document):
-    for rule in resources(document, "AWS::EC2::SecurityGroupIngress").values():
-        assert "CidrIp" not in rule
-        assert rule["SourceSecurityGroupId"]
+    (rule,) = resources(document, "AWS::EC2::SecurityGroupIngress").values()
+    assert rule["GroupId"] == rule["SourceSecurityGroupId"] == {"Ref": "NodeSecurityGroup"}
+    groups = resources(document, "AWS::EC2::SecurityGroup")
+    assert "SecurityGroupIngress" not in groups["NodeSecurityGroup"]
+
+
+def test_efa_finds_rules_that_name_the_group_both_ways(document):
+    (out,) = resources(document, "AWS::EC2::SecurityGroupEgress").values()
+    assert out["GroupId"] == out["DestinationSecurityGroupId"] == {"Ref": "NodeSecurityGroup"}
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        assert {"Ref": "NodeSecurityGroup"} in template["LaunchTemplateData"]["SecurityGroupIds"]
 
 
 def test_storage_takes_nfs_alone_and_reaches_nothing(document):
-    to_storage = [
-        rule
-        for rule in resources(document, "AWS::EC2::SecurityGroupIngress").values()
-        if rule["GroupId"] == {"Fn::GetAtt": ["StorageSecurityGroup", "GroupId"]}
-    ]
-    assert {(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in to_storage} == {("tcp", 2049, 2049)}
-    assert len(to_storage) == 2
-    (out,) = document["Resources"]["StorageSecurityGroup"]["Properties"]["SecurityGroupEgress"]
+    storage = document["Resources"]["StorageSecurityGroup"]["Properties"]
+    (rule,) = storage["SecurityGroupIngress"]
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 2049, 2049)
+    assert rule["SourceSecurityGroupId"] == {"Ref": "NodeSecurityGroup"}
+    (out,) = storage["SecurityGroupEgress"]
     assert out["CidrIp"] == "127.0.0.1/32"
 
 

@@ -77,7 +77,7 @@ def test_ready_is_beside_the_heads_group(document):
 
 def test_workers_go_before_what_their_shutdown_needs(document):
     """A deletion runs the other way round: an NFS mount that does not answer would hold every worker up."""
-    needed = {"MountTarget", "StorageFromWorkers", "PrivateRoute", "PrivateSubnetRoutes", "WorkersFromHead"}
+    needed = {"MountTarget", "StorageSecurityGroup", "PrivateRoute", "PrivateSubnetRoutes", "NodesFromNodes"}
     assert needed <= closure(document, "WorkersGroup")
 
 

@@ -22,6 +22,7 @@ _BY_ID: Mapping[str, Call] = {
     "AWS::SNS::Topic": ("sns", "get_topic_attributes", "TopicArn"),
     "AWS::Lambda::Function": ("lambda", "get_function", "FunctionName"),
     "AWS::IAM::Role": ("iam", "get_role", "RoleName"),
+    "AWS::EC2::LaunchTemplate": ("ec2", "describe_launch_template_versions", "LaunchTemplateId"),
     "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
 }
 
@@ -34,7 +35,6 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_nat_gateways": ("NatGateways", "NatGatewayId", "NAT gateway"),
     "describe_addresses": ("Addresses", "AllocationId", "Elastic IP"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
-    "describe_launch_templates": ("LaunchTemplates", "LaunchTemplateId", "launch template"),
 }
 SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
 """The services that `find` asks."""

@@ -1,101 +1,66 @@
-"""Who may do what: security groups that name each other, and the roles of head, workers and function."""
+"""Who may do what: security groups, and the roles of head, workers and function."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
+from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan import Plan
-from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, arn, cluster_tag, tags
+from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 _NFS_PORT = 2049
 # EC2 is one of the few services whose principal has China's suffix there.
-_EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
+_EC2 = Sub("ec2.${AWS::URLSuffix}")
 
 
 def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
-    for resource in (*_security_groups(), *_node_rules(), *_storage_rules(), *_roles()):
+    for resource in (*_security_groups(), *_node_rules(), *_roles()):
         template.add_resource(resource)
 
 
-RULES = (
-    *("HeadFromWorkers", "HeadToWorkers", "WorkersFromHead", "WorkersToHead", "WorkersFromWorkers", "WorkersToWorkers"),
-    *("StorageFromHead", "StorageFromWorkers"),
-)
+RULES = ("NodesFromNodes", "NodesToNodes")
 """The rules that nodes need before they boot."""
 
 
 def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
     # Nodes reach out to AWS's APIs, to package indexes and to data sets: their way out is open, in plain sight.
-    out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="APIs, packages and data")
-    ssh = ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp=Ref("SshLocation"), Description="ssh")
+    out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE)
     # A group without an egress rule gets one for everything; this one rule stands for none.
-    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="nothing")
+    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32")
     return (
+        _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
         _security_group(
-            "HeadSecurityGroup",
-            "head",
-            "ssh from outside, everything from the workers",
-            SecurityGroupIngress=[ssh],
-            egress=out,
+            "HeadSecurityGroup", "ssh to the head", SecurityGroupIngress=[_tcp(22, CidrIp=Ref("SshLocation"))]
         ),
-        _security_group("WorkerSecurityGroup", "workers", "everything from head and workers", egress=out),
-        _security_group("StorageSecurityGroup", "storage", "NFS from head and workers", egress=none),
+        _security_group(
+            "StorageSecurityGroup",
+            "NFS from the nodes",
+            SecurityGroupIngress=[_tcp(_NFS_PORT, SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
+            SecurityGroupEgress=[none],
+        ),
     )
 
 
-def _security_group(
-    title: str, name: str, description: str, egress: ec2.SecurityGroupRule, **more: Any
-) -> ec2.SecurityGroup:
-    return ec2.SecurityGroup(
-        title,
-        VpcId=Ref("Vpc"),
-        GroupDescription=description,
-        SecurityGroupEgress=[egress],
-        Tags=tags(name=name),
-        **more,
-    )
+def _tcp(port: int, **source: Any) -> ec2.SecurityGroupRule:
+    return ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=port, ToPort=port, **source)
 
 
-def _node_rules() -> tuple[ec2.SecurityGroupIngress | ec2.SecurityGroupEgress, ...]:
-    """MPI and NCCL choose their ports. EFA wants rules that name groups, not 0.0.0.0/0 (docs/aws-behaviour.md 2.7)."""
-    head, worker = "HeadSecurityGroup", "WorkerSecurityGroup"
+def _security_group(title: str, description: str, **rules: Any) -> ec2.SecurityGroup:
+    return ec2.SecurityGroup(title, VpcId=Ref("Vpc"), GroupDescription=description, **rules)
+
+
+def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
+    """Nodes reach each other on all ports, because MPI and NCCL choose theirs.
+
+    EFA wants rules that name the group, not 0.0.0.0/0 (docs/aws-behaviour.md 2.7).
+    """
+    group = Ref("NodeSecurityGroup")
     return (
-        _ingress("HeadFromWorkers", head, worker),
-        _egress("HeadToWorkers", head, worker),
-        _ingress("WorkersFromHead", worker, head),
-        _egress("WorkersToHead", worker, head),
-        _ingress("WorkersFromWorkers", worker, worker),
-        _egress("WorkersToWorkers", worker, worker),
-    )
-
-
-def _storage_rules() -> tuple[ec2.SecurityGroupIngress, ...]:
-    ports = {"IpProtocol": "tcp", "FromPort": _NFS_PORT, "ToPort": _NFS_PORT}
-    return (
-        _ingress("StorageFromHead", "StorageSecurityGroup", "HeadSecurityGroup", **ports),
-        _ingress("StorageFromWorkers", "StorageSecurityGroup", "WorkerSecurityGroup", **ports),
-    )
-
-
-def _ingress(title: str, into: str, source: str, **ports: Any) -> ec2.SecurityGroupIngress:
-    return ec2.SecurityGroupIngress(
-        title,
-        GroupId=GetAtt(into, "GroupId"),
-        SourceSecurityGroupId=GetAtt(source, "GroupId"),
-        **(ports or {"IpProtocol": _EVERYTHING}),
-    )
-
-
-def _egress(title: str, out_of: str, target: str) -> ec2.SecurityGroupEgress:
-    return ec2.SecurityGroupEgress(
-        title,
-        GroupId=GetAtt(out_of, "GroupId"),
-        DestinationSecurityGroupId=GetAtt(target, "GroupId"),
-        IpProtocol=_EVERYTHING,
+        ec2.SecurityGroupIngress(RULES[0], GroupId=group, SourceSecurityGroupId=group, IpProtocol=_EVERYTHING),
+        ec2.SecurityGroupEgress(RULES[1], GroupId=group, DestinationSecurityGroupId=group, IpProtocol=_EVERYTHING),
     )
 
 
@@ -109,13 +74,12 @@ def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
     )
 
 
-def _role(title: str, service: str | If, statements: list[dict[str, Any]]) -> iam.Role:
+def _role(title: str, service: str | Sub, statements: list[dict[str, Any]]) -> iam.Role:
     trusted = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return iam.Role(
         title,
         AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},
         Policies=[iam.Policy(PolicyName="phalanx", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
-        Tags=cluster_tag(),
     )
 
 

@@ -11,13 +11,18 @@ from phalanx.plan import Plan
 from phalanx.spec_checks import packed_boot
 from phalanx.template import userdata
 from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
-from phalanx.template.rendezvous import HEAD_NEEDS, WORKERS_NEED, handle_name
+from phalanx.template.rendezvous import NODES_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (_launch_template("Head", plan), _launch_template("Worker", plan), _workers_group(), _head_group()):
+    for resource in (
+        _launch_template("Head", plan, "NodeSecurityGroup", "HeadSecurityGroup"),
+        _launch_template("Worker", plan, "NodeSecurityGroup"),
+        _workers_group(),
+        _head_group(),
+    ):
         template.add_resource(resource)
 
 
@@ -31,7 +36,7 @@ def _head_group() -> autoscaling.AutoScalingGroup:
         MinSize="1",
         MaxSize="1",
         DesiredCapacity="1",
-        DependsOn=list(HEAD_NEEDS),
+        DependsOn="WorkersGroup",
     )
 
 
@@ -51,7 +56,7 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         MinSize="0",
         MaxSize=Ref("Nodes"),
         TerminationPolicies=["NewestInstance"],
-        DependsOn=list(WORKERS_NEED),
+        DependsOn=list(NODES_NEED),
     )
 
 
@@ -79,31 +84,25 @@ def _propagated_tags(role: str, name: Any) -> list[dict[str, Any]]:
     return [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in wanted.items()]
 
 
-def _launch_template(role: str, plan: Plan) -> ec2.LaunchTemplate:
+def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
     data = ec2.LaunchTemplateData(
         ImageId=Ref("Image"),
         InstanceType=Ref("InstanceType"),
         KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
         IamInstanceProfile=ec2.IamInstanceProfile(Arn=GetAtt(f"{role}InstanceProfile", "Arn")),
-        SecurityGroupIds=[GetAtt(f"{role}SecurityGroup", "GroupId")],
-        MetadataOptions=ec2.MetadataOptions(HttpEndpoint="enabled", HttpTokens="required", HttpPutResponseHopLimit=1),
+        SecurityGroupIds=[Ref(group) for group in groups],
+        MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1),
         BlockDeviceMappings=[_root_volume()],
-        TagSpecifications=[_tagged("volume")],
+        TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=cluster_tag())],
         UserData=userdata.user_data(config(role.lower(), plan)),
     )
-    return ec2.LaunchTemplate(
-        f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[_tagged("launch-template")]
-    )
+    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data)
 
 
 def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
     """As large as the image's own; a size written here could be too small for another image."""
     volume = ec2.EBSBlockDevice(Encrypted=True, VolumeType="gp3", DeleteOnTermination=True)
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
-
-
-def _tagged(kind: str) -> ec2.TagSpecifications:
-    return ec2.TagSpecifications(ResourceType=kind, Tags=cluster_tag())
 
 
 def boot_mapping(plan: Plan) -> dict[str, dict[str, str]]:

@@ -7,7 +7,8 @@ from typing import Any
 from troposphere import If, Ref, Sub, Tags
 
 CLUSTER_TAG = "phalanx:cluster"
-"""Every resource that can be tagged carries it, so that what is left of a cluster can be found."""
+"""`up` gives it to the stack, and CloudFormation to what it makes (docs/aws-behaviour.md 1.25); so what is left of a
+cluster can be found."""
 ROLE_TAG = "phalanx:role"
 
 HEAD_GROUP = Sub("${AWS::StackName}-head")
@@ -22,14 +23,13 @@ STAYS: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Ret
 FILE_SYSTEM = If("MakesFileSystem", Ref("FileSystem"), Ref("FileSystemId"))
 
 
-def tags(name: str = "") -> Tags:
-    """The cluster's tag and a name for the console, which has no other name to show for these resources."""
-    shown: Any = Sub(f"${{AWS::StackName}}-{name}") if name else Ref("AWS::StackName")
-    return Tags({CLUSTER_TAG: Ref("AWS::StackName"), "Name": shown})
+def name_tag() -> Tags:
+    """A name for the console, which has no other to show."""
+    return Tags({"Name": Ref("AWS::StackName")})
 
 
 def cluster_tag() -> Tags:
-    """For resources whose generated names begin with the stack's."""
+    """For what the stack's own tags do not reach, or what outlives it."""
     return Tags({CLUSTER_TAG: Ref("AWS::StackName")})
 
 

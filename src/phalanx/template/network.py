@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from troposphere import GetAtt, Ref, Template, ec2
 
 from phalanx.plan import Plan
-from phalanx.template.names import tags
+from phalanx.template.names import name_tag
 
 VPC_CIDR = "10.0.0.0/16"
 PUBLIC_CIDR = "10.0.0.0/24"
@@ -23,9 +21,10 @@ def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
 
 def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
     return (
-        # The file system's name resolves only with both DNS settings (docs/aws-behaviour.md 4.5).
-        ec2.VPC("Vpc", CidrBlock=VPC_CIDR, EnableDnsSupport=True, EnableDnsHostnames=True, Tags=tags()),
-        ec2.InternetGateway("InternetGateway", Tags=tags()),
+        # The file system's name resolves only with both DNS settings; the other is on by itself (docs/aws-behaviour.md
+        # 4.5).
+        ec2.VPC("Vpc", CidrBlock=VPC_CIDR, EnableDnsHostnames=True, Tags=name_tag()),
+        ec2.InternetGateway("InternetGateway"),
         ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
     )
 
@@ -34,8 +33,8 @@ def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRoute
     # No automatic public addresses: the head gets its Elastic IP from the function, in one way for every instance type,
     # and a type with several network cards could not have an automatic one (docs/aws-behaviour.md 2.9, 2.10).
     return (
-        ec2.Subnet("PublicSubnet", CidrBlock=PUBLIC_CIDR, MapPublicIpOnLaunch=False, **_subnet("public")),
-        ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc"), Tags=tags(name="public")),
+        _subnet("PublicSubnet", PUBLIC_CIDR),
+        ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc")),
         ec2.Route(
             "PublicRoute",
             RouteTableId=Ref("PublicRouteTable"),
@@ -45,7 +44,7 @@ def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRoute
         ),
         _routes("PublicSubnetRoutes", "PublicSubnet", "PublicRouteTable"),
         # A gateway with mapped addresses can't be detached: they go first when the stack is deleted.
-        ec2.EIP("HeadAddress", Domain="vpc", Tags=tags(name="head"), DependsOn="GatewayAttachment"),
+        ec2.EIP("HeadAddress", Domain="vpc", DependsOn="GatewayAttachment"),
     )
 
 
@@ -53,15 +52,10 @@ def _private() -> tuple[
     ec2.Subnet | ec2.EIP | ec2.NatGateway | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation, ...
 ]:
     return (
-        ec2.Subnet("PrivateSubnet", CidrBlock=PRIVATE_CIDR, **_subnet("private")),
-        ec2.EIP("NatAddress", Domain="vpc", Tags=tags(name="nat"), DependsOn="GatewayAttachment"),
-        ec2.NatGateway(
-            "NatGateway",
-            AllocationId=GetAtt("NatAddress", "AllocationId"),
-            SubnetId=Ref("PublicSubnet"),
-            Tags=tags(name="nat"),
-        ),
-        ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc"), Tags=tags(name="private")),
+        _subnet("PrivateSubnet", PRIVATE_CIDR),
+        ec2.EIP("NatAddress", Domain="vpc", DependsOn="GatewayAttachment"),
+        ec2.NatGateway("NatGateway", AllocationId=GetAtt("NatAddress", "AllocationId"), SubnetId=Ref("PublicSubnet")),
+        ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc")),
         ec2.Route(
             "PrivateRoute",
             RouteTableId=Ref("PrivateRouteTable"),
@@ -72,8 +66,8 @@ def _private() -> tuple[
     )
 
 
-def _subnet(name: str) -> dict[str, Any]:
-    return {"VpcId": Ref("Vpc"), "AvailabilityZone": Ref("Zone"), "Tags": tags(name=name)}
+def _subnet(title: str, network: str) -> ec2.Subnet:
+    return ec2.Subnet(title, CidrBlock=network, VpcId=Ref("Vpc"), AvailabilityZone=Ref("Zone"))
 
 
 def _routes(title: str, subnet: str, routes: str) -> ec2.SubnetRouteTableAssociation:

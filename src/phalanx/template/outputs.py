@@ -13,8 +13,10 @@ from phalanx.template.userdata import agent_version
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, (value, description) in (_for_people(plan) | _for_tools()).items():
+    for name, (value, description) in _for_people(plan).items():
         template.add_output(Output(name, Value=value, Description=description))
+    for name, value in _for_tools().items():
+        template.add_output(Output(name, Value=value))
 
 
 def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
@@ -25,16 +27,10 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
     }
 
 
-def _for_tools() -> dict[str, tuple[Any, str]]:
-    return {
-        "RosterTable": (Ref("RosterTable"), "DynamoDB table with the members"),
-        "HeadQueue": (Ref("HeadQueue"), "Queue that nodes write to"),
-        "SharedFileSystem": (FILE_SYSTEM, "EFS file system behind the shared directory"),
-        "LogGroup": (Ref("LogGroup"), "Boot logs, a stream per node; it stays when the stack is deleted"),
-        "HeadGroup": (Ref("HeadGroup"), "Auto Scaling group of the head"),
-        "WorkersGroup": (Ref("WorkersGroup"), "Auto Scaling group of the workers"),
-        "AgentVersion": (agent_version(), "Version of the agent on the nodes"),
-    }
+def _for_tools() -> dict[str, Any]:
+    """Their names say what they are."""
+    made = ("RosterTable", "HeadQueue", "LogGroup", "HeadGroup", "WorkersGroup")
+    return {name: Ref(name) for name in made} | {"SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
 
 
 def _public_name() -> Sub:

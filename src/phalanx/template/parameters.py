@@ -43,7 +43,6 @@ def add_to(template: Template, plan: Plan) -> None:
     template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
-    template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
 def interface() -> dict[str, Any]:

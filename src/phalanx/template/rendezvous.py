@@ -10,20 +10,22 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 
 from phalanx.plan import Plan
 from phalanx.template.access import RULES
-from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP, cluster_tag
+from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP
 from phalanx.template.shorten import strip
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
 MESSAGES_KEPT_S = 24 * 3600
 
-WORKERS_NEED = ("PrivateRoute", "PrivateSubnetRoutes", "MountTarget", *RULES)
-"""What must outlive the workers too: a node whose shared directory does not answer takes minutes to shut down."""
-HEAD_NEEDS = (
-    *("PublicRoute", "PublicSubnetRoutes", "WorkersGroup"),
+NODES_NEED = (
+    *("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", "MountTarget", *RULES),
     *("HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
-"""What must stand before the head boots and that nothing in its launch template refers to."""
+"""What must stand before the first node boots, and that nothing in its launch template refers to.
+
+Some of it must outlive the workers too: a node whose shared directory does not answer takes minutes to shut down.
+The workers' group, which is made empty, waits for all of it, and whatever concerns the head waits for that group.
+"""
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -54,7 +56,6 @@ def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
             MessageRetentionPeriod=MESSAGES_KEPT_S,
             ReceiveMessageWaitTimeSeconds=20,
             SqsManagedSseEnabled=True,
-            Tags=cluster_tag(),
             **GOES_WITH_THE_STACK,
         ),
         sqs.QueuePolicy(
@@ -71,7 +72,6 @@ def _table() -> dynamodb.Table:
         AttributeDefinitions=[dynamodb.AttributeDefinition(AttributeName="item", AttributeType="S")],
         KeySchema=[dynamodb.KeySchema(AttributeName="item", KeyType="HASH")],
         BillingMode="PAY_PER_REQUEST",
-        Tags=cluster_tag(),
         **GOES_WITH_THE_STACK,
     )
 
@@ -82,7 +82,7 @@ def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResou
     launches = [f"autoscaling:EC2_INSTANCE_{event}" for event in ("LAUNCH", "LAUNCH_ERROR")]
     only_head = {"AutoScalingGroupName": [HEAD_GROUP], "Event": launches}
     return (
-        sns.Topic("FleetTopic", Tags=cluster_tag()),
+        sns.Topic("FleetTopic"),
         _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
         _subscription(
             "FunctionSubscription", "lambda", "Function", FilterPolicyScope="MessageBody", FilterPolicy=only_head
@@ -114,7 +114,6 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
         MemorySize=128,
         Environment=awslambda.Environment(Variables=settings),
         LoggingConfig=awslambda.LoggingConfig(LogGroup=Ref("LogGroup")),
-        Tags=cluster_tag(),
     )
     permission = awslambda.Permission(
         "FunctionPermission",
@@ -145,6 +144,6 @@ def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformati
             Handle=Ref(handle_name(plan)),
             Timeout=str(READY_TIMEOUT_S),
             Count=1,
-            DependsOn=list(HEAD_NEEDS),
+            DependsOn="WorkersGroup",
         ),
     )

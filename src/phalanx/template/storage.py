@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from troposphere import GetAtt, Ref, Template, efs, logs
+from troposphere import Ref, Template, efs, logs
 
 from phalanx.plan import Plan
-from phalanx.template.names import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, tags
+from phalanx.template.names import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, name_tag
 
 LOG_RETENTION_DAYS = 14
 
@@ -21,7 +21,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         Condition="MakesFileSystem",
         Encrypted=True,
         PerformanceMode="generalPurpose",
-        FileSystemTags=tags(),
+        FileSystemTags=cluster_tag() + name_tag(),
         **(GOES_WITH_THE_STACK if plan.spec.keep == "no" else STAYS_ONCE_MADE),
     )
 
@@ -32,7 +32,7 @@ def _mount_target() -> efs.MountTarget:
         "MountTarget",
         FileSystemId=FILE_SYSTEM,
         SubnetId=Ref("PrivateSubnet"),
-        SecurityGroups=[GetAtt("StorageSecurityGroup", "GroupId")],
+        SecurityGroups=[Ref("StorageSecurityGroup")],
     )
 
 
@@ -41,6 +41,6 @@ def _log_group() -> logs.LogGroup:
 
     Only `Retain` does that: RetainExceptOnCreate deletes when creation is rolled back (docs/aws-behaviour.md 1.18). So
     the group has no name of its own: CloudFormation makes one up, and the next stack of the same name never meets it.
-    `phalanx down` deletes it after the stack, a failed `up` after it has saved the logs; it carries the cluster's tag.
+    `phalanx down` deletes it after the stack, a failed `up` after it has saved the logs.
     """
-    return logs.LogGroup("LogGroup", RetentionInDays=LOG_RETENTION_DAYS, Tags=cluster_tag(), **STAYS)
+    return logs.LogGroup("LogGroup", RetentionInDays=LOG_RETENTION_DAYS, **STAYS)
