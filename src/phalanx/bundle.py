@@ -158,7 +158,7 @@ def _add_directory(archive: tarfile.TarFile, name: str) -> None:
 def _modules() -> list[str]:
     """Paths below the package of what runs on nodes for a job."""
     found = [path for place in ("launchers", "schedulers", "node/runner") for path in _PACKAGE.glob(f"{place}/*.py")]
-    found += [_PACKAGE / "node" / name for name in ("__init__.py", "process.py", "roster.py")]
+    found += [_PACKAGE / "node" / name for name in ("__init__.py", "process.py", "roster.py", "validate.py")]
     return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
 
 

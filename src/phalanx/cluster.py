@@ -135,10 +135,10 @@ class Cluster:
 
     def roster(self) -> Roster:
         """The membership as the head has it now."""
-        from phalanx.node.roster import Roster
+        from phalanx.node import validate
 
         done = self.remote().run(f"cat {ROSTER_PATH}", timeout_s=20)
-        return Roster.from_json(done.stdout.decode())
+        return validate.roster(done.stdout.decode(), validate.NETWORK)
 
     def require_ready(self) -> None:
         """Raise ClusterError unless its `up` has come to its end."""

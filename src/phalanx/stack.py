@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.cloud import Cloud, Resource, StackEvent, StackState
 from phalanx.errors import CloudError, StackFailed
 from phalanx.head_watch import HeadWatch
+from phalanx.node import validate
 from phalanx.node.roster import Roster
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def describe_cause(event: StackEvent) -> str:
 def read_roster(cloud: Cloud, table: str) -> Roster | None:
     """The published roster, None before the head has written one."""
     item = cloud.item(table, "roster")
-    return Roster.from_json(item["roster"]) if item and "roster" in item else None
+    return validate.roster(item["roster"], validate.NETWORK) if item and "roster" in item else None
 
 
 def read_authority(cloud: Cloud, table: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from local_clouds import api, break_on_purpose
 
 from conftest import a_cluster
-from phalanx.node.roster import Roster
+from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
 
@@ -45,7 +45,7 @@ def wait_for_replacement(terminal, name: str, victim: str) -> dict:
     deadline = time.monotonic() + REPLACED_S
     while time.monotonic() < deadline:
         item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
-        node = Roster.from_json(item["roster"]["S"]).find(name)
+        node = validate.roster(item["roster"]["S"]).find(name)
         if node and node.instance_id != victim:
             found = members(terminal)[name]
             assert (found["instance_id"], found["state"]) == (node.instance_id, "ready")

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.job import Job
-from phalanx.node.roster import Node, Roster
+from phalanx.node.roster import Node, Roster, worker_name
 
+KEY = "ssh-ed25519 AAAAfake"
+_HERE = {"address": "127.0.0.1", "hostname": "ip-127-0-0-1"}
 # It ends as ssh does when the host does not answer; otherwise the command gets a new session, a clean environment and
 # the home directory to start in.
 _SSH = """#!/bin/sh
@@ -70,10 +72,10 @@ class FakeCluster:
     name = "fake"
     shell: tuple[str, ...] = ("sh", "-c")
 
-    def __init__(self, root: Path, nodes: int = 2, slots: int = 2, head: str = "deeplearning-worker1") -> None:
+    def __init__(self, root: Path, nodes: int = 2, slots: int = 2) -> None:
         self.root = root
         self.shared = str(root / "shared")
-        self.roster = roster(nodes, slots, head)
+        self.roster = roster(nodes, slots)
         self._generation = self.roster.generation
         (root / "shared").mkdir()
         (root / "roster.json").write_text(self.roster.to_json())
@@ -114,13 +116,13 @@ class FakeCluster:
     def replace(self, node: str, instance_id: str) -> None:
         """Who answers at this node's name from now on is another machine, and knows it."""
         (another,) = (
-            replace(one, instance_id=instance_id, address="127.0.0.1") for one in self.roster.nodes if one.name == node
+            replace(one, instance_id=instance_id, head=True, **_HERE) for one in self.roster.nodes if one.name == node
         )
         (self.root / f"roster.{node}").write_text(replace(self.roster, nodes=(another,)).to_json())
 
     def be_found(self, gpus: int = 0) -> None:
         """A starter that a scheduler started finds its node by an address that it can bind: there can be one node."""
-        nodes = tuple(replace(node, address="127.0.0.1", gpus=gpus) for node in self.roster.nodes)
+        nodes = tuple(replace(node, gpus=gpus, **_HERE) for node in self.roster.nodes)
         self.roster = replace(self.roster, nodes=nodes)
         (self.root / "roster.json").write_text(self.roster.to_json())
         os.utime(self.root / "roster.json", (0, 0))
@@ -130,14 +132,15 @@ class FakeCluster:
         (self.root / "motd").write_text(text)
 
 
-def roster(nodes: int, slots: int, head: str = "deeplearning-worker1") -> Roster:
-    """A cluster of that many nodes; `head` may be a name that this machine can resolve."""
-    names = [head, *(f"deeplearning-worker{n}" for n in range(2, nodes + 1))]
-    members = tuple(
-        Node(names[n - 1], f"i-{n}", f"10.0.1.{n}", f"ip-10-0-1-{n}", "z", "t", 0, slots, n == 1, "", "")
-        for n in range(1, nodes + 1)
-    )
-    return Roster("fake", 1, nodes, 1, members)
+def roster(nodes: int, slots: int) -> Roster:
+    """A cluster of that many nodes."""
+    return Roster("fake", 1, nodes, 1, tuple(_node(number, slots) for number in range(1, nodes + 1)))
+
+
+def _node(number: int, slots: int) -> Node:
+    instance, address, hostname = f"i-{number}", f"10.0.1.{number}", f"ip-10-0-1-{number}"
+    machine = (instance, address, hostname, "us-east-1a", "c5.large")
+    return Node(worker_name(number), *machine, 0, slots, number == 1, KEY, KEY)
 
 
 def marked(job_id: str) -> list[int]:

@@ -18,8 +18,8 @@ def a_node(number: int, **changes) -> Node:
         gpus=0,
         slots=2,
         head=number == 1,
-        host_key=f"host{number}",
-        user_key=f"user{number}",
+        host_key=f"ssh-ed25519 AAAAhost{number}",
+        user_key=f"ssh-ed25519 AAAAuser{number}",
     )
     return replace(node, **changes)
 
@@ -31,5 +31,5 @@ ROSTER = Roster(
     minimum=1,
     nodes=(a_node(1), a_node(2)),
     missing=(Missing("deeplearning-worker3", "no capacity"),),
-    revoked=("ssh-ed25519 OLD",),
+    revoked=("ssh-ed25519 AAAAOLD",),
 )

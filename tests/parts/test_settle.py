@@ -29,12 +29,12 @@ def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
     on = 0
     while on < 2:
         on += isinstance(next(events), OutputLine)
-    cluster.replace("deeplearning-worker2", "i-new")
+    cluster.replace("deeplearning-worker2", "i-99")
     kill_starter(job, "deeplearning-worker2")
     status = [event for event in events if isinstance(event, JobStatus)][-1]
     assert status.message.startswith("deeplearning-worker2 was lost")
     assert [verdict.clean for verdict in status.nodes] == [True, False]
-    assert status.nodes[1].message.startswith("unverified, fenced: i-2 is gone, and its name is i-new's now")
+    assert status.nodes[1].message.startswith("unverified, fenced: i-2 is gone, and its name is i-99's now")
     kill_marked(job.id)  # here its processes are this machine's
 
 

@@ -9,8 +9,7 @@ import pytest
 from rosters import ROSTER, a_node
 from small_image import MACHINE, PAPERS, apply, small_image
 
-from phalanx.node import account, contract, files
-from phalanx.node.roster import Roster
+from phalanx.node import account, contract, files, validate
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def test_the_documented_files(root):
     assert (root / "opt/deeplearning/workers").read_text() == "deeplearning-worker1\ndeeplearning-worker2\n"
     hostfile = (root / "opt/phalanx/hostfile").read_text()
     assert hostfile == "deeplearning-worker1 slots=2\ndeeplearning-worker2 slots=2\n"
-    assert Roster.from_json((root / "opt/phalanx/roster.json").read_text()) == ROSTER
+    assert validate.roster((root / "opt/phalanx/roster.json").read_text()) == ROSTER
     hosts = (root / "etc/hosts").read_text().splitlines()
     assert hosts[0] == "127.0.0.1 localhost"
     assert "10.0.1.11 deeplearning-worker1 deeplearning-master ip-10-0-1-11" in hosts

@@ -192,7 +192,7 @@ class TestConclusion:
         assert isinstance(action, Publish)
         assert action.roster.generation == 2
         assert "did not acknowledge generation 1" in action.roster.missing[0].reason
-        assert action.roster.revoked == ("host4", "user4")
+        assert action.roster.revoked == ("ssh-ed25519 AAAAhost4", "ssh-ed25519 AAAAuser4")
         assert action.drop == ("i-4",)
 
     def test_too_few_that_can_be_proven_is_a_failure(self):

@@ -45,7 +45,7 @@ class TestLaterLife:
         action = publish(made, policy(3, 1), 21)
         assert [m.name for m in action.roster.missing] == ["deeplearning-worker2"]
         assert "i-2 left the group" in action.roster.missing[0].reason
-        assert action.roster.revoked == ("host2", "user2")
+        assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         assert names(action) == {"i-1": "deeplearning-worker1", "i-3": "deeplearning-worker3"}
 
     def test_a_newcomer_takes_over_its_predecessors_name(self):
@@ -81,7 +81,7 @@ class TestLaterLife:
             "i-3": "deeplearning-worker3",
         }
         assert action.roster.generation == 2 and action.roster.missing == ()
-        assert "host1" in action.roster.revoked
+        assert "ssh-ed25519 AAAAhost1" in action.roster.revoked
         all_acknowledge(made)
         assert isinstance(decide(made, policy(3, 1), 4), Prove)
 
@@ -99,7 +99,7 @@ class TestSilence:
         action = publish(made, policy(3, 1), 101 + LOST_S)
         assert action.lost == ("i-2",) and action.drop == () and action.desired is None
         assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 15 s"]
-        assert action.roster.revoked == ("host2", "user2")
+        assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         made.dropped |= set(action.lost)
         assert decide(made, policy(3, 1), 102 + LOST_S) is None
 
@@ -171,7 +171,7 @@ class TestScale:
         assert action.drop == ("i-3", "i-4") and action.desired == 1
         assert names(action) == {"i-1": "deeplearning-worker1", "i-2": "deeplearning-worker2"}
         assert action.roster.missing == () and action.roster.requested == 2
-        assert set(action.roster.revoked) == {"host3", "user3", "host4", "user4"}
+        assert set(action.roster.revoked) == {f"ssh-ed25519 AAAA{who}{n}" for who in ("host", "user") for n in (3, 4)}
 
     def test_to_the_head_alone(self):
         action = decide(ready(), policy(1, 1), 20)

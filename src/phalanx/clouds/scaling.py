@@ -11,6 +11,7 @@ from phalanx.clouds.api import ApiCloud
 from phalanx.cluster import Cluster
 from phalanx.errors import ClusterError
 from phalanx.job import JOBS, list_jobs
+from phalanx.node import validate
 from phalanx.node.roster import COMING, Node, Roster, worker_number
 from phalanx.stack import read_roster
 
@@ -72,4 +73,4 @@ class Scaling:
     def _roster_of(self, job: str) -> Sequence[Node]:
         path = f"{self.cluster.shared}/{JOBS}/{job}/roster.json"
         done = self.cluster.remote().run(f"cat '{path}'", timeout_s=20, check=False)
-        return Roster.from_json(done.stdout.decode()).nodes if done.status == 0 else self.roster.nodes
+        return validate.roster(done.stdout.decode(), validate.NETWORK).nodes if done.status == 0 else self.roster.nodes

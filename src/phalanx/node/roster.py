@@ -66,7 +66,7 @@ class Roster:
 
     @staticmethod
     def from_json(text: str) -> Roster:
-        """The roster that `to_json` wrote; keys of later versions are passed over.
+        """The roster that `to_json` wrote, unchecked: what is not to be believed goes through node.validate.
 
         Raises ValueError when the text is no roster.
         """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from troposphere import GetAtt, Ref, Template, ec2
 
+from phalanx.node.validate import NETWORK
 from phalanx.plan import Plan
 from phalanx.template.names import name_tag
 
-VPC_CIDR = "10.0.0.0/16"
 PUBLIC_CIDR = "10.0.0.0/24"
 # 4,091 addresses: a thousand workers, and room for types that take an address per network card.
 PRIVATE_CIDR = "10.0.16.0/20"
@@ -23,7 +23,7 @@ def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
     return (
         # The file system's name resolves only with both DNS settings; the other is on by itself (docs/aws-behaviour.md
         # 4.5).
-        ec2.VPC("Vpc", CidrBlock=VPC_CIDR, EnableDnsHostnames=True, Tags=name_tag()),
+        ec2.VPC("Vpc", CidrBlock=NETWORK, EnableDnsHostnames=True, Tags=name_tag()),
         ec2.InternetGateway("InternetGateway"),
         ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
     )

@@ -7,13 +7,14 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.roster import Node, Roster
+from phalanx.node import validate
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
     from phalanx.node.process import JobDescription
+    from phalanx.node.roster import Node, Roster
 
 # The head names a node some seconds before that node's own sshd trusts the cluster, and every sshd is away for a
 # moment when it reads its new certificate. So long after a change who refuses is waited for.
@@ -34,7 +35,7 @@ def answer_within_s(job: JobDescription) -> float:
 def read_roster() -> Roster:
     """The membership of this moment. Raises OSError."""
     with open(roster_path()) as file:
-        return Roster.from_json(file.read())
+        return validate.roster(file.read())
 
 
 def this_node(roster: Roster) -> Optional[Node]:

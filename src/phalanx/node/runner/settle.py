@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.roster import Node, Roster
+from phalanx.node import validate
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.login import command_on
@@ -20,6 +20,8 @@ from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List
+
+    from phalanx.node.roster import Node
 
 # A node that is there answers at once; the job's end must not wait long for one that is not.
 _CONNECT_WITHIN_S = 3
@@ -125,7 +127,7 @@ def what_died(state: states.State) -> str:
     runner = state["runner"]
     try:
         with open(roster_path()) as file:
-            head = Roster.from_json(file.read()).head.instance_id
+            head = validate.roster(file.read()).head.instance_id
     except OSError:
         head = runner.get("head", "")
     if runner.get("head", head) != head:
@@ -138,7 +140,7 @@ def what_died(state: states.State) -> str:
 def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
     """All nodes of the job's roster, because a process of the job may have logged in to any of them."""
     with open(os.path.join(directory, "roster.json")) as file:
-        roster = Roster.from_json(file.read())
+        roster = validate.roster(file.read())
     inquiries = [Inquiry(directory, state["id"], node) for node in roster.nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 

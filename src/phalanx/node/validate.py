@@ -1,0 +1,167 @@
+"""The one check of what comes from outside: hellos, the roster table, roster files and what a head answers.
+
+Whoever can write there, a job or root on a node, chooses every character. What passes here is safe inside a line of
+sshd_config, of known_hosts or of /etc/hosts, and as an argument of a command: no pattern takes a space, a quote, a
+comma, a line break or a dash at its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Callable, Mapping
+
+from phalanx.node.roster import Missing, Node, Roster
+
+# DynamoDB's limit on an item (docs/aws-behaviour.md 8).
+ROSTER_BYTES = 400 * 1024
+NODES_MOST = 1000
+SLOTS_MOST = 4096
+_REASON_CHARACTERS = 8000
+_COUNT_MOST = 2**31
+_SHOWN_CHARACTERS = 60
+
+NETWORK = "10.0.0.0/16"
+"""The addresses of a cluster's VPC, which the template makes so."""
+_ANYWHERE = "0.0.0.0/0"
+
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_KEY = "(?:ssh|ecdsa)-[a-z0-9-]{3,30}"
+_BASE64 = "AAAA[0-9A-Za-z+/]{1,8000}={0,2}"
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+
+
+class Invalid(ValueError):  # noqa: N818 (what it says of a value)
+    """A value that is not what it claims to be; the text names the field and shows the value's beginning."""
+
+
+def _text(expression: str, what: str) -> Callable[[Any], str]:
+    """A check that returns a text which is `what`; of a text that goes on with a comment, the first part."""
+    pattern = re.compile(expression)
+
+    def check(value: Any) -> str:
+        found = pattern.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no {what}")
+        return found[1]
+
+    return check
+
+
+instance_id = _text("(i-[0-9a-f]{1,17})", "instance id")
+hostname = _text(rf"((?:ip(?:-{_BYTE}){{4}}|i-[0-9a-f]{{1,17}})(?:\.{_LABEL}){{0,8}})", "host name of EC2's")
+node_name = _text("(deeplearning-worker[1-9][0-9]{0,3})", "name of a node")
+key_line = _text(rf"({_KEY} {_BASE64})(?: [ -~]{{0,500}})?", "public key of ssh")
+certificate_line = _text(rf"({_KEY}-cert-v01@openssh\.com {_BASE64})(?: [ -~]{{0,500}})?", "certificate of ssh")
+instance_type = _text(r"([a-z][a-z0-9-]{0,30}\.[a-z0-9][a-z0-9-]{0,30})", "instance type")
+_address = _text(rf"({_BYTE}(?:\.{_BYTE}){{3}})", "IPv4 address")
+_zone = _text("([a-z][a-z0-9-]{1,60})", "availability zone")
+_cluster = _text("([A-Za-z][A-Za-z0-9-]{0,127})", "name of a stack")
+
+
+def address(value: Any, network: str = _ANYWHERE) -> str:
+    """`value` when it is an IPv4 address inside `network`."""
+    base, bits = network.split("/")
+    if (_number(_address(value)) ^ _number(base)) >> (32 - int(bits)):
+        raise Invalid(f"{value} is not inside {network}")
+    return value
+
+
+def _number(dotted: str) -> int:
+    return int.from_bytes(bytes(map(int, dotted.split("."))), "big")
+
+
+def count(value: Any, most: int = _COUNT_MOST) -> int:
+    """`value` when it is a whole number from 0 to `most`."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no number from 0 to {most}")
+    return value
+
+
+def reason(value: Any) -> str:
+    """A text for people, cut, in which nothing but line breaks controls a terminal."""
+    if not isinstance(value, str):
+        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no text")
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in value[:_REASON_CHARACTERS])
+
+
+def node(item: Any) -> Node:
+    """The node that `item` describes; its host name is its own, of its address or of its instance."""
+    found = Node(**_fields(_NODE, item))
+    own = ("ip-" + found.address.replace(".", "-"), found.instance_id)
+    if found.hostname.split(".")[0] not in own:
+        raise Invalid(f"hostname: {found.hostname} is not {found.address}'s")
+    return found
+
+
+def roster(text: str, network: str = _ANYWHERE) -> Roster:
+    """The roster that `Roster.to_json` wrote, with nodes inside `network`; keys of later versions are passed over."""
+    if len(text) > ROSTER_BYTES:
+        raise Invalid(f"a roster of {len(text)} bytes")
+    try:
+        found = Roster(**_fields(_ROSTER, json.loads(text)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise Invalid(f"no roster: {error}") from error
+    for member in found.nodes:
+        address(member.address, network)
+    for values in zip(*((n.name, n.instance_id, n.address) for n in found.nodes)):  # noqa: B905 (Python 3.9)
+        if len(set(values)) < len(values):
+            raise Invalid("two nodes of a roster have one name, instance or address")
+    if [n.head for n in found.nodes].count(True) != 1:
+        raise Invalid("a roster has one head")
+    return found
+
+
+def _fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
+    found = {}
+    for name, check in checks.items():
+        try:
+            found[name] = check(item[name])
+        except (Invalid, KeyError, TypeError, IndexError) as error:
+            raise Invalid(f"{name}: {error}") from error
+    return found
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is neither true nor false")
+    return value
+
+
+def _several(check: Callable[[Any], Any], most: int) -> Callable[[Any], tuple[Any, ...]]:
+    def checked(values: Any) -> tuple[Any, ...]:
+        if not isinstance(values, list) or len(values) > most:
+            raise Invalid(f"not a list of at most {most}")
+        return tuple(map(check, values))
+
+    return checked
+
+
+def _slots(value: Any) -> int:
+    return count(value, SLOTS_MOST)
+
+
+_NODE = {
+    "name": node_name,
+    "instance_id": instance_id,
+    "address": address,
+    "hostname": hostname,
+    "zone": _zone,
+    "type": instance_type,
+    "gpus": _slots,
+    "slots": _slots,
+    "head": _truth,
+    "host_key": key_line,
+    "user_key": key_line,
+}
+_MISSING = {"name": node_name, "reason": reason}
+_ROSTER = {
+    "cluster": _cluster,
+    "generation": count,
+    "requested": count,
+    "minimum": count,
+    "nodes": _several(node, NODES_MOST),
+    "missing": _several(lambda item: Missing(**_fields(_MISSING, item)), NODES_MOST),
+    # Two keys of each node that ever left: their bound is the roster's.
+    "revoked": _several(key_line, ROSTER_BYTES),
+}

@@ -1,0 +1,181 @@
+"""What comes from outside is checked before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rosters import ROSTER, a_node
+
+from phalanx.node import validate
+from phalanx.node.validate import Invalid
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG"
+CERTIFICATE = "ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAx"
+GOOD = {
+    validate.instance_id: ["i-2", "i-0123456789abcdef0"],
+    validate.address: ["10.0.1.12", "0.0.0.0", "255.255.255.255"],
+    validate.hostname: ["ip-10-0-1-12", "ip-10-0-1-12.ec2.internal", "i-0123456789abcdef0.us-west-2.compute.internal"],
+    validate.node_name: ["deeplearning-worker1", "deeplearning-worker1000"],
+    validate.key_line: [KEY, "ecdsa-sha2-nistp256 AAAAE2VjZHNh==", "ssh-rsa AAAAB3Nza+/"],
+    validate.certificate_line: [CERTIFICATE],
+    validate.instance_type: ["c5.large", "p4d.24xlarge", "u-6tb1.metal", "p5e-gpu.48xlarge"],
+}
+# The first six are what was sent to a head that believed everything.
+BAD = [
+    "../../../../etc/cron.d/x",
+    "x,deeplearning-master",
+    "ip-10-0-1-12\n@cert-authority * ssh-ed25519 AAAA",
+    "not-an-address",
+    "-oProxyCommand=id",
+    "0\nPermitRootLogin yes",
+    *(
+        "",
+        " ",
+        "\n",
+        "i-",
+        "i-1 ",
+        "i-1\n",
+        "i-XYZ",
+        "i-" + "0" * 18,
+        "10.0.1",
+        "10.0.1.256",
+        "010.0.0.1",
+        "10.0.0.1.2",
+    ),
+    *("١٠.0.0.1", "deeplearning-master", "deeplearning-worker0", "deeplearning-worker01", "deeplearning-worker10000"),
+    *(
+        "ip-10-0-1-256",
+        "ip-10-0-1-12,deeplearning-master",
+        "ip-10-0-1-12.",
+        "ip-10-0-1-12.-x",
+        "localhost",
+        "c5",
+        "c5.",
+    ),
+    *(KEY + "\n", KEY + "\n" + KEY, KEY + " a\tb", "ssh-ed25519", "command=x " + KEY, "ssh-ed25519 AAAA$(id)", "AAAA"),
+    *(CERTIFICATE + "\n", "ssh-ed25519-cert-v01@example.org AAAAIHNz"),
+    *(None, True, 1, 1.0, b"i-1", [], {}, ["i-1"]),
+]
+NAMES = {check: name for name, check in vars(validate).items() if callable(check) and not isinstance(check, type)}
+CHECKS = pytest.mark.parametrize("check", GOOD, ids=NAMES.get)
+
+
+@CHECKS
+def test_what_is_good_comes_back(check):
+    assert [check(value) for value in GOOD[check]] == GOOD[check]
+
+
+@CHECKS
+def test_what_is_bad_is_refused(check):
+    for value in BAD:
+        with pytest.raises(Invalid):
+            check(value)
+
+
+@CHECKS
+@given(st.text() | st.from_regex(r"\A(i-|ip-|ssh-|deeplearning-)[ -~\n]*\Z"))
+def test_what_passes_is_safe_in_a_line_and_as_an_argument(check, text):
+    try:
+        passed = check(text)
+    except Invalid:
+        return
+    assert passed.isascii() and passed.isprintable() and not passed.startswith("-")
+    assert not set(passed) & set("\"'`$\\;&|<>(){}*?!#%,~[]\t")
+    assert passed.count(" ") == (check in (validate.key_line, validate.certificate_line))
+
+
+def test_a_comment_of_a_key_is_dropped():
+    assert validate.key_line(KEY + " me@here") == KEY
+    assert validate.certificate_line(CERTIFICATE + " x") == CERTIFICATE
+
+
+def test_an_address_lies_inside_its_network():
+    assert validate.address("10.0.255.255", validate.NETWORK) == "10.0.255.255"
+    for outside in ("10.1.0.0", "9.255.255.255", "127.0.0.1"):
+        with pytest.raises(Invalid, match="not inside"):
+            validate.address(outside, validate.NETWORK)
+    assert validate.address("1.2.3.4", "1.2.3.4/32") == "1.2.3.4"
+
+
+def test_counts_are_whole_and_bounded():
+    assert [validate.count(0), validate.count(8, 8)] == [0, 8]
+    for wrong in (-1, 9, True, 1.0, "1", None):
+        with pytest.raises(Invalid):
+            validate.count(wrong, 8)
+
+
+def test_reasons_control_no_terminal():
+    assert validate.reason("no\x1b[2J capacity\r\nat all\u202e") == "no [2J capacity \nat all "
+
+
+class TestNode:
+    def test_there_and_back(self):
+        assert validate.node(asdict(a_node(2))) == a_node(2)
+        own = a_node(2, hostname="i-2.ec2.internal")
+        assert validate.node(asdict(own)) == own
+
+    @pytest.mark.parametrize("hostname", ["ip-10-0-1-11", "i-1"])
+    def test_a_neighbours_host_name_is_refused(self, hostname):
+        with pytest.raises(Invalid, match="hostname"):
+            validate.node(asdict(a_node(2, hostname=hostname)))
+
+    @pytest.mark.parametrize("field", asdict(a_node(2)))
+    def test_each_field_is_checked_and_named(self, field):
+        for wrong in ("0\nPermitRootLogin yes", None, [], -1):
+            with pytest.raises(Invalid, match=field):
+                validate.node({**asdict(a_node(2)), field: wrong})
+        without = asdict(a_node(2))
+        del without[field]
+        with pytest.raises(Invalid, match=field):
+            validate.node(without)
+
+
+class TestRoster:
+    def test_there_and_back(self):
+        assert validate.roster(ROSTER.to_json(), validate.NETWORK) == ROSTER
+
+    def test_keys_of_a_later_version_are_passed_over(self):
+        data = json.loads(ROSTER.to_json())
+        data["nodes"][0]["colour"] = "blue"
+        data["lease"] = 12
+        assert validate.roster(json.dumps(data)) == ROSTER
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"nodes": (a_node(1), a_node(1))},
+            {"nodes": (a_node(1), a_node(2, address="10.0.1.11", hostname="ip-10-0-1-11"))},
+            {"nodes": (a_node(2),)},
+            {"nodes": ()},
+            {"nodes": (a_node(1, address="8.8.8.8", hostname="ip-8-8-8-8"), a_node(2))},
+            {"revoked": ("ssh-ed25519 AAAA\nmore",)},
+            {"cluster": "demo\n"},
+            {"generation": -1},
+        ],
+    )
+    def test_what_no_head_writes_is_refused(self, changes):
+        with pytest.raises(Invalid):
+            validate.roster(replace(ROSTER, **changes).to_json(), validate.NETWORK)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "null", "[]", "{}", '{"nodes":[{}],"missing":[],"revoked":[]}', "not json", "[" * 100_000, " " * 500_000],
+    )
+    def test_what_is_no_roster_is_refused(self, text):
+        with pytest.raises(Invalid):
+            validate.roster(text)
+
+    @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists), st.data())
+    def test_any_value_in_any_place_is_a_roster_or_refused(self, value, data):
+        tree = json.loads(ROSTER.to_json())
+        place = data.draw(st.sampled_from([tree, tree["nodes"][0], tree["nodes"][1], tree["missing"][0]]))
+        place[data.draw(st.sampled_from(sorted(place)))] = value
+        try:
+            found = validate.roster(json.dumps(tree))
+        except Invalid:
+            return
+        assert validate.roster(found.to_json()) == found
