@@ -325,7 +325,7 @@ class Job:
             return connection
         raise JobError(
             f"the connection to job {self.id} broke: {failure or 'no words'}",
-            f"The job goes on without it. `phalanx logs -f {self.id}` follows it again.",
+            f"How the job stands is not known here: `phalanx jobs` asks again, `phalanx logs -f {self.id}` follows it.",
         )
 
 

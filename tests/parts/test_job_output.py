@@ -127,7 +127,8 @@ def test_a_connection_that_does_not_come_back_says_how_to_follow_again(two_nodes
     kill_followers(job)
     with pytest.raises(JobError, match=f"the connection to job {job.id} broke") as broken:
         list(events)
-    assert broken.value.hint == f"The job goes on without it. `phalanx logs -f {job.id}` follows it again."
+    asks = "`phalanx jobs` asks again"
+    assert broken.value.hint == f"How the job stands is not known here: {asks}, `phalanx logs -f {job.id}` follows it."
     two_nodes.shell = there
     Path(job.directory, "work", "go").touch()
     assert outcome(job.follow())[0] == ["0: on", "0: done"]

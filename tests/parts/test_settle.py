@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
 from phalanx.job import JobSpec, JobStatus, OutputLine, submit
@@ -18,7 +21,8 @@ from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.plugins import Plugins
 from phalanx.node.runner.scheduling import HELD, Standing, release
-from phalanx.node.runner.state import initial
+from phalanx.node.runner.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
+from phalanx.node.runner.system import boot_id
 
 
 def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
@@ -95,3 +99,80 @@ def test_what_a_scheduler_may_still_hold_is_told_whatever_the_runner_died_of(tmp
     (directory / "state.json").write_text(json.dumps({**told, "allocation": {"scheduler": "fake", "id": "42"}}))
     assert release(str(directory), lambda _: Refusing()) == 1
     assert capfd.readouterr().err == "fake may still hold 42: fake refused: no controller\n"
+
+
+def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
+    """The directory of a job whose runner was killed when it had written its first state, and nothing else."""
+    code.mkdir()
+    like = submit(cluster, JobSpec(("echo", "begun"), "exec", processes=1, directory=code))
+    like.wait(60)
+    directory = Path(like.directory).with_name(f"{like.id}-2")
+    shutil.copytree(like.directory, directory, ignore=shutil.ignore_patterns("roster.json", "output", "state.json"))
+    job = {**json.loads((directory / "job.json").read_text()), "id": directory.name, **changes}
+    (directory / "job.json").write_text(json.dumps(job))
+    gone = {"pid": 1, "start": "never", "boot_id": boot_id(), "head": "i-1"}
+    (directory / "state.json").write_text(json.dumps({**initial(job, has_secrets=False), "runner": gone}))
+    return directory
+
+
+def runner(cluster: FakeCluster, directory: Path, *words: str) -> str:
+    """What a verb of the job's runner prints on the head."""
+    argv = ["python3", "-IS", str(directory / "runner.pyz"), words[0], str(directory), *words[1:]]
+    done = subprocess.run(argv, env=cluster.env, timeout=60, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode(errors="replace")
+
+
+def state_of(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "state.json").read_text())
+
+
+def test_a_job_whose_runner_died_before_it_planned_anything_is_lost(tmp_path: Path):
+    cluster = FakeCluster(tmp_path)
+    directory = accepted(cluster, tmp_path / "code")
+    runner(cluster, directory, "settle")
+    job = state_of(directory)
+    assert (job["state"], job["message"]) == (
+        LOST,
+        "the job's runner died (it was killed, or the head had no memory left)",
+    )
+    assert [node["clean"] for node in job["nodes"]] == [True, True]
+
+
+def test_it_begins_anew_where_it_may_restart_and_that_counts(tmp_path: Path):
+    cluster = FakeCluster(tmp_path)
+    directory = accepted(cluster, tmp_path / "code", restarts=1)
+    runner(cluster, directory, "settle")
+    runner(cluster, directory, "follow", "0")
+    job = state_of(directory)
+    assert (job["state"], job["attempt"], len(job["attempts"])) == (SUCCEEDED, 1, 2)
+    assert job["attempts"][0]["message"].startswith("the job's runner died")
+
+
+def test_it_is_lost_when_it_can_not_begin_anew_and_says_why(tmp_path: Path):
+    cluster = FakeCluster(tmp_path)
+    directory = accepted(cluster, tmp_path / "code", restarts=1)
+    (directory / "job.json").unlink()
+    runner(cluster, directory, "settle")
+    job = state_of(directory)
+    assert job["state"] == LOST
+    assert "it can't start again: " in job["message"] and "job.json" in job["message"]
+
+
+def test_a_stop_ends_it_though_it_may_restart(tmp_path: Path):
+    cluster = FakeCluster(tmp_path)
+    directory = accepted(cluster, tmp_path / "code", restarts=1)
+    job = json.loads(runner(cluster, directory, "stop", "20"))
+    assert (job["state"], job["message"][:40]) == (STOPPED, "stopped on request; the job's runner die")
+    assert state_of(directory) == job
+
+
+@pytest.mark.parametrize("verb", ["settle", "list"])
+def test_a_head_without_a_roster_leaves_it_for_later(tmp_path: Path, verb: str):
+    cluster = FakeCluster(tmp_path)
+    directory = accepted(cluster, tmp_path / "code")
+    (tmp_path / "roster.json").unlink()
+    place = {"settle": directory, "list": directory.parent}[verb]
+    argv = ["python3", "-IS", str(directory / "runner.pyz"), verb, str(place)]
+    subprocess.run(argv, env=cluster.env, check=True, timeout=60)
+    assert state_of(directory)["state"] == PENDING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.restarts import Attempt, Decision, decide
+from phalanx.node.runner.restarts import Attempt, Decision, decide, with_lost
 
 
 def failed(exit_code: int = 1, lived_s: float | None = 60.0, ran_s: float | None = 60.0, **more) -> Attempt:
@@ -41,3 +41,22 @@ def test_it_is_tried_again(attempts, restarts):
 )
 def test_it_is_not_tried_again_and_says_why(attempts, restarts, reason):
     assert decide(attempts, restarts) == Decision(False, reason)
+
+
+def test_the_attempt_under_way_dies_with_its_runner():
+    (lost,) = with_lost([Attempt(0)], "the head is gone", position=7)
+    assert (lost.position, lost.message, lost.died) == (0, "the head is gone", True)
+
+
+@pytest.mark.parametrize("before", [[], [failed()]], ids=["none was begun", "the last one was over"])
+def test_a_runner_that_died_between_attempts_took_one_without_a_rank(before):
+    *earlier, lost = with_lost(before, "the head is gone", position=7)
+    assert earlier == before
+    assert lost == Attempt(7, "the head is gone", died=True)
+
+
+def test_what_kills_runners_while_they_prepare_does_not_do_so_for_ever():
+    attempts: list[Attempt] = []
+    for _ in range(3):
+        attempts = with_lost(attempts, "the runner died")
+    assert not decide(attempts, 2).again

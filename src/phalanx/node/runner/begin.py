@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from phalanx.node.runner.campaign import Campaign
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
-from phalanx.node.runner.names import RECORD, RUNNER
+from phalanx.node.runner.names import RECORD, RUNNER, STOP
+from phalanx.node.runner.output import OutputReader
+from phalanx.node.runner.restarts import Attempt, with_lost
 from phalanx.node.runner.stage import Stage
 from phalanx.node.runner.system import forget_other_jobs, raise_file_limit
 
@@ -40,9 +43,10 @@ def resume(directory: str, plugins: Plugins) -> int:
 
     state = states.read(directory)
     message = lost_state(state)["message"]
-    state["attempts"][-1].update(message=message, died=True)
-    number = len(state["attempts"])
-    state.update(state=states.PENDING, message=f"restart {number} of {state['restarts']}: {message}")
+    position = OutputReader(os.path.join(directory, "output")).end()
+    attempts = with_lost([Attempt(**record) for record in state["attempts"]], message, position)
+    state["attempts"] = [attempt.to_json() for attempt in attempts]
+    state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
     with open(os.path.join(directory, RECORD)) as file:
         job = {**json.load(file), "secrets": {}}
     _start(Runner(directory, job, plugins, state, EarlyLines()), read_roster())
@@ -123,6 +127,8 @@ class Runner:
     def become(self, door: socket.socket, began: int) -> NoReturn:
         """Be it, in this process, to the job's end; `began` is closed when its state is written."""
         status = 1
+        # From the moment that its number is known until there is a Stage to hear it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
         try:
             self.state["runner"] = states.this_runner(self.state["runner"]["head"])
             states.write(self.directory, self.state)

@@ -96,7 +96,10 @@ class _Follower:
         for fd, _ in poll.poll():
             if fd == 1:
                 raise BrokenPipeError
-        return news if news.recv(4096) else None
+        try:
+            return news if news.recv(4096) else None
+        except ConnectionResetError:  # it went before it had taken us in
+            return None
 
     def _pump(self) -> None:
         for position, record in self._reader.records():

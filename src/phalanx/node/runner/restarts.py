@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, Optional, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence
 
 AT_ONCE_S = 5.0
 
@@ -27,6 +27,11 @@ class Attempt:
     lived_s: Optional[float] = None
     died: bool = False
     gave_up: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Was its end written down? Whatever is no success says why."""
+        return bool(self.message)
 
     def to_json(self) -> Dict[str, Any]:
         """For state.json."""
@@ -56,6 +61,17 @@ def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
             f"twice the same within {AT_ONCE_S:g} s of its start, so it is not tried again ({used} of {restarts})",
         )
     return Decision(True)
+
+
+def with_lost(attempts: Sequence[Attempt], message: str, position: int = 0) -> List[Attempt]:
+    """These, and last the one that died with its runner.
+
+    Where none was under way that is one of its own, without a rank, whose output begins at `position`: what kills
+    runners while they prepare must not do so for ever.
+    """
+    before = list(attempts) if not attempts or attempts[-1].is_over else list(attempts[:-1])
+    last = attempts[len(before)] if len(before) < len(attempts) else Attempt(position)
+    return [*before, replace(last, message=message, died=True)]
 
 
 def _same_at_once(one: Attempt, other: Attempt) -> bool:

@@ -13,15 +13,16 @@ from phalanx.node import validate
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.login import command_on
+from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
-from phalanx.node.runner.restarts import Attempt, decide
+from phalanx.node.runner.restarts import Attempt, decide, with_lost
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List
 
-    from phalanx.node.roster import Node
+    from phalanx.node.roster import Node, Roster
 
 # A node that is there answers at once; the job's end must not wait long for one that is not.
 _CONNECT_WITHIN_S = 3
@@ -65,30 +66,43 @@ class Inquiry:
         return {"node": self._node, "clean": False, "killed": 0, "message": fenced}
 
 
-def settle(directory: str) -> states.State:
-    """The state of a job whose runner may be gone: then the nodes are verified, and it is lost or starts again."""
+def settle(directory: str, is_stop: bool = False) -> states.State:
+    """The state of a job whose runner may be gone: then the nodes are verified, and it is lost or starts again.
+
+    `is_stop`: somebody asked for its end, so it does not start again. A head that has no roster yet leaves it as it is.
+    """
     state = states.read(directory)
-    if not is_orphan(state):
+    if not _can_settle(state):
         return state
     with open(os.path.join(directory, "settle.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = states.read(directory)
-        if not is_orphan(state):
-            return state
-        lost = lost_state(state)
-        if state.get("allocation"):
-            unreturned = _run_verb(directory, "release")
-            lost["message"] += f" ({unreturned})" if unreturned else ""
-            lost["allocation"] = None
-        lost["nodes"] = _verify(directory, state)
-        again, reason = _decide(lost)
-        if again:
-            # A new runner takes the job over; this returns when it has written its state.
-            _run_verb(directory, "resume")
+        return _settle(directory, state, is_stop) if _can_settle(state) else state
+
+
+def _can_settle(state: states.State) -> bool:
+    return is_orphan(state) and os.path.exists(roster_path())
+
+
+def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
+    over = lost_state(state)
+    if is_stop:
+        over.update(state=states.STOPPED, message=f"stopped on request; {over['message']}")
+    if state.get("allocation"):
+        unreturned = _run_verb(directory, "release")
+        over["message"] += f" ({unreturned})" if unreturned else ""
+        over["allocation"] = None
+    over["nodes"] = _verify(directory, state)
+    again, reason = (False, "") if is_stop else _decide(over)
+    if again:
+        # A new runner takes the job over; this returns when it has written its state.
+        problem = _run_verb(directory, "resume")
+        if not problem:
             return states.read(directory)
-        lost["message"] += f" ({reason})" if reason else ""
-        states.write(directory, lost)
-        return lost
+        reason = f"it can't start again: {problem.splitlines()[-1]}"
+    over["message"] += f" ({reason})" if reason else ""
+    states.write(directory, over)
+    return over
 
 
 def settle_in_background(directory: str) -> None:
@@ -139,19 +153,25 @@ def what_died(state: states.State) -> str:
 
 def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
     """All nodes of the job's roster, because a process of the job may have logged in to any of them."""
-    with open(os.path.join(directory, "roster.json")) as file:
-        roster = validate.roster(file.read())
-    inquiries = [Inquiry(directory, state["id"], node) for node in roster.nodes]
+    inquiries = [Inquiry(directory, state["id"], node) for node in _roster(directory).nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 
 
+def _roster(directory: str) -> Roster:
+    """The job's, or the present one: before its first attempt is planned a job has none, and at most prepares here."""
+    try:
+        with open(os.path.join(directory, "roster.json")) as file:
+            return validate.roster(file.read())
+    except FileNotFoundError:
+        return read_roster()
+
+
 def _decide(lost: states.State) -> tuple[bool, str]:
-    attempts = [Attempt(**record) for record in lost["attempts"]]
-    if not attempts or not lost["restarts"]:
+    if not lost["restarts"]:
         return False, ""
     if lost["has_secrets"]:
         return False, "its secrets ended with the runner, so it can't start again by itself"
-    attempts[-1] = Attempt(attempts[-1].position, lost["message"], died=True)
+    attempts = with_lost([Attempt(**record) for record in lost["attempts"]], lost["message"])
     decision = decide(attempts, lost["restarts"])
     return decision.again, decision.reason
 

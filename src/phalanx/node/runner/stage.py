@@ -42,6 +42,7 @@ class Stage:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(STOP, self._on_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (STOP,))
         self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
 
     def _on_stop(self, *_: Any) -> None:

@@ -6,18 +6,25 @@ import json
 import os
 import select
 import signal
+import time
 
 from phalanx.node.runner import state as states
 from phalanx.node.runner.names import STOP
 from phalanx.node.runner.settle import settle
 
+_LOOK_EVERY_S = 0.1
+
 
 def stop(directory: str, timeout_s: float) -> int:
     """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time."""
+    deadline = time.monotonic() + timeout_s
     state = states.read(directory)
-    if state["state"] not in states.FINAL and states.runner_lives(state):
-        _stop_runner(state["runner"]["pid"], timeout_s)
-    state = settle(directory)
+    # More than once where its runner dies meanwhile and another one takes the job over.
+    while state["state"] not in states.FINAL and time.monotonic() < deadline:
+        if states.runner_lives(state):
+            _stop_runner(state["runner"]["pid"], deadline - time.monotonic())
+        state = settle(directory, is_stop=True)
+        time.sleep(_LOOK_EVERY_S * (state["state"] not in states.FINAL))
     print(json.dumps(state))
     return 0 if state["state"] in states.FINAL else 1
 

@@ -1,0 +1,137 @@
+"""The runner, or the whole head, dies before a job has begun its first rank: it is lost, or begins anew."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from local_clouds import break_on_purpose
+
+from conftest import Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: early\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
+# A package whose building waits until somebody lets it go on: pip is then in the middle of its work.
+LET_GO = "/efs/.let-go"
+SLOW = {
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n',
+    "slow.py": f"""import os, time, zipfile
+
+def build_wheel(directory, settings=None, metadata=None):
+    while not os.path.exists("{LET_GO}"):
+        time.sleep(0.05)
+    info = "slow-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(directory, "slow-1.0-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: slow\\nVersion: 1.0\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return "slow-1.0-py3-none-any.whl"
+""",
+}
+BUILDING = "build_wheel"
+SETTLED_WITHIN_S = 20.0
+NEW_HEAD_WITHIN_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """Two nodes, whose head a test may kill, with that package on the shared directory."""
+    package = tmp_path_factory.mktemp("package") / "slow"
+    package.mkdir()
+    for name, text in SLOW.items():
+        (package / name).write_text(text)
+    with a_cluster(SPEC) as terminal:
+        terminal.phalanx("put", str(package))
+        yield terminal
+
+
+def begin(terminal: Terminal, code: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
+    """A job that is followed, and its id, once pip builds for it; each has an environment of its own."""
+    terminal.on("head", f"rm -f {LET_GO}")
+    (code / "requirements.txt").write_text(f"--no-index\n/efs/slow\n# {code}\n")
+    words = ("--directory", str(code), "--launcher", "exec", "-n", "1", *options)
+    following = terminal.start("run", *words, "--", "echo", "begun")
+    wait_for(lambda: BUILDING in processes(terminal), 60)
+    return following, newest(terminal)["id"]
+
+
+def wait_for(is_so: Callable[[], object], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.5)
+
+
+def processes(terminal: Terminal) -> str:
+    """The command lines of all processes on the head."""
+    return terminal.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
+
+
+def newest(terminal: Terminal) -> dict:
+    return json.loads(terminal.phalanx("jobs", "--json").stdout)[0]
+
+
+def kill_runner(terminal: Terminal, job_id: str, watcher: bool = False) -> None:
+    """With `watcher`, its parent too: nobody is left who would settle the job unasked."""
+    state = f"/efs/.phalanx/jobs/{job_id}/state.json"
+    pid = f'$(python3 -c \'import json; print(json.load(open("{state}"))["runner"]["pid"])\')'
+    parent = "$(ps -o ppid= -p $pid)" if watcher else ""
+    terminal.on("head", f"pid={pid}; kill -9 {parent} $pid")
+
+
+def kill_head(terminal: Terminal) -> None:
+    head = json.loads(terminal.phalanx("nodes", "--json").stdout)[0]["instance_id"]
+    break_on_purpose(terminal, kill={"instance_id": head})
+
+
+def end(following: subprocess.Popen[str], timeout_s: float) -> tuple[int, str]:
+    words, _ = following.communicate(timeout=timeout_s)
+    return following.returncode, words
+
+
+def test_a_runner_killed_while_pip_works_leaves_a_job_that_is_lost(terminal: Terminal, tmp_path: Path) -> None:
+    following, job_id = begin(terminal, tmp_path)
+    kill_runner(terminal, job_id)
+    code, words = end(following, SETTLED_WITHIN_S)
+    assert code == 1 and "lost: the job's runner died" in words, words
+    assert newest(terminal)["state"] == "lost"
+    assert BUILDING not in processes(terminal)
+
+
+def test_a_job_that_may_restart_begins_anew_when_its_runner_died_early(terminal: Terminal, tmp_path: Path) -> None:
+    following, job_id = begin(terminal, tmp_path, "--restarts", "1")
+    kill_runner(terminal, job_id)
+    terminal.on("head", f"touch {LET_GO}")
+    code, words = end(following, 60)
+    assert code == 0 and "restart 1 of 1: the job's runner died" in words and "[0] begun" in words, words
+
+
+def test_a_stop_ends_a_job_whose_runner_died_early_and_that_nobody_settled(terminal: Terminal, tmp_path: Path) -> None:
+    following, job_id = begin(terminal, tmp_path, "--restarts", "1")
+    following.kill()
+    following.communicate()
+    kill_runner(terminal, job_id, watcher=True)
+    stopped = terminal.phalanx("stop", job_id, check=False)
+    assert (stopped.returncode, "stopped: stopped on request" in stopped.stderr) == (0, True), stopped.stderr
+    assert newest(terminal)["state"] == "stopped"
+    assert BUILDING not in processes(terminal)
+
+
+@pytest.mark.parametrize(("restarts", "ends_as"), [("0", "lost"), ("1", "succeeded")])
+def test_a_head_that_died_while_pip_worked_has_its_jobs_settled_by_the_next(
+    terminal: Terminal, tmp_path: Path, restarts: str, ends_as: str
+) -> None:
+    following, job_id = begin(terminal, tmp_path, "--restarts", restarts)
+    terminal.on("head", f"touch {LET_GO}")
+    kill_head(terminal)
+    _, words = end(following, NEW_HEAD_WITHIN_S)
+    assert "The job goes on without it" not in words, words
+    wait_for(lambda: terminal.phalanx("jobs", check=False).returncode == 0, NEW_HEAD_WITHIN_S)
+    wait_for(lambda: newest(terminal)["ended_at"], 60)
+    job = newest(terminal)
+    assert (job["id"], job["state"]) == (job_id, ends_as), job
