@@ -7,16 +7,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from phalanx.api import Cluster
-    from phalanx.errors import PhalanxError
+    from phalanx.bring_up import Note, Step
+    from phalanx.cloud import StackEvent
+    from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.future import JobFailed, JobFuture, Result
     from phalanx.gather import Verdict
-    from phalanx.job import Job, JobSpec, JobState, submit
-    from phalanx.node.roster import Node, Roster
-    from phalanx.plan import Plan, make_plan
+    from phalanx.job_model import JobState, JobStatus, NodeVerdict
+    from phalanx.node.roster import Missing, Node, Roster
+    from phalanx.plan import Plan, make_plan, offline_facts
     from phalanx.spec import ClusterSpec, load
-    from phalanx.stack import Stack, deploy, destroy, wait_ready
+    from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
     from phalanx.template import synthesize
-    from phalanx.transfer import TransferError
+    from phalanx.transfer import Copied, TransferError
 
 __version__ = "0.1.0"
 
@@ -24,53 +26,73 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Cluster": "phalanx.api",
     "ClusterSpec": "phalanx.spec",
-    "JobSpec": "phalanx.job",
     "load": "phalanx.spec",
     "Plan": "phalanx.plan",
     "make_plan": "phalanx.plan",
+    "offline_facts": "phalanx.plan",
     "synthesize": "phalanx.template",
-    "Stack": "phalanx.stack",
-    "deploy": "phalanx.stack",
-    "destroy": "phalanx.stack",
-    "wait_ready": "phalanx.stack",
-    "Job": "phalanx.job",
-    "JobState": "phalanx.job",
-    "submit": "phalanx.job",
+    "Note": "phalanx.bring_up",
+    "Step": "phalanx.bring_up",
+    "NodeAnswered": "phalanx.stack",
+    "NodeMissing": "phalanx.stack",
+    "Leftovers": "phalanx.stack",
+    "StackEvent": "phalanx.cloud",
     "JobFuture": "phalanx.future",
     "JobFailed": "phalanx.future",
     "Result": "phalanx.future",
+    "JobState": "phalanx.job_model",
+    "JobStatus": "phalanx.job_model",
+    "NodeVerdict": "phalanx.job_model",
     "Verdict": "phalanx.gather",
+    "Copied": "phalanx.transfer",
     "TransferError": "phalanx.transfer",
     "Node": "phalanx.node.roster",
     "Roster": "phalanx.node.roster",
+    "Missing": "phalanx.node.roster",
     "PhalanxError": "phalanx.errors",
+    "SpecError": "phalanx.errors",
+    "CloudError": "phalanx.errors",
+    "StackFailed": "phalanx.errors",
+    "LocalCloudError": "phalanx.errors",
+    "ClusterError": "phalanx.errors",
+    "JobError": "phalanx.errors",
 }
 
-# Written out, and imported above, for who reads this without running it: type checkers and editors.
+# Written out, and imported above, for type checkers and editors, which read this file without running it.
 __all__ = [
+    "CloudError",
     "Cluster",
+    "ClusterError",
     "ClusterSpec",
-    "Job",
+    "Copied",
+    "JobError",
     "JobFailed",
     "JobFuture",
-    "JobSpec",
     "JobState",
+    "JobStatus",
+    "Leftovers",
+    "LocalCloudError",
+    "Missing",
     "Node",
+    "NodeAnswered",
+    "NodeMissing",
+    "NodeVerdict",
+    "Note",
     "PhalanxError",
     "Plan",
     "Result",
     "Roster",
-    "Stack",
+    "SpecError",
+    "StackEvent",
+    "StackFailed",
+    "Step",
     "TransferError",
     "Verdict",
     "__version__",
-    "deploy",
-    "destroy",
     "load",
     "make_plan",
-    "submit",
+    "offline_facts",
     "synthesize",
-    "wait_ready",
 ]
 
 

@@ -17,6 +17,7 @@ from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
+    from phalanx.bring_up import Step
     from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
@@ -31,8 +32,8 @@ class Cluster:
         self._made_here = made_here
 
     @classmethod
-    def up(cls, spec: str | Path = "phalanx.yaml", tell: Callable[[object], None] | None = None) -> Cluster:
-        """Make the cluster that this file describes, or find it ready; `tell` gets each step of the progress.
+    def up(cls, spec: str | Path = "phalanx.yaml", progress: Callable[[Step], object] | None = None) -> Cluster:
+        """Create the cluster that this file describes, or find it ready; `progress` is called with each step.
 
         Raises SpecError, CloudError, StackFailed (everything was rolled back then).
         """
@@ -46,8 +47,8 @@ class Cluster:
         try:
             with told_where(spec):
                 for step in bring_up.steps():
-                    if tell:
-                        tell(step)
+                    if progress:
+                        progress(step)
         finally:
             if bring_up.result is None:
                 bring_up.cloud.stop_if_idle()
@@ -81,7 +82,7 @@ class Cluster:
 
     def run(
         self,
-        command: Sequence[str],
+        command: str | Sequence[str],
         *,
         launcher: str = "mpi",
         processes: int | None = None,
@@ -100,14 +101,17 @@ class Cluster:
     ) -> JobFuture:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
+        A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments, word by word.
         `nodes` is torchrun's (MIN, MAX), `options` are the launcher's own ({"servers": "2"}), `requirements` is by
         default the code's own requirements.txt, and none when False. It returns when the head has taken the job, which
         goes on even if this program ends.
         """
         if launcher not in LAUNCHERS:
             raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
+        if nodes is not None and len(nodes) != 2:
+            raise JobError(f"nodes is {nodes}", "It takes the fewest and the most nodes, such as (2, 4).")
         spec = JobSpec(
-            command=tuple(command),
+            command=("sh", "-c", command) if isinstance(command, str) else tuple(command),
             launcher=launcher,
             processes=processes,
             per_node=per_node,

@@ -1,12 +1,13 @@
-"""A job as a future: the handle that Python programs wait on, shaped like concurrent.futures.Future."""
+"""A job as a future: the handle that Python programs wait on, one of concurrent.futures."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from typing import Any
 
 from phalanx.errors import JobError
 from phalanx.job import Job
@@ -57,13 +58,22 @@ class JobFailed(JobError):  # noqa: N818 - reads as what happened
         super().__init__(message, f"`phalanx logs {result.id}` shows all its output.")
 
 
-class JobFuture:
-    """A job that was started. The job goes on whatever becomes of this object."""
+class JobFuture(Future[Result]):
+    """A job that was started. The job goes on whatever becomes of this object.
+
+    `concurrent.futures.wait` and `as_completed` take it beside any other future. Only when somebody registers for its
+    end is there a thread that follows the job; everything else asks the cluster.
+    """
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self._watcher: threading.Thread | None = None
         self._status: JobStatus | None = None
         self._guard = threading.Lock()
+        self.job = job
+        super().__init__()
+
+    def __repr__(self) -> str:
+        return f"<JobFuture {self.id}{f' {self._status.state.value}' if self._status else ''}>"
 
     @property
     def id(self) -> str:
@@ -126,14 +136,42 @@ class JobFuture:
             _job=self.job,
         )
 
-    def add_done_callback(self, function: Callable[[JobFuture], object]) -> None:
-        """Call function(self) from a thread of its own when the job has ended."""
+    def add_done_callback(self, fn: Callable[[JobFuture], object]) -> None:
+        """Call fn(self) when the job has ended, from the thread that follows it."""
+        super().add_done_callback(fn)  # pyright: ignore[reportArgumentType] - it is called with this future
+        self._watch()
 
-        def wait_and_call() -> None:
-            self._wait(None)
-            function(self)
+    @property
+    def _waiters(self) -> list[Any]:
+        """Where `wait` and `as_completed` of concurrent.futures register for the end."""
+        self._watch()
+        return self._registered
 
-        threading.Thread(target=wait_and_call, name=f"job-{self.id}", daemon=True).start()
+    @_waiters.setter
+    def _waiters(self, waiters: list[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._registered = waiters
+
+    def _watch(self) -> None:
+        with self._guard:
+            if self._watcher is not None:
+                return
+            self._watcher = threading.Thread(target=self._settle, name=f"job-{self.id}", daemon=True)
+        self._watcher.start()
+
+    def _settle(self) -> None:
+        """Wait for the end of the job and give it to whoever registered."""
+        try:
+            failure = self.exception()
+        except CancelledError:
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        except Exception as error:  # the cluster can't be asked any more
+            self.set_exception(error)
+        else:
+            if failure:
+                self.set_exception(failure)
+            else:
+                self.set_result(self.outcome())
 
     def _wait(self, timeout: float | None) -> JobStatus:
         with self._guard:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -230,6 +233,23 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
     assert json.loads(cluster.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
 
 
+def test_the_program_of_the_python_page_runs_as_it_stands(cluster, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    (script,) = re.findall(r'```python title="train.py"\n(.*?)```', page, re.DOTALL)
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "phalanx.yaml").write_text("name: page\ncloud: local\nnodes: 1\nkeep: no\n")
+    program = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
+    argv = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "\nrank 0 loss 10.0\n" in done.stdout
+    assert "learning rate 0.01 → rank 0 loss 100.0" in done.stdout
+    assert (tmp_path / "results" / "done-0").exists()
+    assert re.search(r"^\d{5} bytes of CloudFormation, for 0\.\d+ USD an hour$", done.stdout, re.MULTILINE)
+
+
 def test_a_python_block_makes_a_cluster_runs_several_jobs_at_once_and_takes_it_down(cluster, tmp_path, monkeypatch):
     import phalanx
 
@@ -237,7 +257,7 @@ def test_a_python_block_makes_a_cluster_runs_several_jobs_at_once_and_takes_it_d
     (tmp_path / "code").mkdir()
     (tmp_path / "phalanx.yaml").write_text("name: block\ncloud: local\nnodes: 1\nkeep: no\n")
     steps: list[object] = []
-    with phalanx.Cluster.up(tmp_path / "phalanx.yaml", tell=steps.append) as made:
+    with phalanx.Cluster.up(tmp_path / "phalanx.yaml", progress=steps.append) as made:
         options: dict[str, Any] = {"launcher": "exec", "directory": tmp_path / "code"}
         futures = [made.run(["sh", "-c", f"echo {number}; exit {number}"], **options) for number in range(3)]
         for_ever = made.run(["sleep", "600"], **options)

@@ -68,3 +68,23 @@ def test_a_callback_is_called_when_it_has_ended(start):
     future = start("true")
     future.add_done_callback(lambda ended: called.set() if ended is future and ended.done() else None)
     assert called.wait(20)
+
+
+def test_several_jobs_are_waited_for_as_any_futures_are(start):
+    quick, slow = start("true"), start("sleep 60")
+    done, pending = concurrent.futures.wait([quick, slow], timeout=20, return_when="FIRST_COMPLETED")
+    assert (done, pending) == ({quick}, {slow})
+    slow.cancel()
+    assert [future.cancelled() for future in concurrent.futures.as_completed([slow], timeout=20)] == [True]
+
+
+def test_a_job_that_fails_is_an_exception_to_those_who_wait(start):
+    (failed,) = concurrent.futures.wait([start("exit 3")], timeout=20, return_when="FIRST_EXCEPTION").done
+    assert failed.exception().result.exit_code == 3
+
+
+def test_its_representation_names_the_job_and_asks_nobody(start):
+    future = start("true")
+    assert repr(future) == f"<JobFuture {future.id}>"
+    future.result(20)
+    assert repr(future) == f"<JobFuture {future.id} succeeded>"

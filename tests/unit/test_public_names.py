@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import phalanx
+
+PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 
 
 @pytest.mark.parametrize("name", phalanx.__all__)
@@ -27,3 +30,13 @@ def test_others_are_not_there():
     assert dir(phalanx) == sorted(phalanx.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         phalanx.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted({*phalanx.__all__} - {"__version__"}))
+def test_every_name_is_documented(name):
+    assert re.search(rf"\b{name}\b", PAGE)
+
+
+def test_every_documented_name_is_there():
+    named = set(re.findall(r"\bphalanx\.([A-Za-z]\w*)", PAGE)) - {"yaml"}
+    assert named <= {*phalanx.__all__}
