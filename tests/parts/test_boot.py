@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node import boot, failure, mount, outcome, worker
+from phalanx.node import boot, failure, loader, mount, outcome, worker
 from phalanx.node.command import CommandError, run
-
-
-def script(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode())).decode()
 
 
 def run_script(root, text: str) -> list[str]:
     said: list[str] = []
-    settings = SimpleNamespace(boot=script(text), region="r", shared="/efs", job_user="phalanx")
+    script = root / "boot-script"
+    script.write_text(text)
+    script.chmod(0o700)
+    settings = SimpleNamespace(region="r", shared="/efs", job_user="phalanx")
     (root / "proc/self").mkdir(parents=True)
     settings.node_timeout_s, settings.head = 60, False
-    boot._run_script(SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=said.append)))
+    agent = SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=said.append))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loader, "SCRIPT", str(script))
+        boot._run_script(agent)
     return said
 
 

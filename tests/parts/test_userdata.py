@@ -34,7 +34,6 @@ CONFIG = {
     "slots": "0",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",
-    "boot": "",
 }
 
 
@@ -65,21 +64,24 @@ def test_a_setting_can_not_bring_a_line_of_its_own():
 
 
 def test_the_payload_needs_no_quoting_and_no_escape():
-    first, stage_2 = userdata.agent_payload().split(":")
-    stage_1 = first.rpartition("#agent=")[2]
-    assert not set(stage_1 + stage_2) & set("'\"\\ \n/:,")
+    parts = userdata.payload("echo")
+    stage_1 = parts["first"].rpartition("#agent=")[2]
+    stage_2, script = parts["rest"].split(":")
+    assert not set(stage_1 + stage_2 + script) & set("'\"\\ \n/:,")
 
 
-def test_room_is_left_for_a_boot_script():
-    assert (
-        userdata.rendered_size({**CONFIG, "boot": "b" * 2731, "wait_handle": "u" * 800}) < userdata.LIMIT_BYTES - 2560
-    )
+def test_user_data_has_room_left():
+    assert userdata.rendered_size({**CONFIG, "wait_handle": "u" * 800}) < userdata.LIMIT_BYTES - 2560
 
 
 def elsewhere(cache: Path) -> str:
     """The payload as another process gives it: sets have another order there."""
     done = subprocess.run(
-        [sys.executable, "-c", "from phalanx.template import userdata; print(userdata.agent_payload(), end='')"],
+        [
+            sys.executable,
+            "-c",
+            "from phalanx.template import userdata; print(*userdata.payload().values(), sep=':', end='')",
+        ],
         env={**os.environ, "PYTHONHASHSEED": "1", "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
@@ -91,7 +93,7 @@ def elsewhere(cache: Path) -> str:
 
 def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path):
     packed = elsewhere(tmp_path)
-    assert packed == userdata.agent_payload()
+    assert packed == ":".join(userdata.payload().values())
     (kept,) = (tmp_path / "phalanx").iterdir()
     kept.write_text("first:second")
     assert elsewhere(tmp_path).endswith("first:second")
@@ -102,13 +104,13 @@ def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path)
 
 def test_other_sources_are_packed_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    payload, source = userdata.agent_payload(), userdata._source
+    payload, source = userdata.payload(), userdata._source
     monkeypatch.setattr(userdata, "_source", lambda name: source(name) + "\nMORE = 1\n" * (name == "roster"))
     userdata._stages.cache_clear()
-    assert userdata.agent_payload() != payload
+    assert userdata.payload() != payload
     monkeypatch.undo()
     userdata._stages.cache_clear()
-    assert userdata.agent_payload() == payload
+    assert userdata.payload() == payload
 
 
 class Cloud(BaseHTTPRequestHandler):
@@ -165,10 +167,16 @@ def cloud():
         thread.join()
 
 
-def run_user_data(python: str, directory: Path, url: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def document(**payload: str) -> str:
+    return json.dumps({"Mappings": {"Agent": {"payload": payload}}}, separators=(",", ":"))
+
+
+def run_user_data(
+    python: str, directory: Path, url: str, boot: str = "", **changes: str
+) -> subprocess.CompletedProcess[str]:
     """Run the rendered script as cloud-init would, in a root of its own; `check` ends before anything is touched."""
     script = directory / "part-001"
-    script.write_bytes(userdata.render({**CONFIG, **changes}))
+    script.write_bytes(userdata.render({**CONFIG, **changes}, boot))
     environment = {
         "PATH": os.environ["PATH"],
         "PHALANX_ROOT": str(directory / "root"),
@@ -183,13 +191,15 @@ def run_user_data(python: str, directory: Path, url: str, **changes: str) -> sub
 @pytest.mark.parametrize("python", pythons())
 def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
     handler, url = cloud
-    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": userdata.agent_payload()}}}})
-    done = run_user_data(python, tmp_path, url)
+    handler.template = document(**userdata.payload("echo hello"))
+    done = run_user_data(python, tmp_path, url, boot="echo hello")
     assert (done.stdout, done.stderr, done.returncode) == ("phalanx: the agent is complete\n", "", 0)
     here = tmp_path / "root/opt/phalanx"
     config = json.loads((here / "config.json").read_text())
     assert {key: config[key] for key in CONFIG} == CONFIG
     assert (here / "config.json").stat().st_mode & 0o777 == 0o600
+    script = here / "agent/phalanx/node/boot-script"
+    assert (script.read_text(), script.stat().st_mode & 0o777) == ("echo hello", 0o700)
     assert {path.stem for path in (here / "agent/phalanx/node").glob("*.py")} == {*userdata.STAGE_1, *userdata.STAGE_2}
     assert_all_is_light(python, here / "agent")
 
@@ -206,13 +216,21 @@ def assert_all_is_light(python: str, agent: Path) -> None:
 def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):
     handler, url = cloud
     evil = base64.b85encode(lzma.compress(b"boot\0print('evil')")).decode()
-    handler.template = json.dumps({"Mappings": {"Agent": {"payload": {"xz85": "\n#agent=x:" + evil}}}})
+    handler.template = document(rest=evil)
     done = run_user_data(sys.executable, tmp_path, url, wait_handle=f"{url}/handle")
     assert done.returncode == 1
     assert "SHA-256" in done.stdout and done.stderr == ""
     assert not (tmp_path / "root/opt/phalanx/agent/phalanx/node/boot.py").exists()
     (signal,) = handler.signals
     assert signal["Status"] == "FAILURE" and "boot step 'agent' failed" in signal["Reason"]
+
+
+def test_a_changed_boot_script_is_refused(tmp_path, cloud):
+    handler, url = cloud
+    handler.template = document(**userdata.payload("echo evil"))
+    done = run_user_data(sys.executable, tmp_path, url, boot="echo good", wait_handle=f"{url}/handle")
+    assert done.returncode == 1 and "SHA-256" in done.stdout
+    assert not (tmp_path / "root/opt/phalanx/agent/phalanx/node/boot-script").exists()
 
 
 def test_a_template_without_an_agent_is_told(tmp_path, cloud):

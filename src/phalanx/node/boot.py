@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, mount, trust
+from phalanx.node import account, contract, daemon, files, loader, mount, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -89,21 +88,18 @@ def _raise_workers(agent: Agent) -> None:
 def _run_script(agent: Agent) -> None:
     """The user's script, by its own interpreter or else by bash, up to the first command that fails."""
     settings, root = agent.settings, agent.root
-    if not settings.boot:
+    if not os.path.exists(loader.SCRIPT):
         return
     if settings.head:
         from phalanx.node import progress
 
         # A script may end this machine, or this process: who waits shall know that it was the script.
         progress.tell(agent)
-    import gzip
-
-    text = gzip.decompress(base64.b64decode(settings.boot)).decode()
-    path = f"{root}{HOME}/boot-script"
-    files.write(path, text, 0o700)
+    with open(loader.SCRIPT, "rb") as file:
+        has_interpreter = file.read(2) == b"#!"
     machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)
     environment = {**os.environ, "PATH": machine.path, "EFS_MOUNT": settings.shared, "HOME": "/root"}
-    argv = [path] if text.startswith("#!") else ["/bin/bash", "-c", _BASH + path]
+    argv = [loader.SCRIPT] if has_interpreter else ["/bin/bash", "-c", _BASH + loader.SCRIPT]
     try:
         run(argv, _SCRIPT_SHARE * settings.node_timeout_s, agent.log.say, env=environment, cwd="/")
     except CommandError as error:

@@ -1,7 +1,8 @@
 """Stage 1 of the agent, all that fits into user data: fetch the rest, check it, and put it beside this file.
 
 The head reads it from the stack's own template (one call in a cluster's life) and hands it on through the table, which
-answers any number of workers. User data carries its SHA-256: nobody who can write the table can make a node run code.
+answers any number of workers. The user's boot script comes along. User data carries the SHA-256 of both: nobody who can
+write the table can make a node run code.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from phalanx.node.settings import Settings
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PAUSE_S = 0.5
 
+SCRIPT = f"{_DIRECTORY}/boot-script"
+"""Where the user's boot script lies, if there is one."""
+
 
 def complete(settings: Settings, metadata: Metadata) -> None:
     """Make sure that stage 2 is here. Raises OSError or AwsError when it can't be had."""
@@ -29,15 +33,20 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     packed = _from_template(aws, settings) if settings.head else _from_table(aws, settings)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:
-        raise OSError(f"the agent's stage 2 has SHA-256 {found}, and the user data wants {settings.digest}")
-    unpack(settings.agent, packed, _DIRECTORY)
+        raise OSError(f"the agent's rest has SHA-256 {found}, and the user data wants {settings.digest}")
+    stage_2, _, script = packed.partition(":")
+    if script:
+        with open(SCRIPT, "wb") as file:
+            os.fchmod(file.fileno(), 0o700)
+            file.write(lzma.decompress(base64.b85decode(script)))
+    _unpack(base64.b85decode(settings.agent) + base64.b85decode(stage_2))
 
 
-def unpack(begin: str, rest: str, directory: str) -> None:
-    """Write all modules: base85 of an LZMA stream in two pieces, of `script NUL name NUL text NUL name NUL text`."""
-    parts = lzma.decompress(base64.b85decode(begin) + base64.b85decode(rest)).decode().split("\0")
+def _unpack(stream: bytes) -> None:
+    """Write all modules of an LZMA stream of `code NUL name NUL text NUL name NUL text`."""
+    parts = lzma.decompress(stream).decode().split("\0")
     for name, text in zip(parts[1::2], parts[2::2]):  # noqa: B905 (Python 3.9)
-        with open(f"{directory}/{name}.py", "w", encoding="utf-8") as file:
+        with open(f"{_DIRECTORY}/{name}.py", "w", encoding="utf-8") as file:
             file.write(text)
 
 
@@ -46,7 +55,7 @@ def _from_template(aws: Aws, settings: Settings) -> str:
 
     answer = aws.query("cloudformation", "2010-05-15", "GetTemplate", {"StackName": settings.stack_id})
     body = ElementTree.fromstring(answer).findtext(".//{*}TemplateBody", "")
-    found = re.search(r'#agent=[^:]*:([^"]*)"', body)
+    found = re.search(r'"rest": ?"([^"]*)"', body)
     if found is None:
         raise OSError(f"the template of {settings.stack_id} holds no agent")
     item = {"item": {"S": "agent"}, "packed": {"S": found[1]}}

@@ -24,7 +24,6 @@ class Settings:
     slots: int
     ssh_public_key: str
     wait_handle: str
-    boot: str
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""

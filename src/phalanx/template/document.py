@@ -30,7 +30,7 @@ def build(plan: Plan) -> Template:
     template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
     template.set_version()
     template.set_metadata({"phalanx": {"version": __version__}, **parameters.interface()})
-    template.add_mapping("Agent", {"payload": {"xz85": userdata.agent_payload()}, **fleet.boot_mapping(plan)})
+    template.add_mapping("Agent", {"payload": userdata.payload(plan.spec.boot)})
     for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
         part.add_to(template, plan)
     return template

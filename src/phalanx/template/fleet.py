@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
-from troposphere import FindInMap, GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
+from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan import Plan
-from phalanx.spec_checks import packed_boot
 from phalanx.template import userdata
 from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
 from phalanx.template.rendezvous import NODES_NEED, handle_name
@@ -94,7 +92,7 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1),
         BlockDeviceMappings=[_root_volume()],
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=cluster_tag())],
-        UserData=userdata.user_data(config(role.lower(), plan)),
+        UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
     )
     return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data)
 
@@ -105,18 +103,11 @@ def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
 
 
-def boot_mapping(plan: Plan) -> dict[str, dict[str, str]]:
-    """The user's script, once in the template for both launch templates."""
-    script = plan.spec.boot
-    return {"boot": {"gzip64": base64.b64encode(packed_boot(script)).decode()}} if script else {}
-
-
 def config(role: str, plan: Plan) -> dict[str, Any]:
     """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data.
 
     The stack's id tells its name, and with it the workers' group, and the region.
     """
-    boot = FindInMap("Agent", "boot", "gzip64") if plan.spec.boot else ""
     return {
         "stack_id": Ref("AWS::StackId"),
         "role": role,
@@ -131,5 +122,4 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
-        "boot": boot,
     }

@@ -1,7 +1,8 @@
-"""User data of a node: the agent (carried once, by the mapping) and the script that unpacks and starts it."""
+"""What a node begins with: agent and boot script, carried once by a mapping, and the user data that starts them."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import sys
@@ -9,12 +10,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Select, Split, Sub
+from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Sub
 
 from phalanx import __version__
 from phalanx.cache import cache_directory, keep
+from phalanx.spec_checks import packed_boot
 
-__all__ = ["LIMIT_BYTES", "agent_payload", "agent_version", "render", "rendered_size", "user_data"]
+__all__ = ["LIMIT_BYTES", "agent_version", "payload", "render", "rendered_size", "user_data"]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
@@ -30,7 +32,7 @@ Both stages together are twice what user data takes, so it carries the first one
 is one that packs well.
 """
 
-# A colon is not in base85's alphabet, nor in the script.
+# A colon is not in base85's alphabet.
 _BETWEEN = ":"
 
 # One for each version that is in use here, and for a developer's newest.
@@ -69,11 +71,10 @@ exec(m)
 """
 
 
-def user_data(config: Mapping[str, Any]) -> Base64:
+def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
     """The UserData of a launch template; `config` values are texts, or references that CloudFormation resolves."""
-    stages = Split(_BETWEEN, FindInMap("Agent", "payload", "xz85"))
-    variables: dict[str, Any] = {"Agent": Select(0, stages)}
-    settings = {**config, "digest": _digest()}
+    variables: dict[str, Any] = {"Agent": FindInMap("Agent", "payload", "first")}
+    settings = {**config, "digest": _digest(boot)}
     lines = [f"#{key}={_inline(key, value, variables)}\n" for key, value in settings.items()]
     return Base64(Sub("${Agent}\n" + "".join(lines), **variables))
 
@@ -103,25 +104,32 @@ def rendered_size(config: Mapping[str, str]) -> int:
     return len(render(config))
 
 
-def render(config: Mapping[str, str]) -> bytes:
+def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
     """The user data as a node receives it; for size checks and for running it without CloudFormation."""
-    settings = {**config, "digest": _digest()}
+    settings = {**config, "digest": _digest(boot)}
     lines = (f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())
-    return (_first_part() + "\n" + "".join(lines)).encode()
+    return (_first() + "\n" + "".join(lines)).encode()
 
 
-def agent_payload() -> str:
-    """Script with stage 1, then stage 2 of the agent, as the mapping carries them; user data takes the first."""
-    return _first_part() + _BETWEEN + _stages()[1]
+def payload(boot: str | None = None) -> dict[str, str]:
+    """What the mapping carries: `first` goes into user data, and the head reads `rest` from the template."""
+    return {"first": _first(), "rest": _rest(boot)}
 
 
 def agent_version() -> str:
     """The version of phalanx, and a hash of the agent that is really inside."""
-    return f"{__version__}+{hashlib.sha256(agent_payload().encode()).hexdigest()[:8]}"
+    return f"{__version__}+{hashlib.sha256((_first() + _rest()).encode()).hexdigest()[:8]}"
 
 
-def _first_part() -> str:
+def _first() -> str:
+    """Script and stage 1 of the agent."""
     return _SCRIPT + _stages()[0]
+
+
+def _rest(boot: str | None = None) -> str:
+    """Stage 2 of the agent, and the user's boot script."""
+    script = _BETWEEN + base64.b85encode(packed_boot(boot)).decode() if boot else ""
+    return _stages()[1] + script
 
 
 @functools.cache
@@ -148,8 +156,8 @@ def _fingerprint(sources: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join([sys.version, *makers, *sources.values()]).encode()).hexdigest()[:24]
 
 
-def _digest() -> str:
-    return hashlib.sha256(_stages()[1].encode()).hexdigest()
+def _digest(boot: str | None) -> str:
+    return hashlib.sha256(_rest(boot).encode()).hexdigest()
 
 
 def _source(name: str) -> str:
