@@ -100,7 +100,7 @@ def test_an_old_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_absent_programs_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.os, "access", lambda path, _mode: False)
-    packages = ["openssh-server", "openssh-client", "openssh-client"]
+    packages = ["openssh-server", "openssh-client", "openssh-client", "util-linux"]
     assert [missing.mend.split()[-1] for missing in probe.find_mode().missing] == packages
 
 

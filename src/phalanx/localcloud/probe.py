@@ -30,6 +30,7 @@ _PROGRAMS = (
     ("/usr/sbin/sshd", "openssh-server"),
     ("/usr/bin/ssh", "openssh-client"),
     ("/usr/bin/ssh-keygen", "openssh-client"),
+    ("/usr/bin/setpriv", "util-linux"),
 )
 _SYSCTL = Path("/proc/sys")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from phalanx.localcloud.nodes import programs, sudo
+from phalanx.localcloud.nodes import programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Of the host's /etc only what programs under /usr need, never its secrets, accounts or network.
@@ -21,6 +22,7 @@ ssl/openssl.cnf
 """
 
 _ADMIN = "ubuntu"
+_SUDO_GID = 27
 
 _SSHD_CONFIG = """\
 # Drop-ins first: of most keywords, and of SetEnv lines, only the first counts.
@@ -52,10 +54,8 @@ def build(site: Site) -> None:
     shutil.rmtree(site.image, ignore_errors=True)
     _build_etc(site)
     _build_programs(site.image)
-    if site.mode == "single":
-        sudo.install_for_one_uid(site.image)
-    else:
-        sudo.install(site.image, _ADMIN, site.path)
+    if site.mode != "single":
+        _let_administrators_be_root(site.image)
 
 
 def _build_etc(site: Site) -> None:
@@ -77,6 +77,14 @@ def _build_programs(image: Path) -> None:
         for name, text in texts.items():
             (image / directory / name).write_text(text)
             (image / directory / name).chmod(0o755)
+
+
+def _let_administrators_be_root(image: Path) -> None:
+    """The mode is the whole check: who can execute this program is root, and only the group can."""
+    program = Path(f"{image}{programs.SETPRIV}")
+    shutil.copy("/usr/bin/setpriv", program)
+    os.chown(program, 0, _SUDO_GID)
+    program.chmod(0o4750)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -116,7 +124,7 @@ def _accounts() -> dict[str, str]:
         ("nobody", 65534, 65534, "/nonexistent", "/usr/sbin/nologin"),
     )
     groups = (
-        ("root", 0, ""), ("daemon", 1, ""), ("adm", 4, _ADMIN), ("tty", 5, ""), ("sudo", 27, _ADMIN),
+        ("root", 0, ""), ("daemon", 1, ""), ("adm", 4, _ADMIN), ("tty", 5, ""), ("sudo", _SUDO_GID, _ADMIN),
         ("shadow", 42, ""), ("utmp", 43, ""), ("mail", 8, ""), ("users", 100, ""), (_ADMIN, 1000, ""),
         ("nogroup", 65534, ""),
     )  # fmt: skip

@@ -106,10 +106,48 @@ directory" 32
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
 """.replace("@ROOT@", EFS_ROOT)
 
+# A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
+SETPRIV = "/usr/local/sbin/setpriv-for-sudo"
+
+# Of our own, because a host may have no sudo, or one whose sudoers, plug-ins and PAM are not the node's.
+_SUDO = """\
+#!/bin/sh
+# What scripts use of sudo(8); members of the group sudo need no password, as on EC2's images.
+user=root keep= shell=
+while getopts EHinSsu: option; do
+  case $option in
+    u) user=$OPTARG ;;
+    E) keep=1 ;;
+    i|s) shell=$option ;;
+    H|n|S) ;;
+    *) exit 1 ;;
+  esac
+done
+shift $((OPTIND - 1))
+[ $# -gt 0 ] || [ "$shell" ] || { echo 'usage: sudo [-EHinsS] [-u user] [VAR=value] [command]' >&2; exit 1; }
+IFS=: read -r name _ uid gid _ home program <<END
+$(getent passwd "$user")
+END
+[ "$name" ] || { echo "sudo: unknown user $user" >&2; exit 1; }
+. /etc/environment
+login=; [ "$shell" != i ] || login=-l
+[ -z "$shell" ] || set -- "$program" $login ${1:+-c '"$@"' "$program" "$@"}
+set -- PATH="$PATH" SUDO_USER="$(id -un)" SUDO_UID="$(id -u)" SUDO_GID="$(id -g)" "$@"
+[ "$keep" ] ||
+  set -- -i TERM="${TERM-dumb}" LANG="${LANG-C}" HOME="$home" USER="$name" LOGNAME="$name" SHELL="$program" "$@"
+[ -z "$login" ] || set -- -C "$home" "$@"
+set -- env "$@"
+if [ "$uid" != "$(id -u)" ]; then
+  [ -x @SETPRIV@ ] || { echo "sudo: $(id -un) is not in the group sudo" >&2; exit 1; }
+  set -- @SETPRIV@ --reuid "$uid" --regid "$gid" --init-groups "$@"
+fi
+exec "$@"
+""".replace("@SETPRIV@", SETPRIV)
+
 # name → text, by the directory of the image that is laid over the host's
 PROGRAMS = {
     # where mount(8) looks for its helpers
     "sbin": {"init": _INIT, "service": _SERVICE, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},
     # first in PATH, before the host's own
-    "usr/local/sbin": {"poweroff": _SHUTDOWN, "reboot": _SHUTDOWN, "shutdown": _SHUTDOWN},
+    "usr/local/sbin": {"poweroff": _SHUTDOWN, "reboot": _SHUTDOWN, "shutdown": _SHUTDOWN, "sudo": _SUDO},
 }
