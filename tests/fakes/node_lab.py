@@ -30,10 +30,12 @@ class Lab:
         self.key = self.state / "key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
         (self.state / "efs/fs-1").mkdir(parents=True)
-        command = [sys.executable, str(DRIVER), str(self.state), mode]
+        command, source = [sys.executable, str(DRIVER), str(self.state), mode], SOURCE
         if user:
-            # the interpreter of this environment may lie in a directory that only root can enter
-            command[0] = "/usr/bin/python3"
+            # This checkout and its interpreter may lie in a directory that only root can enter.
+            source = self.state / "source"
+            shutil.copytree(SOURCE, source)
+            command[:2] = ["/usr/bin/python3", shutil.copy(DRIVER, source)]
             subprocess.run(["chown", "-R", user, self.state], check=True)
         self.process = subprocess.Popen(
             command,
@@ -41,7 +43,7 @@ class Lab:
             user=user,
             group=user,
             extra_groups=[] if user else None,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -50,7 +52,9 @@ class Lab:
 
     def answer(self) -> Any:
         assert self.process.stdout
-        answer = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, f"{DRIVER.name} ended with status {self.process.wait(15)}; what it said is in the captured stderr"
+        answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["ok"]
