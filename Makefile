@@ -1,4 +1,4 @@
-.PHONY: soak help setup demo test check format docs bench
+.PHONY: fresh soak help setup demo test check format docs bench
 
 # Without compiled modules on disk each of thousands of processes would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +33,9 @@ docs: setup ## Write the generated pages: the tree in docs/architecture.md, and 
 
 soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (half an hour)
 	@.venv/bin/python -m benchmarks.soak
+
+fresh: ## README's two commands in a new minimal Debian; benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
+	@scripts/fresh
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

@@ -1,0 +1,108 @@
+"""Every program that is started is there after `make setup` on a minimal Debian, as far as the source shows it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from phalanx.localcloud.nodes.programs import PROGRAMS
+
+ROOT = Path(__file__).parents[2]
+# Of Debian's packages that are essential or of the priority "required": what mmdebstrap's minbase has.
+MINIMAL = """
+apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep hostname id
+kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf rm sed seq setpriv setsid sh sha256sum
+sleep sort su tail tar tee touch tr true umount uname unshare useradd userdel yes
+"""
+# What README's two commands need before, and what .venv brings.
+GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
+# Started only where they are there; the last is a name that a test gives to `sleep`.
+ASKED_FOR = "mmdebstrap sudo systemctl test_hydra_proxy"
+SHELL = """
+break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile read return
+set shift then trap until wait while
+"""
+# The other programs of a package that setup looks for by one of them.
+BESIDE = {"ssh": "scp ssh-add ssh-agent ssh-keygen ssh-keyscan", "ps": "pgrep pkill", "newuidmap": "newgidmap"}
+# Developers' machines have them and a minimal Debian has not; looked for in all texts of tests, where shells run them.
+TEMPTING = """
+bc cc curl dig gcc ifconfig jq killall less lsof man nc netstat nslookup ping pstree socat strace sudo telnet traceroute
+tree unzip vi vim wget xxd xz zip zstd
+"""
+POSITION = r"(?:^|[|&;(){`']|\$\(|\b(?:then|do|else|if|while|until|exec|!)\s)[ \t]*(?:\w+=\S*[ \t]+)*"
+# What a shell takes as words: comments, texts (but not what is started within them), arrays.
+NOISE = (
+    (r"(?m)^ *#.*$| # .*$", ""),
+    (r"\\\n", " "),
+    (r"'[^']*'", "''"),
+    (r'"[^"]*"', lambda text: " ".join(re.findall(r"\$\([\w-]+", text[0])) or '""'),
+    (r"=\([^)]*\)", "="),
+    (r" in [^;\n]*", " in"),
+)
+# In Python: lists that are written out where a process is started, and programs named by their paths.
+STARTED = re.compile(
+    r'(?:\bsubprocess\.\w+\(\s*|\bos\.\w*(?:exec|spawn)\w*\(\s*"[^"]*",\s*)\["([^"]+)"'
+    r'|"(/(?:usr/)?s?bin/[\w-]+)"'
+)
+
+
+def set_up() -> set[str]:
+    """The programs that setup looks for, each beside the package that it installs for want of it."""
+    named = re.findall(r"command -v (\S+) .*\|\| echo [a-z]", (ROOT / "scripts/setup").read_text())
+    return {*named, *(word for name in named for word in BESIDE.get(name, "").split())}
+
+
+def own() -> set[str]:
+    return {name for programs in PROGRAMS.values() for name in programs}
+
+
+def there() -> set[str]:
+    return {*f"{MINIMAL} {GIVEN} {ASKED_FOR} {SHELL}".split(), *set_up(), *own()}
+
+
+def python_files() -> list[Path]:
+    """All but what starts the batch systems that scripts/schedulers unpacks."""
+    files = [path for part in ("src", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")]
+    return [path for path in files if not path.is_relative_to(ROOT / "tests/cluster/schedulers")]
+
+
+def commands(shell: str) -> set[str]:
+    """Words of a script where a command stands, but for its own functions."""
+    for noise, instead in NOISE:
+        shell = re.sub(noise, instead, shell)
+    return set(re.findall(rf"{POSITION}([a-z][\w.-]+)(?=[\s;)]|$)", shell, re.M)) - set(
+        re.findall(r"(?m)^(\w+)\(\)", shell)
+    )
+
+
+def test_programs_that_python_starts_are_there():
+    found = {
+        (path.name, "".join(match.groups("")).rpartition("/")[2])
+        for path in python_files()
+        for match in STARTED.finditer(path.read_text())
+    }
+    assert len(found) > 40
+    assert {(file, program) for file, program in found if program not in there()} == set()
+
+
+def test_programs_that_scripts_start_are_there():
+    scripts = {path.name: path.read_text() for path in (ROOT / "scripts").iterdir()}
+    recipes = re.findall(r"(?m)^\t@?(.*)$", (ROOT / "Makefile").read_text())
+    texts = {**scripts, "Makefile": "\n".join(recipes), **{n: t for some in PROGRAMS.values() for n, t in some.items()}}
+    shell = {name: text for name, text in texts.items() if "python" not in text.partition("\n")[0]}
+    assert {name: left for name, text in shell.items() if (left := commands(text) - there())} == {}
+
+
+def test_tests_type_no_program_that_a_minimal_system_lacks():
+    lacking = "|".join(set(TEMPTING.split()) - set_up() - own())
+    typed = re.compile(rf"{POSITION}({lacking}) ", re.M)
+    found = {
+        (path.name, match[1])
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path != Path(__file__) and re.search(rf"\b({lacking}) ", text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for match in typed.finditer(node.value)
+    }
+    assert found == set()
