@@ -19,10 +19,9 @@ def single_uid(root: str = "") -> bool:
 
 def make_user(name: str, root: str = "") -> int:
     """Make the job user, without a password and without sudo; the uid is the same on all nodes. Returns the uid."""
-    uid = find(name, root)
-    if uid >= 0:
+    uid = uid_of(name, root)
+    if find(name, root) >= 0:
         return uid
-    uid = 0 if single_uid(root) else _UID
     home = f"/home/{name}"
     # Not useradd: it can't give a second name to uid 0, and sshd without PAM refuses the "!" that it leaves in shadow.
     _append(f"{root}/etc/group", f"{name}:x:{uid}:")
@@ -30,6 +29,12 @@ def make_user(name: str, root: str = "") -> int:
     _append(f"{root}/etc/passwd", f"{name}:x:{uid}:{uid}:phalanx jobs:{home}:/bin/bash")
     _make_home(root + home, f"{root}/etc/skel", uid)
     return uid
+
+
+def uid_of(name: str, root: str = "") -> int:
+    """The uid that the job user has, or will have."""
+    uid = find(name, root)
+    return uid if uid >= 0 else 0 if single_uid(root) else _UID
 
 
 def find(name: str, root: str = "") -> int:

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, loader, mount, trust
+from phalanx.node import account, contract, daemon, files, firewall, loader, mount, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError, run
@@ -60,6 +60,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
 
     return [
         ("workers", lambda: _raise_workers(agent)),
+        ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),
         ("shared directory", mount_shared),
         ("ssh keys", make_keys),

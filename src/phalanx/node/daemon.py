@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import Optional
 
-from phalanx.node import contract, files
+from phalanx.node import contract, files, firewall
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import run
@@ -24,9 +25,6 @@ ExecStart={sys.executable} -IS {HOME}/agent serve
 Restart=on-failure
 RestartSec=5
 StandardOutput=journal+console
-
-[Install]
-WantedBy=multi-user.target
 """
 
 
@@ -38,7 +36,7 @@ _TRIES = 2
 def start(agent: Agent) -> None:
     """Leave the agent running and return."""
     root = agent.root
-    _enable(f"{root}/etc/systemd/system")
+    files.enable("phalanx", _UNIT, "multi-user", root)
     if os.path.isdir(f"{root}/run/systemd/system"):
         run(["systemctl", "daemon-reload"], 60)
         run(["systemctl", "start", "phalanx"], 60)
@@ -48,15 +46,6 @@ def start(agent: Agent) -> None:
         serve(agent.settings, agent.metadata, root, agent)
     else:
         agent.log.lines.clear()
-
-
-def _enable(units: str) -> None:
-    """At each boot from now on, as `systemctl enable` does it; by hand, because systemd need not run yet, or here."""
-    files.write(f"{units}/phalanx.service", _UNIT)
-    wanted = f"{units}/multi-user.target.wants"
-    os.makedirs(wanted, exist_ok=True)
-    if not os.path.lexists(f"{wanted}/phalanx.service"):
-        os.symlink("../phalanx.service", f"{wanted}/phalanx.service")
 
 
 def detach(log: str) -> bool:
@@ -80,6 +69,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     A mistake of ours is told at once, for whoever waits for this node; the cloud's trouble, which may pass, only when
     it keeps a node from becoming a member.
     """
+    threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
     errors = 0
     while True:
         try:

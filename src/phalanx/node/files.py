@@ -33,6 +33,16 @@ def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) 
     return True
 
 
+def enable(name: str, unit: str, target: str, root: str = "") -> None:
+    """Have systemd start a service at each boot from now on; by hand, since it need not run yet, or be there."""
+    units = f"{root}/etc/systemd/system"
+    write(f"{units}/{name}.service", unit)
+    wanted = f"{units}/{target}.target.wants"
+    os.makedirs(wanted, exist_ok=True)
+    if not os.path.lexists(f"{wanted}/{name}.service"):
+        os.symlink(f"../{name}.service", f"{wanted}/{name}.service")
+
+
 def chown(path: str, owner: int) -> None:
     """Give `path` to a uid and its group of the same number; nothing to do where it has it (single uid mode)."""
     if os.stat(path).st_uid != owner:

@@ -18,6 +18,7 @@ from phalanx.localcloud.nodes.vpc import Vpc
 
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 _MAX_FDS = 1 << 20
+_EARLY = "/etc/systemd/system/sysinit.target.wants"
 _CLOUD = "/var/lib/cloud/instance"
 
 
@@ -116,10 +117,12 @@ def _serve(site: Site, machine: Machine, status_fd: int) -> None:
 
 
 def _start_sshd(environment: Mapping[str, str]) -> None:
-    """In one child: make the host key, as cloud-init does at the first boot, and become sshd."""
+    """In one child: start what comes before, make the host key, as cloud-init does at the first boot, become sshd."""
     if os.fork():
         return
     try:
+        for unit in sorted(Path(_EARLY).glob("*.service")):
+            os.waitpid(os.posix_spawn("/sbin/service", ["service", str(unit)], environment), 0)
         if not Path(_HOST_KEY).exists():
             keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
             os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
