@@ -76,6 +76,7 @@ class Lab:
             "hostname": "ip-" + address.replace(".", "-"),
             "instance_type": "c5.large",
             "vcpus": vcpus,
+            "memory_mib": 512,
             "user_data": base64.b64encode(self.user_data(script).encode()).decode(),
             "region": "us-east-1",
             "zone": "us-east-1a",

@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.localcloud.nodes import client, wire
 from phalanx.localcloud.nodes.client import NodeRunner
-from phalanx.localcloud.nodes.machine import Machine, NodeError
+from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.supervisor import Supervisor
 
 
@@ -35,17 +35,21 @@ def test_a_boot_that_can_t_fork_leaves_nothing(tmp_path):
         raise BlockingIOError("Resource temporarily unavailable")
 
     machine = Machine(
-        "i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "c5.large", 2, b"", "us-east-1", "us-east-1a", ()
+        "i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "c5.large", 2, 4096, b"", "us-east-1", "us-east-1a", ()
     )
+    volumes = SimpleNamespace(mount=lambda path, *_: path.mkdir(parents=True), unmount=lambda path: None)
     supervisor = SimpleNamespace(
         _nodes={},
         _vpc=lambda _: SimpleNamespace(serve=lambda _: None),
         _wait_for_image=lambda: None,
-        _site=SimpleNamespace(node=lambda identity: tmp_path / identity),
+        _site=Site(tmp_path, "range", (), ()),
+        _disks=volumes,
+        _shm=volumes,
         _fork_node=refuse,
     )
     supervisor._start = partial(Supervisor._start, supervisor)
+    supervisor._discard = partial(Supervisor._discard, supervisor)
     before = list(Path("/proc/self/fd").iterdir())
     with pytest.raises(BlockingIOError):
         Supervisor._do_boot(supervisor, {"id": 1, "machine": machine.to_json()})  # type: ignore[arg-type]
-    assert (list(tmp_path.iterdir()), len(list(Path("/proc/self/fd").iterdir()))) == ([], len(before))
+    assert (list(tmp_path.glob("nodes/*")), len(list(Path("/proc/self/fd").iterdir()))) == ([], len(before))

@@ -22,6 +22,7 @@ MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
+MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
@@ -30,16 +31,12 @@ _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
-_OPEN_TREE_CLONE = 1
-_MOVE_MOUNT_F_EMPTY_PATH = 4
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
 _NR_PIVOT_ROOT = 155 if _X86 else 41
-_NR_OPEN_TREE = 428
-_NR_MOVE_MOUNT = 429
 _NR_MOUNT_SETATTR = 442
 # setgroups, chown, fchown, lchown, fchownat; aarch64 has no chown and lchown
 _IDENTITY_CALLS = (116, 92, 93, 94, 260) if _X86 else (159, 55, 54)
@@ -104,46 +101,13 @@ def pivot_root(new_root: StrPath) -> None:
     """Make `new_root` (a mount) the root of this mount namespace and drop the old one."""
     os.chdir(new_root)
     _check(_c().syscall(ctypes.c_long(_NR_PIVOT_ROOT), b".", b"."), "pivot_root")
-    _check(_c().umount2(b".", ctypes.c_int(_MNT_DETACH)), "umount of the old root")
+    unmount(".")
     os.chdir("/")
 
 
-def hold_root(pid: int) -> int:
-    """The file system at / of another process, without what is mounted on it; it lives while the descriptor is open."""
-    there = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    here = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        setns(there, CLONE_NEWNS)
-        try:
-            return _open_tree("/")
-        finally:
-            setns(here, CLONE_NEWNS)
-            # setns has left us at the root of the namespace, which need not be the root that we had
-            os.fchdir(root)
-            os.chroot(".")
-    finally:
-        for fd in (there, here, root):
-            os.close(fd)
-
-
-def _open_tree(path: str) -> int:
-    flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC)
-    call = ctypes.c_long(_NR_OPEN_TREE)
-    return _check(_c().syscall(call, ctypes.c_int(_AT_FDCWD), os.fsencode(path), flags), f"open_tree {path}")
-
-
-def mount_held(fd: int, target: StrPath) -> None:
-    """Mount what `hold_root` gave, in the mount namespace of the caller; once."""
-    done = _c().syscall(
-        ctypes.c_long(_NR_MOVE_MOUNT),
-        ctypes.c_int(fd),
-        b"",
-        ctypes.c_int(_AT_FDCWD),
-        os.fsencode(target),
-        ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
-    )
-    _check(done, f"move_mount to {target}")
+def unmount(target: StrPath) -> None:
+    """Take away what is mounted there, from whoever sees it in this namespace; at once, even when it is in use."""
+    _check(_c().umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
 
 
 def sethostname(name: str) -> None:

@@ -118,6 +118,7 @@ def machine(instance: Instance) -> Machine:
         hostname=hostname(address),
         instance_type=instance.instance_type,
         vcpus=vcpus(instance.instance_type),
+        memory_mib=memory_mib(instance.instance_type),
         user_data=user_data_bytes(instance),
         region=region,
         zone=zone,
@@ -133,6 +134,11 @@ def hostname(address: str) -> str:
 def vcpus(instance_type: str) -> int:
     """vCPUs of a type; 1 for a type that moto has no data of."""
     return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 1))
+
+
+def memory_mib(instance_type: str) -> int:
+    """Memory of a type; a GiB for a type that moto has no data of."""
+    return int(INSTANCE_TYPES.get(instance_type, {}).get("MemoryInfo", {}).get("SizeInMiB", 1024))
 
 
 def user_data_bytes(instance: Instance) -> bytes:

@@ -21,6 +21,7 @@ from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.nodes import rootfs
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import PROGRAMS
+from phalanx.localcloud.nodes.volumes import Pool
 from phalanx.localcloud.nodes.vpc import Vpc
 
 _TRIAL_TIMEOUT_S = 10
@@ -158,6 +159,7 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
             hostname="probe",
             instance_type="",
             vcpus=1,
+            memory_mib=1,
             user_data=b"",
             region="",
             zone="",
@@ -165,7 +167,8 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         )
         for directory in ("etc", *PROGRAMS):
             (site.image / directory).mkdir(parents=True)
-        (site.node(machine.instance_id) / "root").mkdir(parents=True)
+        Pool(1 << 20, "755").mount(site.disk(machine.instance_id))
+        Pool(1 << 20, "1777").mount(site.shm(machine.instance_id))
         vpc = Vpc()
         vpc.serve(machine.vpc_cidr)
         vpc.join("probe", machine.address, machine.vpc_cidr)

@@ -22,13 +22,10 @@ _EARLY = "/etc/systemd/system/sysinit.target.wants"
 _CLOUD = "/var/lib/cloud/instance"
 
 
-def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk: int | None) -> None:
-    """Never returns. Writes programs.READY to `status_fd`, or what went wrong, and then is the node until it ends.
-
-    disk: what is kept of the machine's root, when it starts again.
-    """
+def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+    """Never returns. Writes programs.READY to `status_fd`, or what went wrong, and then is the node until it ends."""
     try:
-        _build(site, machine, vpc, link, status_fd, disk)
+        _build(site, machine, vpc, link, status_fd)
         _serve(site, machine, status_fd)
     except BaseException as problem:
         traceback.print_exc()
@@ -37,10 +34,10 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk:
         os._exit(1)
 
 
-def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, disk: int | None) -> None:
+def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
     console = _open_console(site, machine)
     vpc.join(link, machine.address, machine.vpc_cidr)
-    _close_all_but({0, 1, 2, status_fd, console} | ({disk} if disk is not None else set()))
+    _close_all_but({0, 1, 2, status_fd, console})
     _redirect(console)
     os.setsid()
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
@@ -50,13 +47,12 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, di
         signal.signal(number, signal.SIG_DFL)
     # any account may ping, as on EC2's images
     Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
-    root = rootfs.build(site, machine, disk)
+    is_first_boot = rootfs.is_first_boot(site, machine)
+    root = rootfs.build(site, machine)
     _show_console(site, machine, root)
     kernel.pivot_root(root)
-    if disk is None:
+    if is_first_boot:
         _write_identity(site, machine)
-    else:
-        os.close(disk)
     if site.mode == "single":
         kernel.ignore_identity_calls()
 
@@ -86,8 +82,7 @@ def _redirect(console: int) -> None:
 
 def _show_console(site: Site, machine: Machine, root: Path) -> None:
     """cloud-init's output goes to the console and to this file; here they are one."""
-    log = root / "var/log/cloud-init-output.log"
-    log.touch()
+    log = rootfs.make_file(root / "var/log/cloud-init-output.log")
     kernel.mount(site.console(machine.instance_id), log, None, kernel.MS_BIND)
 
 

@@ -35,6 +35,7 @@ class Machine:
     hostname: str
     instance_type: str
     vcpus: int
+    memory_mib: int
     user_data: bytes
     region: str
     zone: str
@@ -90,6 +91,12 @@ class Site:
 
     def node(self, instance_id: str) -> Path:
         return self.state / "nodes" / instance_id
+
+    def disk(self, instance_id: str) -> Path:
+        return self.node(instance_id) / "disk"
+
+    def shm(self, instance_id: str) -> Path:
+        return self.node(instance_id) / "shm"
 
     def console(self, instance_id: str) -> Path:
         return self.node(instance_id) / "console.log"

@@ -1,8 +1,13 @@
-"""A node's root file system: a tmpfs, the host's /usr read-only, the image's /etc under a writable layer."""
+"""A node's root file system: its disk, the host's /usr read-only, the image's /etc under a writable layer.
+
+All of it is built from outside, and the disk of a machine that starts again may hold links that lead there: what is
+made on it is made without following any.
+"""
 
 from __future__ import annotations
 
-import shutil
+import errno
+import subprocess
 from pathlib import Path
 
 from phalanx.localcloud import kernel
@@ -10,12 +15,15 @@ from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import EFS_ROOT, PROGRAMS
 
 _DIRECTORIES = """
-usr etc proc sys sbin dev tmp root home opt srv mnt media run run/sshd run/lock run/user run/efs.host .layer/etc
-.layer/work var/cache var/lib/cloud/instance/scripts var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log
-var/mail var/spool var/tmp
+usr etc proc sys sbin dev tmp root run run/sshd run/lock run/user run/efs.host var/lib/cloud/instance/scripts
+var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log var/tmp
 """
+# Of no use to what builds here: the machine may have put links there, to a larger disk.
+_MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"
+# Beside the root on the disk, where a node does not see them.
+_LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp", "run/lock")
-_PRIVATE = ("root", "run/efs.host", ".layer")
+_PRIVATE = ("root", "run/efs.host")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # Ubuntu's systemd-tmpfiles empties /tmp at each boot, and /run is never on the disk.
 _EMPTY_AT_BOOT = ("run", "tmp")
@@ -23,36 +31,61 @@ _LIBRARIES = ("bin", "lib", "lib32", "lib64", "libx32")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
-def build(site: Site, machine: Machine, disk: int | None = None) -> Path:
-    """Mount the root of `machine` (in a mount namespace of its own) and return its path, ready for pivot_root.
-
-    disk: what `kernel.hold_root` kept of the machine's last boot; None at its first, which finds an empty disk.
-    """
-    root = site.node(machine.instance_id) / "root"
-    if disk is None:
-        kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
-    else:
-        kernel.mount_held(disk, root)
-        for name in _EMPTY_AT_BOOT:
-            shutil.rmtree(root / name)
-    _make_directories(root)
+def build(site: Site, machine: Machine) -> Path:
+    """Mount the root of `machine` on its volume (in a mount namespace of its own); return it, ready for pivot_root."""
+    disk = site.disk(machine.instance_id)
+    root = disk / "root"
+    if root.exists():
+        # Python's own rmtree ends at a thousand directories in each other.
+        subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True)
+    _make_directories(disk, root)
+    kernel.bind(root, root)
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
-    _mount_image(site, root)
-    _mount_devices(site, root)
+    _mount_image(site, disk, root)
+    _mount_devices(site, machine, root)
     _mount_kernel_views(root, machine.vcpus)
     _mount_file_systems(site, machine, root)
     _mount_binds(site, root)
     return root
 
 
-def _make_directories(root: Path) -> None:
+def is_first_boot(site: Site, machine: Machine) -> bool:
+    """Asked before `build`: the disk is still empty."""
+    return not (site.disk(machine.instance_id) / "root").exists()
+
+
+def _make_directories(disk: Path, root: Path) -> None:
+    for name in ("root", *_LAYERS):
+        _make(disk, name)
     for name in _DIRECTORIES.split():
-        (root / name).mkdir(parents=True, exist_ok=True)
+        _make(root, name)
+    for name in _MACHINES_OWN.split():
+        if not (root / name).is_symlink():
+            _make(root, name)
     for names, mode in ((_STICKY, 0o1777), (_PRIVATE, 0o700)):
         for name in names:
             (root / name).chmod(mode)
     _link(root / "var/run", Path("/run"))
+
+
+def _make(root: Path, name: str) -> Path:
+    """A directory below `root`; OSError where a link is in the way."""
+    here = root
+    for part in Path(name).parts:
+        here /= part
+        if here.is_symlink():
+            raise OSError(errno.ELOOP, "a link is where the image has a directory", str(here))
+        here.mkdir(exist_ok=True)
+    return here
+
+
+def make_file(path: Path) -> Path:
+    """An empty file, or the one that is there, in a directory from `_make`."""
+    if path.is_symlink():
+        path.unlink()
+    path.touch()
+    return path
 
 
 def _link(here: Path, target: Path) -> None:
@@ -68,13 +101,12 @@ def _show_libraries(root: Path) -> None:
         if host.is_symlink():
             _link(here, host.readlink())
         elif host.is_dir():
-            here.mkdir(exist_ok=True)
-            kernel.bind(host, here, read_only=True)
+            kernel.bind(host, _make(root, host.name), read_only=True)
 
 
-def _mount_image(site: Site, root: Path) -> None:
+def _mount_image(site: Site, disk: Path, root: Path) -> None:
     """/etc writable over the image's; the host's directories of programs with the image's own laid over."""
-    layers = f"upperdir={root}/.layer/etc,workdir={root}/.layer/work"
+    layers = f"upperdir={disk}/layer/etc,workdir={disk}/layer/work"
     _mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
     for name in PROGRAMS:
         host = Path("/", name).resolve()
@@ -91,9 +123,9 @@ def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str
     kernel.mount("overlay", target, "overlay", flags, ",".join(options))
 
 
-def _mount_devices(site: Site, root: Path) -> None:
+def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
     dev = root / "dev"
-    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "mode=755")
+    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "mode=755,size=1m,nr_inodes=1024")
     for name in _DEVICES:
         (dev / name).touch()
         kernel.mount(f"/dev/{name}", dev / name, None, kernel.MS_BIND)
@@ -102,7 +134,7 @@ def _mount_devices(site: Site, root: Path) -> None:
     # group tty (5) has no number where only one id is mapped
     tty = "" if site.mode == "single" else ",gid=5"
     kernel.mount("devpts", dev / "pts", "devpts", kernel.MS_NOSUID, f"newinstance,ptmxmode=0666,mode=620{tty}")
-    kernel.mount("tmpfs", dev / "shm", "tmpfs", _QUIET, "mode=1777")
+    kernel.bind(site.shm(machine.instance_id), dev / "shm")
     (dev / "ptmx").symlink_to("pts/ptmx")
     (dev / "fd").symlink_to("/proc/self/fd")
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
@@ -149,19 +181,14 @@ def _is_shown(root: Path, path: Path) -> bool:
 
 
 def _make_mount_point(root: Path, path: Path) -> Path:
-    here = Path(f"{root}{path}")
     _make_parents(root, path)
-    if path.is_dir():
-        here.mkdir(exist_ok=True)
-    else:
-        here.touch()
-    return here
+    here = Path(f"{root}{path}")
+    return _make(here.parent, here.name) if path.is_dir() else make_file(here)
 
 
 def _make_parents(root: Path, path: Path) -> None:
     """The directories above `path`, open for every account (a job must be able to walk into a venv below /root)."""
     for parent in reversed(path.parents[:-1]):
-        here = Path(f"{root}{parent}")
-        here.mkdir(exist_ok=True)
+        here = _make(root, str(parent.relative_to("/")))
         if here.stat().st_dev == root.stat().st_dev:
             here.chmod(here.stat().st_mode | 0o055)

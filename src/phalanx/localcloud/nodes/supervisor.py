@@ -16,6 +16,7 @@ from typing import Any
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import init, programs, wire
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.localcloud.nodes.volumes import Pool
 from phalanx.localcloud.nodes.vpc import Vpc
 from phalanx.localcloud.userns import exit_status
 
@@ -24,6 +25,8 @@ _IMAGE_TIMEOUT_S = 30.0
 # EC2 resets an instance that has not shut down in "a few minutes"; there is little to shut down here.
 _SHUTDOWN_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 10
+# Of this machine's memory, for all nodes' disks and for all their /dev/shm: half of it, as Linux gives one tmpfs.
+_DISKS, _SHM = 3 / 8, 1 / 8
 
 
 @dataclass
@@ -39,7 +42,6 @@ class _Node:
     """When a boot, or a shutdown before a reboot, takes too long; None while the node just runs."""
     said: bytes = b""
     alive: bool = True
-    disk: int | None = None
     reboots: bool = False
     """It shall start again: it is shutting down for that, or does so once it is up."""
     killers: list[int] = field(default_factory=list)
@@ -53,6 +55,9 @@ class Supervisor:
         self._channel = channel
         self._host_proc = host_proc
         self._own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._disks = Pool(int(memory_bytes * _DISKS), "755")
+        self._shm = Pool(int(memory_bytes * _SHM), "1777", kernel.MS_NOSUID | kernel.MS_NODEV)
         self._nodes: dict[str, _Node] = {}
         self._vpcs: dict[str, Vpc] = {}
         self._leaving: dict[str, int] = {}
@@ -68,12 +73,14 @@ class Supervisor:
         self._watch(os.pidfd_open(api), self._end_of_api)
 
     def run(self) -> int:
-        """Until the API process ends; returns its exit status."""
+        """Until the API process ends; returns its exit status. Nodes' disks are gone then."""
         while self._api_status is None:
             for fd, _events in self._poll.poll(1000):
                 if fd in self._handlers:
                     self._handlers[fd]()
             self._end_the_late()
+        for pool in (self._disks, self._shm):
+            pool.close()
         return self._api_status
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
@@ -130,17 +137,21 @@ class Supervisor:
             raise NodeError(f"{machine.instance_id} is there already")
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
-        (self._site.node(machine.instance_id) / "root").mkdir(parents=True)
         try:
+            self._disks.mount(self._site.disk(machine.instance_id))
             self._start(machine, request["id"])
         except OSError:
-            shutil.rmtree(self._site.node(machine.instance_id), ignore_errors=True)
+            self._discard(machine.instance_id)
             raise
 
-    def _start(self, machine: Machine, request: int | None, disk: int | None = None) -> None:
+    def _start(self, machine: Machine, request: int | None) -> None:
+        shm = self._site.shm(machine.instance_id)
+        self._shm.unmount(shm)
+        # Linux's own default: half of the machine's memory
+        self._shm.mount(shm, machine.memory_mib * (1 << 20) // 2)
         said_r, said_w = os.pipe()
         try:
-            node = self._fork_node(machine, request, said_r, said_w, disk)
+            node = self._fork_node(machine, request, said_r, said_w)
         except OSError:
             os.close(said_r)
             raise
@@ -228,7 +239,7 @@ class Supervisor:
             time.sleep(0.001)
         raise NodeError(f"the machine image was not made in {_IMAGE_TIMEOUT_S:.0f} s")
 
-    def _fork_node(self, machine: Machine, request: int | None, said_r: int, said_w: int, disk: int | None) -> _Node:
+    def _fork_node(self, machine: Machine, request: int | None, said_r: int, said_w: int) -> _Node:
         # never one name twice: the kernel takes some milliseconds to remove a dead node's link
         self._links += 1
         link = f"node{self._links}"
@@ -241,7 +252,7 @@ class Supervisor:
             kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
             raise
         if pid == 0:
-            init.run(self._site, machine, vpc, link, said_w, disk)
+            init.run(self._site, machine, vpc, link, said_w)
         kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
         pidfd = os.pidfd_open(pid)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
@@ -270,13 +281,7 @@ class Supervisor:
             self._node_is_up(node)
 
     def _node_is_up(self, node: _Node) -> None:
-        """Not modelled: a node that reboots by itself before this has seen it up is terminated, its disk lost."""
         node.deadline = None
-        try:
-            # now, because whoever lets it start again, a root volume outlives the processes
-            node.disk = kernel.hold_root(node.pid)
-        except OSError as problem:
-            print(f"{node.machine.instance_id} won't start again: {problem}", file=sys.stderr, flush=True)
         if node.boot_request is not None:
             self._answer(node.boot_request)
             node.boot_request = None
@@ -306,14 +311,11 @@ class Supervisor:
 
     def _starts_again(self, node: _Node) -> bool:
         """The same machine with the same disk, in namespaces of its own as before."""
-        if node.disk is None:
-            return False
         try:
-            self._start(node.machine, None, node.disk)
+            self._start(node.machine, None)
         except OSError as problem:
             print(f"{node.machine.instance_id} can't start again: {problem}", file=sys.stderr, flush=True)
             return False
-        self._release_disk(node)
         return True
 
     def _reap(self, node: _Node) -> int:
@@ -324,11 +326,6 @@ class Supervisor:
         self._unwatch(node.pidfd)
         return status
 
-    def _release_disk(self, node: _Node) -> None:
-        if node.disk is not None:
-            os.close(node.disk)
-            node.disk = None
-
     def _stop_listening(self, node: _Node) -> None:
         # a number that is closed is soon another node's
         if node.status_fd is not None:
@@ -338,9 +335,8 @@ class Supervisor:
     def _forget(self, node: _Node) -> None:
         """Remove what is left of it, and then tell those who wait for that."""
         self._stop_listening(node)
-        self._release_disk(node)
         self._nodes.pop(node.machine.instance_id, None)
-        shutil.rmtree(self._site.node(node.machine.instance_id), ignore_errors=True)
+        self._discard(node.machine.instance_id)
         if node.boot_request is not None:
             words = node.said.decode(errors="replace").strip() or "it was killed while it booted"
             self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
@@ -349,3 +345,9 @@ class Supervisor:
             self._answer(number)
         node.killers.clear()
         self._finish_removal(node.machine.vpc_id)
+
+    def _discard(self, instance_id: str) -> None:
+        """Its disk and directories."""
+        self._disks.unmount(self._site.disk(instance_id))
+        self._shm.unmount(self._site.shm(instance_id))
+        shutil.rmtree(self._site.node(instance_id), ignore_errors=True)

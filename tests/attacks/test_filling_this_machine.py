@@ -1,0 +1,53 @@
+"""A job on a local node against this machine's memory: files, shared memory and processes end at a limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from node_lab import Lab, a_lab
+
+pytestmark = pytest.mark.cluster
+
+NODES = 3
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+# What no size counts: the kernel's memory for an inode with its name.
+INODE_BYTES = 1024
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with a_lab("range" if os.geteuid() == 0 else "single") as lab:
+        for number in range(1, NODES + 1):
+            lab.wait_booted(lab.boot(number))
+        yield lab
+
+
+def test_the_files_of_all_nodes_together_leave_this_machine_half_of_its_memory(lab):
+    """Directories that a job may write to; and the sizes of a node's volumes shrink as others boot."""
+    volumes = [volume for node in nodes(lab) for volume in volumes_of(lab, node)]
+    assert len(volumes) >= 2 * NODES
+    assert sum(size for size, _inodes in volumes) <= MEMORY_BYTES // 2
+    assert sum(inodes for _size, inodes in volumes) * INODE_BYTES <= MEMORY_BYTES // 16
+
+
+def test_a_full_volume_is_a_full_disk_and_no_more(lab):
+    node = nodes(lab)[0]
+    for directory in ("/tmp", "/var/tmp", "/dev/shm"):
+        too_much = f"fallocate -l $(($(stat -fc '%S * %b' {directory}) + 4096)) {directory}/file"
+        assert "No space left on device" in lab.ssh(node, too_much, check=False).stderr
+    many = "mkdir /dev/shm/many && cd /dev/shm/many && seq 50000 | xargs -n 1000 touch 2>&1 | tail -n 1"
+    assert "No space left on device" in lab.ssh(node, many).stdout
+    lab.ssh(node, "rm -rf /dev/shm/many")
+
+
+def nodes(lab: Lab) -> list[str]:
+    return [node["instance_id"] for node in lab.do("nodes")]
+
+
+def volumes_of(lab: Lab, node: str) -> list[list[int]]:
+    """Bytes and inodes of each file system in memory on the node."""
+    each = "stat -f -c '%i %S %b %c' $(awk '$3 == \"tmpfs\" {print $2}' /proc/mounts)"
+    lines = {tuple(line.split()) for line in lab.ssh(node, each).stdout.splitlines()}
+    return [[int(block) * int(count), int(inodes)] for _, block, count, inodes in lines]
