@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,6 +105,12 @@ class FakeCluster:
     def up(self, node: str) -> None:
         """It accepts connections again."""
         (self.root / f"down.{node}").unlink()
+
+    def up_once_it_refused(self, node: str) -> None:
+        deadline = time.monotonic() + 60
+        while not (self.root / "refused").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.up(node)
 
     def change_roster(self, nodes: int) -> None:
         """The head writes a new generation with the first nodes alone."""

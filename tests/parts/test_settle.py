@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,23 @@ def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
     assert [verdict.clean for verdict in status.nodes] == [True, False]
     assert status.nodes[1].message.startswith("unverified, fenced: i-2 is gone, and its name is i-99's now")
     kill_marked(job.id)  # here its processes are this machine's
+
+
+def test_a_node_whose_sshd_reads_its_configuration_anew_is_asked_again(tmp_path: Path):
+    """Every new roster makes all sshds do so, often when the others are asked because a node was lost."""
+    cluster, node = FakeCluster(tmp_path), "deeplearning-worker2"
+    (tmp_path / "code").mkdir()
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=tmp_path / "code"))
+    events = job.follow()
+    on = 0
+    while on < 2:
+        on += isinstance(next(events), OutputLine)
+    cluster.down(node)
+    kill_starter(job, node)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(lambda: cluster.up_once_it_refused(node))
+        status = [event for event in events if isinstance(event, JobStatus)][-1]
+    assert [verdict.clean for verdict in status.nodes] == [True, True], status.nodes
 
 
 class Refusing:

@@ -20,12 +20,15 @@ from phalanx.node.runner.restarts import Attempt, decide, with_lost
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Tuple
 
     from phalanx.node.roster import Node, Roster
 
 # A node that is there answers at once; the job's end must not wait long for one that is not.
 _CONNECT_WITHIN_S = 3
+# An sshd that reads its configuration anew, as with each new roster, accepts nothing for some milliseconds.
+_SSHD_AWAY = (b"Connection refused", b"Connection reset by peer")
+_SSHD_BACK_WITHIN_S = 2.0
 _DEADLINE_S = _CONNECT_WITHIN_S + GRACE_S + KILL_WAIT_S + 5.0
 # A killed runner's files are closed a moment before it counts as gone.
 _RUNNER_GONE_WITHIN_S = 3.0
@@ -42,15 +45,23 @@ class Inquiry:
         self._deadline = time.monotonic() + _DEADLINE_S
         words = ("reap", job_id, node.instance_id)
         hurry = ("-o", f"ConnectTimeout={_CONNECT_WITHIN_S}")
-        argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *words, options=hurry)
+        self._argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *words, options=hurry)
+        self._ask()
+
+    def _ask(self) -> None:
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
 
     def verdict(self) -> Dict[str, Any]:
         """The node's answer; waits for it until the deadline."""
+        ask_until = time.monotonic() + _SSHD_BACK_WITHIN_S
         try:
-            out, err = self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
+            out, err = self._answer()
+            while any(words in err for words in _SSHD_AWAY) and time.monotonic() < ask_until:
+                time.sleep(0.05)
+                self._ask()
+                out, err = self._answer()
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
@@ -60,6 +71,9 @@ class Inquiry:
             return states.verdict(self._node, json.loads(out.splitlines()[-1]))
         reason = err.decode(errors="replace").strip().splitlines()
         return self._unverified(reason[-1] if reason else "no answer")
+
+    def _answer(self) -> Tuple[bytes, bytes]:
+        return self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
 
     def _unverified(self, reason: str) -> Dict[str, Any]:
         fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"
