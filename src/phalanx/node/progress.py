@@ -21,10 +21,12 @@ def begin(agent: Agent) -> None:
 
 def tell(agent: Agent) -> None:
     """Write it now."""
+    me = agent.identity.instance_id
     with _ORDER:
-        answered = json.dumps(agent.answered)
-        said = {"at": int(time.time()), "head": agent.identity.instance_id, "step": agent.step, "answered": answered}
         try:
+            # The heads before this one stay in the item with their last steps: who asks seldom still learns them.
+            said = {head: step for head, step in agent.table.get("progress").items() if head[:2] == "i-"}
+            said.update({me: agent.step, "at": int(time.time()), "head": me, "answered": json.dumps(agent.answered)})
             agent.table.tell("progress", **said)
         except AwsError as error:
             agent.log.say(f"the progress can't be told: {error}")
