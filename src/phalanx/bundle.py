@@ -77,9 +77,9 @@ def programs() -> dict[str, bytes]:
     return {name: (_PACKAGE / "node" / "runner" / name).read_bytes() for name in _ALONE}
 
 
-def runner_version() -> str:
-    """A name for what `runner_zip` holds."""
-    return _version(_sources())
+def runner_digest() -> str:
+    """SHA-256 of `runner_zip`."""
+    return hashlib.sha256(runner_zip()).hexdigest()
 
 
 def runner_zip() -> bytes:

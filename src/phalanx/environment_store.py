@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.job import JOBS, ClusterAccess
-from phalanx.node.runner.names import RUNNER
+from phalanx import toolbox
+from phalanx.job import ClusterAccess
 
 _ENVIRONMENTS = ".phalanx/environments"
 # Removing one is deleting ten thousand files, each a round trip on a network file system.
@@ -38,9 +38,8 @@ class MadeEnvironment:
 
 def made_environments(cluster: ClusterAccess, prune: bool = False) -> list[MadeEnvironment]:
     """All of them; with `prune`, those that no job uses are removed first (and said to be). Raises ClusterError."""
-    jobs, root = (shlex.quote(f"{cluster.shared}/{name}") for name in (JOBS, _ENVIRONMENTS))
-    # Any job's runner knows them; without a job nothing was made.
-    newest = f'for r in {jobs}/*/{RUNNER}; do :; done; [ -e "$r" ] || exit 0'
-    command = f'{newest}; exec python3 -IS "$r" environments {root}{" --prune" if prune else ""}'
-    done = cluster.remote().run(command, timeout_s=_WITHIN_S)
+    root = f"{cluster.shared}/{_ENVIRONMENTS}"
+    words = ["--prune"] if prune else []
+    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'environments', root, *words)}"
+    done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=_WITHIN_S)
     return [MadeEnvironment.from_record(json.loads(line)) for line in done.stdout.splitlines()]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from phalanx.errors import JobError
+from phalanx.node.runner.checked import NOT_THERE
 from phalanx.node.runner.names import REFUSED_WORDS
 from phalanx.remote import Remote
 
@@ -58,12 +59,13 @@ class HeadCommand:
             self.close()
             raise
 
-    def greeting(self, key: str) -> Any:
-        """`answer` to nothing that was sent. Raises JobError with its last words when it ends without one."""
+    def begins(self) -> bool:
+        """Has the runner begun? False: it is not there. Raises JobError with its last words when it ends at once."""
         try:
-            return self.answer(key)
+            return self.answer("here")
         except OSError as error:
-            self.end()
+            if self.end() == NOT_THERE:
+                return False
             refusal = self.refusal("the head did not take the job", str(error))
             self.close()
             raise refusal from error

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from phalanx import toolbox
 from phalanx.errors import ClusterError, JobError
 from phalanx.head_command import HeadCommand, last_words
 from phalanx.job_model import JobSpec, JobState, JobStatus, NodeVerdict, SendProgress
 from phalanx.logs import FollowDecoder, OutputLine
-from phalanx.node.runner.names import RUNNER
+from phalanx.node.runner.checked import NOT_THERE
 from phalanx.remote import Remote
 
 if TYPE_CHECKING:
@@ -87,10 +88,8 @@ def submit(
 
 def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """The head is told what the job is: it starts Python and dials the nodes while this machine looks at the code."""
-    from phalanx import toolbox  # here, and the like below, because only who submits needs them
-
     record = json.dumps(spec.to_record(job.id)).encode()
-    command = _submit_command(toolbox.path(cluster.shared), job.directory, detach)
+    command = toolbox.command(cluster.shared, "submit", job.directory, *(["--detach"] if detach else []))
     connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
     connection.offer(b'{"record": %d}\n%b' % (len(record), record))
     return connection
@@ -98,14 +97,15 @@ def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> Hea
 
 def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """This connection, or another one after the runner was sent to a head that did not have it. Raises JobError."""
-    if connection.greeting("here"):
+    if connection.begins():
         return connection
     connection.close()
-    from phalanx import toolbox
-
     toolbox.put(cluster.remote(), cluster.shared)
     connection = _begin(job, cluster, spec, detach)
-    connection.greeting("here")
+    if not connection.begins():
+        refusal = connection.refusal("the head did not take the job", "its runner is not what was sent there")
+        connection.close()
+        raise refusal
     return connection
 
 
@@ -139,11 +139,9 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
 
 def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
     """All jobs that the shared directory knows, newest first."""
-    root = shlex.quote(f"{cluster.shared}/{JOBS}")
-    # Any job's runner can list them; the newest knows every older format.
-    newest = f'for r in */{RUNNER}; do :; done; [ -e "$r" ] || exit 0'
-    command = f'cd {root} 2>/dev/null || exit 0; {newest}; exec python3 -IS "$r" list .'
-    done = cluster.remote().run(command, timeout_s=30.0)
+    root = f"{cluster.shared}/{JOBS}"
+    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root)}"
+    done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=30.0)
     return [JobStatus.from_record(json.loads(line)) for line in done.stdout.splitlines() if line.startswith(b"{")]
 
 
@@ -233,14 +231,15 @@ class Job:
 
     def _ask_to_stop(self, timeout_s: float) -> _StopAnswer:
         # Beyond the runner's own deadline, the nodes may have to be asked over new connections.
-        done = self._cluster.remote().run(self._verb("stop", f"{timeout_s:g}"), timeout_s=timeout_s + 60, check=False)
+        remote, shared, command = self._cluster.remote(), self._cluster.shared, self._verb("stop", f"{timeout_s:g}")
+        done = toolbox.run(remote, shared, command, timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         stopped = JobStatus.from_record(json.loads(records[-1])) if records else None
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))
 
     def _verb(self, verb: str, *words: str) -> str:
-        command = shlex.join(["python3", "-IS", f"{self.directory}/{RUNNER}", verb, self.directory, *words])
-        return f"[ -d {shlex.quote(self.directory)} ] || exit {_DIRECTORY_GONE}; exec {command}"
+        command = toolbox.command(self._cluster.shared, verb, self.directory, *words)
+        return f"[ -d {shlex.quote(self.directory)} ] || exit {_DIRECTORY_GONE}; {command}"
 
     def _accept(self, connection: HeadCommand, detach: bool) -> None:
         """The head has taken the job: the follower's first bytes are there, or (detached) the command ended well."""
@@ -282,13 +281,15 @@ class Job:
                             return  # nothing comes after it but the ends of two processes
                 if (deadline and time.monotonic() > deadline) or (status := connection.end()) == 0:
                     return
-                self._check_there(status)
+                self._see_to_it_that_it_is_there(status)
                 failure = connection.last_words()
             finally:
                 connection.close()
             connection = self._again(decoder, wait, process, failure, silent_since)
 
-    def _check_there(self, status: int) -> None:
+    def _see_to_it_that_it_is_there(self, status: int) -> None:
+        if status == NOT_THERE:
+            toolbox.put(self._cluster.remote(), self._cluster.shared)
         if status == _DIRECTORY_GONE:
             raise JobError(
                 f"job {self.id} is lost: its directory {self.directory} was removed, and with it its state and output",
@@ -331,10 +332,3 @@ class Job:
 
 def _new_id() -> str:
     return time.strftime("%y%m%d-%H%M%S-", time.gmtime()) + os.urandom(3).hex()
-
-
-def _submit_command(runner: str, directory: str, detach: bool) -> str:
-    """It says whether the runner is here; the runner's stdin is what a Submission writes."""
-    words = ["python3", "-IS", runner, "submit", directory, *(["--detach"] if detach else [])]
-    gone = """{ echo '{"here": false}'; exit 0; }"""
-    return f"""[ -e {shlex.quote(runner)} ] || {gone}; echo '{{"here": true}}'; exec {shlex.join(words)}"""

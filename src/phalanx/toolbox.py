@@ -1,4 +1,4 @@
-"""The runner's zipapp on the head, beside any job: put on the shared directory once per version."""
+"""The runner's zipapp on the head, beside any job: sent once per version, and run only if it is what was sent."""
 
 from __future__ import annotations
 
@@ -6,34 +6,54 @@ import shlex
 
 from phalanx import bundle
 from phalanx.errors import JobError
+from phalanx.head_command import last_words
+from phalanx.node.runner import checked
 from phalanx.node.runner.names import RUNNER
-from phalanx.remote import Remote
+from phalanx.remote import Completed, Remote
 
 TOOLS = ".phalanx/tools"
 
 
-def path(shared: str) -> str:
-    """Where it is, if it is there: this version's alone, so that nobody ever changes it."""
-    return f"{shared}/{TOOLS}/{bundle.runner_version()}/{RUNNER}"
+def command(shared: str, verb: str, *words: str) -> str:
+    """A shell command for the head that runs a verb of the zipapp, or ends with `checked.NOT_THERE`."""
+    return "exec " + shlex.join(_argv(shared, verb, *words))
+
+
+def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: bool = True) -> Completed:
+    """Run what `command` gave and wait; the zipapp is sent first where it is missing. With `check` raises JobError."""
+    done = remote.run(command, timeout_s=timeout_s, check=False)
+    if done.status == checked.NOT_THERE:
+        put(remote, shared)
+        done = remote.run(command, timeout_s=timeout_s, check=False)
+    if check and done.status != 0:
+        raise JobError(f"the head gave no answer: {last_words(done.stderr.decode(errors='replace')) or done.status}")
+    return done
+
+
+def ready(remote: Remote, shared: str) -> None:
+    """See to it that the zipapp is there. Raises JobError."""
+    run(remote, shared, "exec " + shlex.join(_argv(shared)), timeout_s=30.0)
 
 
 def put(remote: Remote, shared: str) -> None:
     """Send it. Raises JobError where it can't be written."""
-    place = shlex.quote(path(shared))
+    path = _path(shared)
+    place = shlex.quote(path)
     beside = f"{place}.$$"
-    command = f"umask 077; mkdir -p $(dirname {place}) && cat > {beside} && mv {beside} {place}"
+    command = f"umask 077; mkdir -p $(dirname {place}) && cat > {beside} && mv -T {beside} {place}"
     done = remote.run(command, input=bundle.runner_zip(), timeout_s=120.0, check=False)
     if done.status != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise JobError(
-            f"phalanx's runner did not go over to {path(shared)}: {said or f'exit code {done.status}'}",
+            f"phalanx's runner did not go over to {path}: {said or f'exit code {done.status}'}",
             f"The job user writes there: `phalanx ssh -- df {shared}` shows whether it is mounted and has room.",
         )
 
 
-def command(remote: Remote, shared: str, verb: str, *words: str) -> str:
-    """A shell command for the head that runs a verb of the zipapp, which is sent first where it is not there yet."""
-    place = path(shared)
-    if remote.run(f"test -e {shlex.quote(place)}", timeout_s=30.0, check=False).status != 0:
-        put(remote, shared)
-    return "exec " + shlex.join(["python3", "-IS", place, verb, *words])
+def _argv(shared: str, *words: str) -> tuple[str, ...]:
+    return checked.first_argv(bundle.runner_digest(), _path(shared), *words)
+
+
+def _path(shared: str) -> str:
+    """Called by its hash: two versions, or what two Pythons compiled, are two files."""
+    return f"{shared}/{TOOLS}/{bundle.runner_digest()[:24]}/{RUNNER}"

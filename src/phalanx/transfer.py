@@ -59,7 +59,8 @@ def get(
     """
     there = source_path(cluster, path, job)
     target = _target(destination, posixpath.basename(there))
-    words = toolbox.command(cluster.remote(), cluster.shared, "give", there, cluster.shared)
+    toolbox.ready(cluster.remote(), cluster.shared)
+    words = toolbox.command(cluster.shared, "give", there, cluster.shared)
     with _channel(cluster, words, stdin=subprocess.DEVNULL) as (process, said):
         assert process.stdout is not None
         header = _header(process.stdout, said, job)
@@ -79,7 +80,8 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", tell: Tell 
         load = carry.survey(str(source))
     except carry.CarryError as error:
         raise TransferError(str(error)) from error
-    words = toolbox.command(cluster.remote(), cluster.shared, "take", target, cluster.shared, source.resolve().name)
+    toolbox.ready(cluster.remote(), cluster.shared)
+    words = toolbox.command(cluster.shared, "take", target, cluster.shared, source.resolve().name)
     with _channel(cluster, words, stdin=subprocess.PIPE) as (process, said):
         place = _send(process, load, _counter(load.bytes, tell), said)
     return Copied(place, load.files, load.bytes, load.left_out)

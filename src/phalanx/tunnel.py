@@ -99,7 +99,8 @@ class Service:
         self._program = program
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         name = f"{program.name}-{secrets.token_hex(4)}"
-        command = toolbox.command(cluster.remote(), cluster.shared, "service", name, program.needs, *program.argv)
+        toolbox.ready(cluster.remote(), cluster.shared)
+        command = toolbox.command(cluster.shared, "service", name, program.needs, *program.argv)
         pipe = subprocess.PIPE
         self._process = cluster.remote().popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
         self._lines = _Lines(self._process.stdout)

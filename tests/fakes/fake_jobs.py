@@ -11,6 +11,7 @@ import pytest
 from fake_nodes import FakeCluster, kill_chosen, marked
 
 from phalanx.job import JOBS, Job, JobSpec, JobStatus, OutputLine, submit
+from phalanx.node.runner.checked import VERB_AT
 
 
 @pytest.fixture
@@ -78,6 +79,9 @@ def runner_pid(job: Job) -> int:
 def kill_followers(job: Job) -> None:
     """The connection breaks: what was on its way is lost."""
     kill_chosen(
-        lambda words, env: words[3:5] in (["follow", job.directory], ["submit", job.directory]) and "MASTER" not in env,
+        lambda words, env: (
+            words[VERB_AT : VERB_AT + 2] in (["follow", job.directory], ["submit", job.directory])
+            and "MASTER" not in env
+        ),
         besides=runner_pid(job),
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 from fake_nodes import marked
 
 from phalanx.node.runner import reaper
+from phalanx.node.runner.checked import first_argv
 from phalanx.node.runner.reaper import Sweep, find, find_starters
 from phalanx.node.runner.system import MARK, process_stat
 
@@ -48,8 +51,10 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("verb", [["starter", JOB], ["attend", "slurm", f"/efs/.phalanx/jobs/{JOB}"]])
 def test_a_starter_that_lives_is_found_however_it_was_started(tmp_path: Path, verb: list[str]):
     runner = tmp_path / "runner.pyz"
-    runner.write_text("import time; print('ready', flush=True); time.sleep(60)")
-    process = subprocess.Popen(["python3", "-IS", runner, *verb, "more"], stdout=subprocess.PIPE)
+    with zipfile.ZipFile(runner, "w") as archive:
+        archive.writestr("__main__.py", "import time; print('ready', flush=True); time.sleep(60)")
+    digest = hashlib.sha256(runner.read_bytes()).hexdigest()
+    process = subprocess.Popen(first_argv(digest, str(runner), *verb, "more"), stdout=subprocess.PIPE)
     try:
         assert process.stdout and process.stdout.readline() == b"ready\n"
         assert find_starters(JOB) == {process.pid}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -49,11 +50,15 @@ class FakeResourceManager(BaseHTTPRequestHandler):
                 ).start()
 
     def run_container(self, command: str) -> None:
-        """As the distributed shell's master does with the file that its own command writes first."""
-        subprocess.run(["sh", "-c", command.partition(" && ")[0]], cwd=self.runs_in, check=True)
+        """As the distributed shell's master does with the file that its own command writes first.
+
+        YARN writes each into a launch_container.sh, between double quotes.
+        """
+        subprocess.run(["sh", "-c", f'exec bash -c "{command.partition(" && ")[0]}"'], cwd=self.runs_in, check=True)
         started = (self.runs_in / "shellCommands").read_bytes()[2:].decode()
         self.states[:] = ["RUNNING"]
-        subprocess.run(["sh", "-c", started], cwd=self.runs_in, env={**self.environment, "CONTAINER_ID": "container_1"})
+        script = f'exec bash -c "{started}"'
+        subprocess.run(["sh", "-c", script], cwd=self.runs_in, env={**self.environment, "CONTAINER_ID": "container_1"})
         self.states[:] = ["FINISHED"]
 
     def do_GET(self) -> None:
@@ -81,6 +86,12 @@ class FakeResourceManager(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def as_a_file(monkeypatch):
+    """A runner starts others by its own file."""
+    monkeypatch.setattr(sys, "argv", [__file__])
 
 
 @pytest.fixture
@@ -112,7 +123,7 @@ def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(ma
     _, _, body = FakeResourceManager.asked[1]
     command = body["am-container-spec"]["commands"]["command"]
     assert "--num_containers 3" in command and "--container_vcores 2" in command
-    assert "attend yarn" in command and "application_1_0001 3 2" in command
+    assert "'attend' 'yarn'" in command.replace("'\\''", "'") and "application_1_0001 3 2" in command
     yarn.cancel(allocation, no_command)
     assert yarn.look(allocation, no_command).phase == QUEUED
     found = yarn.look(allocation, no_command)
@@ -155,7 +166,7 @@ def test_the_master_is_given_the_command_as_java_reads_it(manager, tmp_path):
     """The distributed shell's master reads its file by DataInputStream.readUTF: two bytes of length, then the text."""
     yarn.submit(asking(manager), no_command)
     command = FakeResourceManager.asked[1][2]["am-container-spec"]["commands"]["command"]
-    subprocess.run(["sh", "-c", command.partition(" && ")[0]], cwd=tmp_path, check=True)
+    subprocess.run(["sh", "-c", f'exec bash -c "{command.partition(" && ")[0]}"'], cwd=tmp_path, check=True)
     data = (tmp_path / "shellCommands").read_bytes()
     assert int.from_bytes(data[:2], "big") == len(data) - 2
     assert data[2:].decode() == asking(manager).attend("application_1_0001", "3", "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -19,6 +20,12 @@ from phalanx.schedulers import SCHEDULERS, load, sge, slurm
 
 EVEN = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", processes=6, nodes=3, per_node=2)
 ANYWHERE = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", 4, 2, 2, anywhere=True, options=("--partition", "gpu"))
+
+
+@pytest.fixture(autouse=True)
+def as_a_file(monkeypatch):
+    """A runner starts others by its own file."""
+    monkeypatch.setattr(sys, "argv", [__file__])
 
 
 def planned(*ranks: dict[str, int]) -> Sequence[Process]:
@@ -63,8 +70,8 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
     srun = slurm.script(EVEN).splitlines()[-1]
     assert "--ntasks" not in srun and "--cpu-bind=none" in srun
     started = shlex.split(srun)[-1]
-    assert started.startswith('[ "$SLURM_LOCALID" != 0 ] || exec python3 -IS ')
-    assert "runner.pyz' attend slurm '/efs/.phalanx/jobs/J1' \"$SLURM_JOB_ID\"" in started
+    assert started.startswith("[ \"$SLURM_LOCALID\" != 0 ] || exec '/usr/bin/python3' '-IS' '-c' ")
+    assert "runner.pyz' 'attend' 'slurm' '/efs/.phalanx/jobs/J1' \"$SLURM_JOB_ID\"" in started
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def settle_jobs(shared: str, user: str, uid: int) -> None:
 
     By a login, which gives them what every job gets. Raises CommandError.
     """
-    newest = 'r=$(ls -d */runner.pyz 2>/dev/null | tail -n 1); [ -z "$r" ] || exec python3 -IS "$r" list .'
+    newest = 'r=$(ls -d */runner.pyz 2>/dev/null | tail -n 1); [ -z "$r" ] || exec /usr/bin/python3 -IS "$r" list .'
     look = f"cd {shlex.quote(shared)}/.phalanx/jobs 2>/dev/null || exit 0; {newest}"
     run(["ssh", "-o", "BatchMode=yes", MASTER, look], _SETTLE_S, **_as_user(user, uid))
 

@@ -6,12 +6,12 @@ import http.client
 import json
 import os
 import pwd
-import shlex
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from phalanx.node.process import RefusedError
+from phalanx.node.runner.login import quoted
 from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing, shown
 
 if TYPE_CHECKING:
@@ -73,9 +73,10 @@ def command(request: Request, name: str, chosen: dict[str, str]) -> str:
         f" --num_containers {request.nodes} --priority 0"
     )
     java = f"{{{{JAVA_HOME}}}}/bin/java -Xmx{_MASTER_MB // 2}m {_MASTER} {flags}"
+    # YARN's own script has this between double quotes, which `quoted` gets through.
     # Java's readUTF: the length in two bytes comes first.
     length = "".join(f"\\{byte:03o}" for byte in len(attend.encode()).to_bytes(2, "big"))
-    return f"printf '{length}%s' {shlex.quote(attend)} >shellCommands && {java} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
+    return f"printf '{length}%s' {quoted(attend)} >shellCommands && {java} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
 
 
 def _classpath() -> str:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from phalanx.node.roster import MASTER
+from phalanx.node.runner import checked
 from phalanx.node.runner.login import SSH, quoted
 from phalanx.node.runner.membership import read_roster, this_node
 from phalanx.node.runner.names import RUNNER, WORK
@@ -48,7 +49,7 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
 
 def _call_head(directory: str, hello: str, is_head: bool) -> None:
     """stdin and stdout of this process become the line to the runner."""
-    usher = ("python3", "-IS", os.path.join(directory, RUNNER), "usher", os.path.basename(directory), hello)
+    usher = checked.argv(os.path.join(directory, RUNNER), "usher", os.path.basename(directory), hello)
     argv = usher if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, usher)))
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()

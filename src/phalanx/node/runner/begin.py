@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
+from phalanx.node.runner import checked
 from phalanx.node.runner import state as states
 from phalanx.node.runner.campaign import Campaign
 from phalanx.node.runner.doorway import open_listener
@@ -109,7 +110,8 @@ def _settle_after(runner: int, directory: str) -> None:
     """
     if os.waitpid(runner, 0)[1] == 0:
         os._exit(0)
-    os.execvp("python3", ["python3", "-IS", os.path.join(directory, RUNNER), "settle", directory])
+    argv = checked.argv(os.path.join(directory, RUNNER), "settle", directory)
+    os.execv(argv[0], argv)
 
 
 class Runner:

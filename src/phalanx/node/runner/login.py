@@ -7,6 +7,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from phalanx.node.runner import checked
 from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.system import spawn
 
@@ -28,7 +29,7 @@ _KEPT_IN = "/tmp"
 
 def command_on(node: str, is_head: bool, runner: str, *words: str, options: Tuple[str, ...] = ()) -> Tuple[str, ...]:
     """argv that runs a verb of the job's runner.pyz on a node; `options` are ssh's and come before its others."""
-    argv = ("python3", "-IS", runner, *words)
+    argv = checked.argv(runner, *words)
     # The first value of an option counts.
     return argv if is_head else (SSH[0], *options, *SSH[1:], node, "exec " + " ".join(map(quoted, argv)))
 

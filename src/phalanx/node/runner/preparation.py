@@ -9,7 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.runner import frames
+from phalanx.node.runner import checked, frames
 from phalanx.node.runner import state as states
 from phalanx.node.runner.environment import RESULT, is_complete, lock
 from phalanx.node.runner.loop import READ_BYTES
@@ -65,7 +65,7 @@ class Preparation:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
-        argv = ("python3", "-IS", os.path.join(self._directory, RUNNER), "environment", self._directory)
+        argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
         env = {**os.environ, **self._job["env"], **self._job["secrets"], MARK: self._job["id"]}
         self._code = None
         self._pid = spawn(argv, env, (null, out_write, err_write), die_with_parent=True)

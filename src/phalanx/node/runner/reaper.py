@@ -7,6 +7,7 @@ import _signal  # pyright: ignore[reportMissingImports]
 import os
 import time
 
+from phalanx.node.runner.checked import VERB_AT
 from phalanx.node.runner.system import MARK, process_stat, reap
 
 TYPE_CHECKING = False
@@ -109,10 +110,11 @@ def _is_starter(pid: int, job_id: str) -> bool:
             words = file.read().decode(errors="replace").split("\0")
     except OSError:
         return False
-    # python3 -IS …/runner.pyz starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
-    if words[3:4] == ["attend"]:
-        return os.path.basename("".join(words[5:6])) == job_id
-    return words[3:5] == ["starter", job_id]
+    # … starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
+    verb, first, second = (*words[VERB_AT : VERB_AT + 3], "", "", "")[:3]
+    if verb == "attend":
+        return os.path.basename(second) == job_id
+    return (verb, first) == ("starter", job_id)
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
+from phalanx.node.runner import checked
 from phalanx.node.runner import state as states
+from phalanx.node.runner.login import quoted
 from phalanx.node.runner.names import RUNNER
 
 if TYPE_CHECKING:
@@ -92,8 +94,8 @@ class Request:
 
     def attend(self, allocation: str, nodes: str, places: str) -> str:
         """The shell's words that start the job's starter on a node; the three are shell texts themselves."""
-        runner = f"python3 -IS '{self.directory}/{RUNNER}'"
-        return f"{runner} attend {self.scheduler} '{self.directory}' {allocation} {nodes} {places}"
+        words = checked.argv(f"{self.directory}/{RUNNER}", "attend", self.scheduler, self.directory)
+        return f"{' '.join(map(quoted, words))} {allocation} {nodes} {places}"
 
 
 def shown(allocation: str) -> str:

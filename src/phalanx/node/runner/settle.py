@@ -6,10 +6,12 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from phalanx.node import validate
+from phalanx.node.runner import checked
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.login import command_on
@@ -99,6 +101,8 @@ def _can_settle(state: states.State) -> bool:
 
 
 def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
+    # The job may have been begun by another version, and what lies there may be anything.
+    checked.keep(os.path.join(directory, RUNNER))
     over = lost_state(state)
     if is_stop:
         over.update(state=states.STOPPED, message=f"stopped on request; {over['message']}")
@@ -124,7 +128,7 @@ def settle_in_background(directory: str) -> None:
     log = os.path.join(directory, "runner.log")
     with open(log, "ab") as out:
         subprocess.Popen(
-            ["python3", "-IS", os.path.join(directory, RUNNER), "settle", directory],
+            checked.argv(sys.argv[0], "settle", directory),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -192,6 +196,6 @@ def _decide(lost: states.State) -> tuple[bool, str]:
 
 def _run_verb(directory: str, verb: str) -> str:
     """One that needs what only the zipapp's __main__ knows: launchers or schedulers. What went wrong, else ""."""
-    argv = ["python3", "-IS", os.path.join(directory, RUNNER), verb, directory]
+    argv = checked.argv(os.path.join(directory, RUNNER), verb, directory)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     return done.stderr.strip() if done.returncode else ""

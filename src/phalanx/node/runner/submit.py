@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError, planned
+from phalanx.node.runner import checked
 from phalanx.node.runner import state as states
 from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 _UNPACK = 'head -c "$2" | tar -x -f - --no-same-owner -C "$1" && [ -e "$1/$3" ]'
 
 
-def submit(directory: str, plugins: Plugins, runner: str, detach: bool) -> int:
+def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     """Make this directory the job's that comes on stdin, and start it. Returns an exit status.
 
-    Unless `detach`, it follows the job to its end. `runner` is the zipapp that this is.
+    Unless `detach`, it follows the job to its end.
     """
     os.umask(0o077)
     forget_other_jobs()
@@ -40,7 +41,7 @@ def submit(directory: str, plugins: Plugins, runner: str, detach: bool) -> int:
         job = _read_job()
         roster = _roster()
         processes = _planned(job, directory, plugins, roster)
-        _make(directory, runner)
+        _make(directory)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
@@ -104,7 +105,7 @@ def _begins_at_once(job: Dict[str, Any]) -> bool:
     return not job.get("environment") and not job.get("via")
 
 
-def _make(directory: str, runner: str) -> None:
+def _make(directory: str) -> None:
     """The job's directory, with the runner that made it. Raises OSError, RefusedError."""
     try:
         os.makedirs(directory)
@@ -112,12 +113,7 @@ def _make(directory: str, runner: str) -> None:
         raise RefusedError(
             f"{directory} is another job's\nType it once more: each job gets a name by chance."
         ) from None
-    own = os.path.join(directory, RUNNER)
-    try:
-        os.link(runner, own)
-    except OSError:  # a file system has but so many names for a file, or one name
-        with open(runner, "rb") as source, open(own, "wb") as copy:
-            copy.write(source.read())
+    checked.keep(os.path.join(directory, RUNNER))
 
 
 def _receive(directory: str) -> Dict[str, str]:

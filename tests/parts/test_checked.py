@@ -1,0 +1,78 @@
+"""A zipapp on a directory where others write is run only if it is what it was, and nothing else is run in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from phalanx.node.runner.checked import NOT_THERE, first_argv
+
+MAIN = "print('begun', flush=True); input(); import later; print(later.WORD)"
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Path:
+    return a_zipapp(tmp_path / "runner.pyz", "own")
+
+
+def a_zipapp(path: Path, word: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("__main__.py", MAIN)
+        archive.writestr("later.py", f"WORD = {word!r}")
+    return path
+
+
+def begin(runner: Path, digest: str, *words: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(first_argv(digest, str(runner), *words), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_what_is_imported_later_is_what_was_checked(runner: Path, tmp_path: Path):
+    thief = a_zipapp(tmp_path / "thief.pyz", "thief's")
+    with begin(runner, digest_of(runner), "verb") as process:
+        assert process.stdout and process.stdout.readline() == "begun\n"
+        runner.write_bytes(thief.read_bytes())
+        assert process.communicate("go\n", timeout=20) == ("own\n", "")
+
+
+def test_nobody_writes_into_its_memory(runner: Path):
+    with begin(runner, digest_of(runner), "verb") as process:
+        assert process.stdout and process.stdout.readline() == "begun\n"
+        [memory] = [fd for fd in Path(f"/proc/{process.pid}/fd").iterdir() if "memfd" in str(fd.readlink())]
+        file = os.open(memory, os.O_RDWR)
+        with pytest.raises(PermissionError):
+            os.write(file, b"thief")
+        os.close(file)
+        process.communicate("go\n", timeout=20)
+
+
+@pytest.mark.parametrize("kind", ["other", "missing", "directory", "fifo", "endless"])
+def test_anything_else_is_refused_at_once(runner: Path, kind: str):
+    digest = digest_of(runner)
+    runner.unlink()
+    make = {
+        "other": lambda: a_zipapp(runner, "thief's"),
+        "missing": lambda: None,
+        "directory": runner.mkdir,
+        "fifo": lambda: os.mkfifo(runner),
+        "endless": lambda: runner.symlink_to("/dev/zero"),
+    }
+    make[kind]()
+    with begin(runner, digest, "verb") as process:
+        assert process.communicate(timeout=20) == ("", f"{runner} is not the runner that it was\n")
+    assert process.returncode == NOT_THERE
+
+
+def test_without_a_verb_it_only_looks(runner: Path):
+    with begin(runner, digest_of(runner)) as process:
+        assert process.communicate(timeout=20) == ("", "")
+    assert process.returncode == 0
