@@ -22,6 +22,9 @@ MOST_BYTES = 2 << 30
 # The shared directory makes some hundred files a second.
 MOST_FILES = 100_000
 
+# What was found, its name in the tree, and the rules that hold beside it.
+_Found = tuple[os.DirEntry[str], str, IgnoreRules]
+
 _ALONE = "Run from the directory that holds the code alone (or name it with --directory)"
 
 
@@ -74,7 +77,7 @@ def scan(directory: Path) -> CodeTree:
     entries: list[Entry] = []
     total = 0
     try:
-        for entry in scanner.walk(str(directory), "", rules_above(directory)):
+        for entry in scanner.walk(str(directory), rules_above(directory)):
             entries.append(entry)
             total += entry.bytes
             if total > MOST_BYTES or len(entries) > MOST_FILES:
@@ -109,34 +112,44 @@ class _Scanner:
     def __init__(self) -> None:
         self.left_out: list[str] = []
 
-    def walk(self, directory: str, prefix: str, rules: IgnoreRules) -> Iterator[Entry]:
-        """Everything below; a file or directory that vanishes meanwhile is left out."""
+    def walk(self, directory: str, rules: IgnoreRules) -> Iterator[Entry]:
+        """Everything below, each directory before what it holds; what vanishes meanwhile is left out.
+
+        Without recursion, as directories may be nested deeper than calls.
+        """
+        waiting = self._held_by(directory, "", rules)
+        while waiting:
+            item, name, rules = waiting.pop()
+            try:
+                entry = Entry(item.path, name, item.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                continue
+            if self._goes_over(entry, rules):
+                yield entry
+                if stat.S_ISDIR(entry.status.st_mode):
+                    waiting += self._held_by(item.path, f"{name}/", rules)
+
+    def _held_by(self, directory: str, prefix: str, rules: IgnoreRules) -> list[_Found]:
+        """What a directory holds, the last name first."""
         try:
             with os.scandir(directory) as found:
                 items = {item.name: item for item in found}
         except FileNotFoundError:
-            return
+            return []
         rules = rules.within(directory, prefix, items)
-        for name in sorted(items):
-            if name not in IGNORED and not name.endswith(".pyc"):
-                yield from self._entries(items[name], prefix + name, rules)
+        names = (name for name in sorted(items, reverse=True) if name not in IGNORED and not name.endswith(".pyc"))
+        return [(items[name], prefix + name, rules) for name in names]
 
-    def _entries(self, item: os.DirEntry[str], name: str, rules: IgnoreRules) -> Iterator[Entry]:
-        try:
-            entry = Entry(item.path, name, item.stat(follow_symlinks=False))
-        except FileNotFoundError:
-            return
+    def _goes_over(self, entry: Entry, rules: IgnoreRules) -> bool:
         mode = entry.status.st_mode
         is_directory = stat.S_ISDIR(mode)
-        if rules.leave_out(name, is_directory):
-            self.left_out.append(name + "/" * is_directory)
-        elif is_directory:
+        if rules.leave_out(entry.name, is_directory):
+            self.left_out.append(entry.name + "/" * is_directory)
+            return False
+        if is_directory:
             # A virtual environment is of this machine, whatever its name.
-            if not os.path.exists(f"{item.path}/pyvenv.cfg"):  # noqa: PTH110 - once per directory; Path costs more
-                yield entry
-                yield from self.walk(item.path, f"{name}/", rules)
-        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-            yield entry
+            return not os.path.exists(f"{entry.path}/pyvenv.cfg")  # noqa: PTH110 - once per directory; Path costs more
+        return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
 def _refuse_no_code(directory: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import subprocess
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from phalanx import toolbox
+from phalanx import head_answers, toolbox
 from phalanx.errors import PhalanxError
 from phalanx.job import ClusterAccess, Job
 from phalanx.node.runner import carry
@@ -43,6 +42,17 @@ class Copied:
 
 
 Tell = Callable[[Moved], None]
+
+_LONGEST_ANSWER_BYTES = 1 << 20
+_LOAD: dict[str, head_answers.Check] = {
+    **dict.fromkeys(("items", "files", "bytes"), head_answers.whole),
+    "left_out": head_answers.several(head_answers.text),
+}
+_MISSING: dict[str, head_answers.Check] = {
+    **dict.fromkeys(("missing", "parent"), head_answers.text),
+    "holds": head_answers.several(head_answers.text),
+}
+_ANSWER: dict[str, head_answers.Check] = {"place": head_answers.text, "error": head_answers.text}
 
 
 def get(
@@ -126,12 +136,13 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, An
     except carry.CarryError as error:
         raise TransferError(f"the head gave nothing: {_words(said) or error}") from error
     if "missing" in header:
+        missing = head_answers.required(header, _MISSING)
         where = f" (job {job.id})" if job else ""
-        there = ", ".join(header["holds"]) or "nothing"
-        raise TransferError(f"there is no {header['missing']}{where}", f"{header['parent']} holds {there}.")
+        there = ", ".join(missing["holds"]) or "nothing"
+        raise TransferError(f"there is no {missing['missing']}{where}", f"{missing['parent']} holds {there}.")
     if "error" in header:
-        raise TransferError(header["error"])
-    return header
+        raise TransferError(head_answers.fields(header, _ANSWER)["error"])
+    return head_answers.required(header, _LOAD)
 
 
 def _receive(stdout: IO[bytes], header: dict[str, Any], target: Path, count: carry.Progress, said: IO[bytes]) -> None:
@@ -150,8 +161,8 @@ def _send(process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progr
             carry.send(stdin, load, count)
     except (OSError, carry.CarryError) as error:
         failure = error
-    lines = [line for line in process.stdout.read().splitlines() if line.startswith(b"{")]
-    answer = json.loads(lines[-1]) if lines else {}
+    lines = [line for line in process.stdout.read(_LONGEST_ANSWER_BYTES).splitlines() if line.startswith(b"{")]
+    answer = head_answers.fields(head_answers.parsed(lines[-1]), _ANSWER) if lines else {}
     if failure is None and "place" in answer:
         return answer["place"]
     own = str(failure) if isinstance(failure, carry.CarryError) else ""
@@ -186,7 +197,7 @@ def _counter(total_bytes: int, tell: Tell | None) -> carry.Progress:
 
 def _words(said: IO[bytes]) -> str:
     said.seek(0)
-    return said.read().decode(errors="replace").strip()[-2000:]
+    return said.read(_LONGEST_ANSWER_BYTES).decode(errors="replace").strip()[-2000:]
 
 
 def _what_is_beside(path: Path) -> str:

@@ -166,13 +166,13 @@ def stream(*members):
 )
 def test_nothing_is_written_outside_of_the_destination(members, tmp_path):
     with pytest.raises(carry.CarryError, match=r"refused|symbolic link"):
-        carry.receive(stream(*members), {"items": len(members)}, str(tmp_path / "here"))
+        carry.receive(stream(*members), {"items": len(members), "bytes": 0}, str(tmp_path / "here"))
     assert [name for name in names(tmp_path) if name != "here"] == []
 
 
 def test_a_stream_that_ends_between_two_files_is_noticed(tmp_path):
     with pytest.raises(carry.CarryError, match="broke off after 1 of 2"):
-        carry.receive(stream(("top", tarfile.DIRTYPE, "")), {"items": 2}, str(tmp_path / "here"))
+        carry.receive(stream(("top", tarfile.DIRTYPE, "")), {"items": 2, "bytes": 0}, str(tmp_path / "here"))
 
 
 def test_a_login_script_s_words_are_skipped():

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # One way only: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "data", "node", "ignore_pattern", "cache"),
+    ("errors", "data", "node", "ignore_pattern", "cache", "head_answers"),
     ("ignore_rules",),
     ("code_tree",),
     ("spec", "spec_checks", "spec_yaml"),

@@ -7,14 +7,23 @@ import os
 import stat
 import tarfile
 from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, Iterator, List, Tuple
+from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
 
 # Comes first: whatever a login script prints before it is not taken for the stream.
 MAGIC = b"\0phalanx-carry-1\n"
 TOP = "top"
 _COPY_BYTES = 1 << 20
 _MOST_LISTED = 20
+_LONGEST_SHOWN = 300
 _LONGEST_PREAMBLE = 64 << 10
+# It names all links that were left out.
+_LONGEST_HEADER = 16 << 20
+# Linux takes no longer path (PATH_MAX).
+_LONGEST_NAME = 4096
+_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
+# utime takes no other everywhere: from 1970 to 2106.
+_LATEST_S = (1 << 32) - 1
 
 Progress = Callable[[int], None]
 
@@ -55,12 +64,17 @@ class Load:
 def survey(path: str) -> Load:
     """Everything at this path (a link there is followed). Raises CarryError where it can't be read."""
     top = os.path.realpath(path)
+    kept: List[Item] = []
+    left_out: List[str] = []
     try:
-        found = list(_items(top, TOP))
+        for item in _items(top, TOP):
+            if _is_portable(item):
+                kept.append(item)
+            else:
+                left_out.append(item.name[len(TOP) + 1 :])
     except OSError as error:
-        raise CarryError(f"can't read {error.filename!r}: {error.strerror}") from error
-    kept = tuple(item for item in found if _is_portable(item))
-    return Load(kept, tuple(item.name[len(TOP) + 1 :] for item in found if item not in set(kept)))
+        raise CarryError(f"can't read {_shown(error.filename)}: {error.strerror}") from error
+    return Load(tuple(kept), tuple(left_out))
 
 
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> None:
@@ -78,28 +92,40 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
     """The stream's first line, past what a login script printed. Raises CarryError when there is none."""
     before = b""
     while MAGIC not in before:
-        line = source.readline()
+        line = source.readline(_LONGEST_PREAMBLE)
         before += line
         if not line or len(before) > _LONGEST_PREAMBLE:
             raise CarryError("nothing came" if not before.strip() else f"something else came: {before[:200]!r}")
-    return json.loads(source.readline())
+    try:
+        header = json.loads(source.readline(_LONGEST_HEADER))
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise CarryError("its header is none")
+    return header
 
 
 def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> None:
-    """Put the stream's content at `target`: each file beside its place first, then renamed. Raises CarryError."""
-    items = 0
-    arrived = _Arrived(progress)
+    """Put the stream's content at `target`: each file beside its place first, then renamed. Raises CarryError.
+
+    Whoever wrote the stream may be an enemy: nothing of it gets out of `target`, or takes more than its header says.
+    """
+    arrived = _Arrived(header["items"], header["bytes"], progress)
+    places = _Places(target)
     try:
-        with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
+        _require_room(header["bytes"], os.path.dirname(target))
+        with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
             for member in tar:
-                _place(tar, member, _destination(member, target), arrived)
-                items += 1
-    except tarfile.TarError as error:
-        raise CarryError(f"it broke off after {items} of {header['items']} files: {error}") from error
+                arrived.begin(member)
+                if member.isdir():
+                    places.make_directory(member)
+                else:
+                    _place(tar, member, places.of(member), target, arrived)
+    except (tarfile.TarError, RecursionError) as error:
+        raise CarryError(f"it broke off after {arrived.words}: {error}") from error
     except OSError as error:
-        raise CarryError(f"can't write {error.filename or target!r}: {error.strerror or error}") from error
-    if items != header["items"]:
-        raise CarryError(f"it broke off after {items} of {header['items']} files")
+        raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
+    arrived.end()
 
 
 def holds(directory: str) -> List[str]:
@@ -114,13 +140,29 @@ def holds(directory: str) -> List[str]:
 _FORMAT: Dict[str, Any] = {"format": tarfile.GNU_FORMAT, "encoding": "utf-8", "errors": "surrogateescape"}
 
 
+class _Member(tarfile.TarInfo):
+    """A header that `send` may have written: tarfile itself takes names of any length, and kinds that we never send."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> tarfile.TarInfo:
+        member = super().frombuf(buf, encoding, errors)
+        is_name = member.type in _NAMES
+        if not (is_name or member.type in _KINDS) or member.size < 0 or (is_name and member.size > _LONGEST_NAME):
+            raise CarryError(f"refused {_shown(member.name)}: neither a file, a directory nor a link")
+        return member
+
+
 def _items(path: str, name: str) -> Iterator[Item]:
-    found = os.lstat(path)
-    regular = stat.S_ISREG(found.st_mode)
-    yield Item(path, name, found.st_mode, found.st_size if regular else 0)
-    if stat.S_ISDIR(found.st_mode):
-        for child in sorted(os.listdir(path)):
-            yield from _items(os.path.join(path, child), f"{name}/{child}")
+    """In the order of their names; without recursion, as directories may be nested deeper than calls."""
+    waiting = [(path, name)]
+    while waiting:
+        path, name = waiting.pop()
+        found = os.lstat(path)
+        regular = stat.S_ISREG(found.st_mode)
+        yield Item(path, name, found.st_mode, found.st_size if regular else 0)
+        if stat.S_ISDIR(found.st_mode):
+            children = sorted(os.listdir(path), reverse=True)
+            waiting += [(os.path.join(path, child), f"{name}/{child}") for child in children]
 
 
 def _is_portable(item: Item) -> bool:
@@ -130,9 +172,15 @@ def _is_portable(item: Item) -> bool:
 
 
 def _stays_inside(name: str, link: str) -> bool:
-    """Does a link of this name lead to something that is carried, too?"""
-    leads_to = os.path.normpath(os.path.join(os.path.dirname(name), link))
-    return not link.startswith("/") and (leads_to + "/").startswith(TOP + "/")
+    """Does a link of this name lead to something that is carried, too?
+
+    It may go up first, by real directories, and then down. A `..` behind a name is another matter: where the name is
+    a link itself, that leads up from wherever the link leads to.
+    """
+    parts = [part for part in link.split("/") if part not in ("", ".")]
+    up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    directories_above = name.count("/") - 1
+    return not link.startswith("/") and up <= directories_above and ".." not in parts[up:]
 
 
 def _add(tar: tarfile.TarFile, item: Item) -> None:
@@ -145,58 +193,97 @@ def _add(tar: tarfile.TarFile, item: Item) -> None:
             return
         # A second name of a file that was sent already is a file of its own, too.
         info.type, info.linkname, info.size = tarfile.REGTYPE, "", item.bytes
-        file = open(item.path, "rb")  # noqa: SIM115 - only opening it may fail with these words
+        # Whatever has taken its place meanwhile: no link is followed, no pipe waited for.
+        fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise CarryError(f"can't read {item.path!r}: {error.strerror}") from error
-    with file:
-        if os.fstat(file.fileno()).st_size < item.bytes:
-            raise CarryError(f"{item.path!r} became shorter while it was read; try again")
+        raise CarryError(f"can't read {_shown(item.path)}: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        if os.fstat(fd).st_size < item.bytes:
+            raise CarryError(f"{_shown(item.path)} became shorter while it was read; try again")
         tar.addfile(info, file)
 
 
-def _destination(member: tarfile.TarInfo, target: str) -> str:
-    """Where a member goes. Its name comes from the other side and may be anything."""
-    first, *rest = member.name.split("/")
-    if first != TOP or any(part in ("", ".", "..") for part in rest):
-        raise CarryError(f"refused a file named {member.name!r}")
-    place = target
-    for part in rest:
+def _require_room(count: int, directory: str) -> None:
+    disk = os.statvfs(directory)
+    if count > disk.f_bavail * disk.f_frsize:
+        raise CarryError(f"it is {count} bytes; {disk.f_bavail * disk.f_frsize} are free in {directory}")
+
+
+class _Places:
+    """Where members go: into directories that came before them, and so through no link."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._directories: Set[str] = set()
+
+    def of(self, member: tarfile.TarInfo) -> str:
+        """Raises CarryError. The name comes from the other side and may be anything."""
+        parent, _, last = member.name.rpartition("/")
+        is_known = parent in self._directories and last not in ("", ".", "..")
+        if member.name != TOP and not is_known:
+            raise CarryError(f"refused a file named {_shown(member.name)}")
+        return self._target + member.name[len(TOP) :]
+
+    def make_directory(self, member: tarfile.TarInfo) -> None:
+        place = self.of(member)
         if os.path.islink(place):
-            raise CarryError(f"{place!r} is a symbolic link; nothing is written through it")
-        place = os.path.join(place, part)
-    return place
+            raise CarryError(f"{_shown(place)} is a symbolic link; nothing is written through it")
+        if not os.path.isdir(place):
+            os.mkdir(place)
+        self._directories.add(member.name)
 
 
 class _Arrived:
-    """Counts the bytes of all files, piece by piece."""
+    """Counts what comes, piece by piece, against what was announced."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, items: int, count: int, progress: Progress) -> None:
+        self._items_left, self._bytes_left = items, count
+        self._items, self._bytes = items, count
+        self._written = 0
         self._progress = progress
-        self._bytes = 0
+
+    @property
+    def words(self) -> str:
+        return f"{self._items - self._items_left} of {self._items} files"
+
+    def begin(self, member: tarfile.TarInfo) -> None:
+        """Raises CarryError for one, or for bytes, beyond what was announced."""
+        self._items_left -= 1
+        self._bytes_left -= member.size
+        if self._items_left < 0 or self._bytes_left < 0:
+            raise CarryError(f"more came than was announced, {self._items} files of {self._bytes} bytes")
 
     def add(self, count: int) -> None:
-        self._bytes += count
-        self._progress(self._bytes)
+        self._written += count
+        self._progress(self._written)
+
+    def end(self) -> None:
+        """Raises CarryError when something did not come."""
+        if self._items_left:
+            raise CarryError(f"it broke off after {self.words}")
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, arrived: _Arrived) -> None:
-    if member.isdir():
-        os.makedirs(place, exist_ok=True)
-        return
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: _Arrived) -> None:
     if os.path.isdir(place) and not os.path.islink(place):
-        raise CarryError(f"{place!r} is a directory; the file of that name can't take its place")
-    beside = os.path.join(os.path.dirname(place), f".{os.path.basename(place)[:200]}.{os.getpid()}.part")
+        raise CarryError(f"{_shown(place)} is a directory; the file of that name can't take its place")
+    beside = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
     try:
-        if member.issym() and _stays_inside(member.name, member.linkname):
-            os.symlink(member.linkname, beside)
-        elif member.isreg():
+        if member.isreg():
             _write(tar.extractfile(member), member, beside, arrived)
+        elif _stays_inside(member.name, member.linkname) and _leads_below(target, place, member.linkname):
+            os.symlink(member.linkname, beside)
         else:
-            raise CarryError(f"refused {member.name!r}: neither file nor directory, or a link that leads elsewhere")
+            raise CarryError(f"refused {_shown(member.name)}: a link that leads elsewhere")
         os.replace(beside, place)
     finally:
         if os.path.lexists(beside):
             os.unlink(beside)
+
+
+def _leads_below(target: str, place: str, link: str) -> bool:
+    """With the links that were at the target before, too."""
+    end = os.path.realpath(os.path.join(os.path.dirname(place), link))
+    return (end + "/").startswith(os.path.realpath(target) + "/")
 
 
 def _write(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
@@ -205,4 +292,11 @@ def _write(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) 
         while data := content.read(_COPY_BYTES):
             arrived.add(file.write(data))
         os.fchmod(fd, member.mode & 0o777)
-    os.utime(path, (member.mtime, member.mtime))
+    changed_s = min(max(0.0, member.mtime), _LATEST_S)
+    os.utime(path, (changed_s, changed_s))
+
+
+def _shown(path: Any) -> str:
+    """A path in a message; the end of one that nobody would read."""
+    text = repr(path)
+    return text if len(text) <= _LONGEST_SHOWN else f"…{text[-_LONGEST_SHOWN:]}"
