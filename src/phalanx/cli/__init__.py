@@ -59,6 +59,7 @@ COMMANDS = {
     },
 }
 
+_SURPRISED = "That was not expected. `phalanx --debug …` shows where it happened."
 _HELP = """One YAML file becomes a distributed deep-learning cluster: in your AWS account, or on this machine.
 
 \b
@@ -82,6 +83,8 @@ def main() -> None:
     """The `phalanx` program: runs a command and ends with its exit code."""
     # While the AWS SDK is imported Python would look for garbage a hundred times: a sixth of a short command.
     gc.set_threshold(200_000, 10, 10)
+    # Names of files need not be text; in a pipe they are the bytes that they were.
+    sys.stdout.reconfigure(errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     if "_PHALANX_COMPLETE" in os.environ:
         # The shell asks what could come next; click answers and exits.
         cli.main(prog_name="phalanx")
@@ -153,7 +156,7 @@ def _tell_misuse(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    click.echo(click.style("error: ", fg="red", bold=True) + error.format_message(), err=True)
+    _say_error(error.format_message())
     if context is not None:
         click.echo(f"`{context.command_path} --help` tells how it is used.", err=True)
     return error.exit_code
@@ -168,9 +171,7 @@ def _print_traceback(error: Exception) -> None:
 def _tell(error: PhalanxError, debug: bool) -> int:
     if debug:
         _print_traceback(error)
-    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
-    if error.hint:
-        click.echo(error.hint, err=True)
+    _say_error(error.message, error.hint)
     return error.exit_code
 
 
@@ -178,9 +179,16 @@ def _tell_unexpected(error: Exception, debug: bool) -> int:
     if debug:
         _print_traceback(error)
     else:
-        click.echo(f"{click.style('error: ', fg='red', bold=True)}{type(error).__name__}: {error}", err=True)
-        click.echo("That was not expected. `phalanx --debug …` shows where it happened.", err=True)
+        _say_error(f"{type(error).__name__}: {error}", _SURPRISED)
     return 1
+
+
+def _say_error(text: str, hint: str = "") -> None:
+    from phalanx.cli.console import note
+
+    note(click.style("error: ", fg="red", bold=True) + text)
+    if hint:
+        note(hint)
 
 
 if _python_handles_it:

@@ -10,15 +10,17 @@ from typing import Any
 
 import click
 
+from phalanx.cli.terminal import for_stream, plain
+
 
 def say(text: str = "") -> None:
     """A line of the command's result (standard output)."""
-    click.echo(text, color=_color())
+    click.echo(for_stream(text, sys.stdout), color=_color())
 
 
 def note(text: str) -> None:
     """A line about what is going on (standard error)."""
-    click.echo(text, err=True, color=_color())
+    click.echo(for_stream(text, sys.stderr), err=True, color=_color())
 
 
 def drop_output() -> None:
@@ -36,11 +38,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
+    is_terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
+        table.add_column(column, no_wrap=not is_terminal, overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(plain(str(cell)) if is_terminal else str(cell) for cell in row))
     console = Console(highlight=False, markup=False)
     console = console if console.is_terminal else Console(highlight=False, markup=False, width=400)
     console.print(table)

@@ -12,6 +12,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import duration, note, print_json
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.ssh import NodeThenCommand, words_after_dashes
+from phalanx.cli.terminal import write
 
 if TYPE_CHECKING:
     from phalanx.gather import Verdict
@@ -68,8 +69,7 @@ def _print(verdict: Verdict) -> None:
     word = click.style("ok", fg="green") if verdict.ok else click.style(_failure(verdict), fg="red")
     note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}")
     for stream, data in ((sys.stdout, verdict.stdout), (sys.stderr, verdict.stderr)):
-        stream.buffer.write(data if data.endswith(b"\n") or not data else data + b"\n")
-        stream.flush()
+        write(stream, data if data.endswith(b"\n") or not data else data + b"\n")
 
 
 def _failure(verdict: Verdict) -> str:

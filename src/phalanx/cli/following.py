@@ -6,11 +6,12 @@ import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli.console import drop_output, duration, note
+from phalanx.cli.terminal import write
 from phalanx.errors import JobError
 
 if TYPE_CHECKING:
@@ -87,9 +88,8 @@ def _print_or_refuse(job: Job, line: OutputLine, colored: bool) -> None:
 
 def _print_line(line: OutputLine, colored: bool) -> None:
     """Bytes as they came: a program may write what is no text at all."""
-    stream: BinaryIO = sys.stderr.buffer if line.stream == "stderr" else sys.stdout.buffer
-    stream.write(_prefix(line.process, colored) + line.data + b"\n")
-    stream.flush()
+    stream = sys.stderr if line.stream == "stderr" else sys.stdout
+    write(stream, _prefix(line.process, colored) + line.data + b"\n")
 
 
 def _prefix(process: str, colored: bool) -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli.console import note
+from phalanx.cli.terminal import visible
 from phalanx.cloud import StackEvent
 from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
 
@@ -74,7 +75,8 @@ class Watch:
         if self._status:
             from rich.text import Text
 
-            self._status.console.print(Text.from_ansi(line), soft_wrap=True)
+            # Rich makes links of what it finds in a text.
+            self._status.console.print(Text.from_ansi(visible(line)), soft_wrap=True)
         else:
             note(line)
 

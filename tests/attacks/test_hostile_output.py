@@ -1,0 +1,110 @@
+"""What jobs and nodes write, shown on a person's terminal: it may colour its text and do nothing else there."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from local_clouds import api
+
+from conftest import PHALANX, Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: loud\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
+# A title, the screen cleared, a question that types its answer, a link, 8-bit forms of the same, marks of rich.
+NASTY = (
+    b"\x1b]0;title\x07 \x1b[2J\x1b[6n \x1b]8;;http://evil\x1b\\link \xc2\x9b31m \x9b31m \x7f\x08 \x1bP "
+    b"[bold]x[/bold] [link=http://evil]y[/link] \xe2\x82\xac\ttab \x1b[31mred"
+)
+SHOWN = (
+    r"\x1b]0;title\x07 \x1b[2J\x1b[6n \x1b]8;;http://evil\x1b\link \x9b31m \x9b31m \x7f\x08 \x1bP "
+    "[bold]x[/bold] [link=http://evil]y[/link] \u20ac\ttab \x1b[31mred\x1b[0m"
+)
+UNSEEN = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\r(?!\n)")
+FORGE = """
+import json, os
+path = "../state.json"
+state = json.load(open(path))
+state.update(name="n\\x1b]0;x\\x07", message="m\\x1b[2J\\x9b", tail=["t\\x1b]8;;x\\x07"], state="failed", ended_at=2.0)
+open(path, "w").write(json.dumps(state))
+"""
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    with a_cluster(SPEC) as terminal:
+        (terminal.directory / "nasty").write_bytes(NASTY)
+        yield terminal
+
+
+def on_screen(terminal: Terminal, *words: str) -> str:
+    """What `phalanx …` sends to the terminal that it is typed in; it is all text and colours."""
+    screen, typed_in = pty.openpty()
+    env = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state), "TERM": "xterm-256color", "COLUMNS": "200"}
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [PHALANX, *words], cwd=terminal.directory, env=env, stdin=null, stdout=typed_in, stderr=typed_in
+    )
+    os.close(typed_in)
+    shown = b""
+    with open(screen, "rb", buffering=0) as output:
+        try:
+            while data := output.read(1 << 16):
+                shown += data
+        except OSError:  # EIO: the last one that had it open has closed it
+            pass
+    process.wait(60)
+    text = shown.decode()
+    assert UNSEEN.findall(text) == [], text
+    return text.replace("\r\n", "\n")
+
+
+def test_output_of_a_job_is_shown_and_a_pipe_gets_its_bytes(terminal):
+    shown = on_screen(terminal, "run", "--launcher", "exec", "--", "cat", "nasty")
+    assert f"[0] \x1b[0m{SHOWN}\n" in shown
+    env = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state)}
+    piped = subprocess.run([PHALANX, "logs"], cwd=terminal.directory, env=env, capture_output=True, timeout=60)
+    assert piped.stdout == b"[0] " + NASTY + b"\n"
+
+
+def test_output_of_exec_is_shown_too(terminal):
+    terminal.phalanx("put", "nasty")
+    assert f"{SHOWN}\n" in on_screen(terminal, "exec", "--", "cat /efs/nasty; cat /efs/nasty >&2; exit 3")
+    verdict = json.loads(terminal.phalanx("exec", "--json", "--", "cat /efs/nasty").stdout)[0]
+    assert verdict["stdout"].encode() == NASTY.decode(errors="replace").encode()
+
+
+def test_names_and_reasons_that_a_job_chose_are_shown(terminal):
+    terminal.phalanx("run", "--launcher", "exec", "--", "sh", "-c", "exit 3\x1b]0;x\x07", check=False)
+    assert r"exit 3\x1b]0;x\x07" in on_screen(terminal, "jobs")
+    assert r"no\x1b[2J" in on_screen(terminal, "run", "--launcher", "exec", "--", "no\x1b[2J")
+    (terminal.directory / "forge.py").write_text(FORGE)
+    on_screen(terminal, "run", "--launcher", "exec", "--", "python3", "forge.py")
+    for words in (("jobs",), ("logs",), ("stop",), ("logs", "--rank", "x\x1b[2J"), ("logs", "x\x1b[2J")):
+        on_screen(terminal, *words)
+
+
+def test_names_of_files_are_shown(terminal):
+    terminal.on("head", r"mkdir /efs/d; ln -s /etc $(printf '/efs/d/\033]0;x\007'); ln -s x $(printf '/efs/d/\377')")
+    assert r"left out: \x1b]0;x\x07 (" in on_screen(terminal, "get", "/efs/d", "home")
+    assert r"\xff" in on_screen(terminal, "get", "/efs/d/nothing")
+
+
+def test_a_reason_in_the_table_is_shown(terminal):
+    table = json.loads((terminal.state / "clusters/loud/cluster.json").read_text())["table"]
+    database = api(terminal, "dynamodb")
+    item = database.get_item(TableName=table, Key={"item": {"S": "roster"}})["Item"]
+    missing = [{"name": "deeplearning-worker2", "reason": "[bold]why[/bold]\x1b]0;x\x07\x9b31m"}]
+    roster = {**json.loads(item["roster"]["S"]), "missing": missing}
+    database.put_item(TableName=table, Item={**item, "roster": {"S": json.dumps(roster)}})
+    try:
+        for words in (("nodes",), ("status",)):
+            assert "[bold]why[/bold]" in on_screen(terminal, *words)
+    finally:
+        database.put_item(TableName=table, Item=item)
