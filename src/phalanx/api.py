@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from phalanx import clouds, environments, gather, transfer
 from phalanx import cluster as store
-from phalanx import environments, gather, transfer
 from phalanx.errors import JobError
 from phalanx.future import JobFuture
 from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
@@ -18,7 +18,6 @@ from phalanx.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from phalanx.bring_up import Step
-    from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
 __all__ = ["Cluster"]
@@ -28,7 +27,7 @@ class Cluster:
     """A cluster that is ready. As a context manager it takes down at the end what `up` made, and nothing else."""
 
     def __init__(self, record: store.Cluster, made_here: bool = False) -> None:
-        self._record = replace(record, mend=_mend)
+        self._record = replace(record, control=clouds.ControlPlane())
         self._made_here = made_here
 
     @classmethod
@@ -37,7 +36,6 @@ class Cluster:
 
         Raises SpecError, CloudError, StackFailed (everything was rolled back then).
         """
-        from phalanx import clouds
         from phalanx.bring_up import BringUp
         from phalanx.spec import load, told_where
 
@@ -167,7 +165,6 @@ class Cluster:
 
         Data in the shared directory is kept unless the cluster's file says `keep: no`.
         """
-        from phalanx import clouds
         from phalanx.take_down import TakeDown
 
         for _ in TakeDown(clouds.get(self._record.cloud, self._record.region), self.name).steps():
@@ -185,9 +182,3 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name} at {self.address}>"
-
-
-def _mend(record: store.Cluster, error: ClusterError) -> bool:
-    from phalanx.clouds.mend import mend
-
-    return mend(record, error)

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.errors import ClusterError
 from phalanx.remote import Remote, close_all
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEAD = "deeplearning-master"
 JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
-ROSTER_PATH = "/opt/phalanx/roster.json"
+_ROSTER = "roster.json"
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9-]{0,127}$")
 
 
@@ -46,6 +46,18 @@ def known() -> list[str]:
     return sorted(path.parent.name for path in (state_directory() / "clusters").glob("*/cluster.json"))
 
 
+class ControlPlane(Protocol):
+    """What a cluster in use asks of its cloud's API, and never of a node: a job there could answer what it likes."""
+
+    def roster(self, cluster: Cluster) -> Roster:
+        """The membership now, validated. Raises CloudError, ClusterError."""
+        ...
+
+    def mend(self, cluster: Cluster, error: ClusterError) -> bool:
+        """Repair what this machine knows of a cluster that ssh can't reach; True when another try may work."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster as this machine knows it: `stack_id` is empty before its stack is, `head_address` until it is ready."""
@@ -65,7 +77,7 @@ class Cluster:
     worker_host: str = "address"
     worker_options: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
-    mend: Callable[[Cluster, ClusterError], bool] | None = field(default=None, compare=False, repr=False)
+    control: ControlPlane | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def load(cls, name: str | None = None) -> Cluster:
@@ -95,7 +107,7 @@ class Cluster:
 
     def save(self) -> Cluster:
         """Write the record (written beside and renamed, so that nobody reads half of it)."""
-        record = {key: value for key, value in asdict(replace(self, mend=None)).items() if key != "mend"}
+        record = {key: value for key, value in asdict(replace(self, control=None)).items() if key != "control"}
         write_private(self.directory / "cluster.json", json.dumps(record, indent=1, default=str) + "\n")
         return self
 
@@ -113,11 +125,14 @@ class Cluster:
                 path.unlink()
 
     def remote(self, node: str = "head", user: str = JOB_USER) -> Remote:
-        """A node of this cluster as `user`; a worker is looked up in the roster on the head."""
+        """A node of this cluster as `user`. A connection that stands leads to the node that it was verified to be."""
         self.require_ready()
         if node in ("head", HEAD, "deeplearning-worker1"):
             return Remote(self.ssh_config, HEAD, user, mend=self._hook())
-        return self.remote_to(self._member(node), user)
+        remembered = self._remembered(node, user)
+        if remembered is not None and remembered.connected():
+            return remembered
+        return self.remote_to(self._find(self.roster(), node), user)
 
     def remote_to(self, member: Node, user: str = JOB_USER) -> Remote:
         """A member of the roster as `user`."""
@@ -134,11 +149,12 @@ class Cluster:
         return found or list(roster.nodes)
 
     def roster(self) -> Roster:
-        """The membership as the head has it now."""
-        from phalanx.node import validate
-
-        done = self.remote().run(f"cat {ROSTER_PATH}", timeout_s=20)
-        return validate.roster(done.stdout.decode(), validate.NETWORK)
+        """The membership now, as the cloud's table has it: no node has a say in where ssh goes."""
+        self.require_ready()
+        assert self.control is not None, "whoever loads a cluster to use it gives it its cloud"
+        roster = self.control.roster(self)
+        write_private(self.directory / _ROSTER, roster.to_json())
+        return roster
 
     def require_ready(self) -> None:
         """Raise ClusterError unless its `up` has come to its end."""
@@ -146,11 +162,18 @@ class Cluster:
             raise ClusterError(f"cluster {self.name} is not ready", "`phalanx up` follows its creation.")
 
     def _hook(self) -> Callable[[ClusterError], bool] | None:
-        mend = self.mend
-        return (lambda error: mend(self, error)) if mend else None
+        control = self.control
+        return (lambda error: control.mend(self, error)) if control else None
 
-    def _member(self, node: str) -> Node:
-        return self._find(self.roster(), node)
+    def _remembered(self, node: str, user: str) -> Remote | None:
+        """The node as it was when this machine last read the roster."""
+        from phalanx.node import validate
+
+        try:
+            roster = validate.roster((self.directory / _ROSTER).read_text(), validate.NETWORK)
+            return self.remote_to(self._find(roster, node), user)
+        except (OSError, ValueError, ClusterError):
+            return None
 
     def _find(self, roster: Roster, node: str) -> Node:
         for member in roster.nodes:

@@ -89,7 +89,14 @@ class Remote:
         self.connect()
         own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self.options)
         options = [word for option in own for word in ("-o", option)]
-        there = ["-L", f"127.0.0.1:{local_port}:127.0.0.1:{port}", "-T", self.host, "echo ready; exec cat >/dev/null"]
+        there = [
+            "-L",
+            f"127.0.0.1:{local_port}:127.0.0.1:{port}",
+            "-T",
+            "--",
+            self.host,
+            "echo ready; exec cat >/dev/null",
+        ]
         argv = ["ssh", "-F", str(self.config), "-l", self.user, *options, *there]
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True)
@@ -102,7 +109,7 @@ class Remote:
     def argv(self, command: str | None, terminal: bool = False) -> list[str]:
         """The ssh command line, exactly as it is run."""
         tail = [command] if command is not None else []
-        return [*self._ssh(), "-t" if terminal else "-T", self.host, *tail]
+        return [*self._ssh(), "-t" if terminal else "-T", "--", self.host, *tail]
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         """Have a shared connection ready; raises HostRefused or ConnectionLost."""
@@ -153,7 +160,7 @@ class Remote:
     def _open_master(self, timeout_s: float) -> None:
         self.control_path.unlink(missing_ok=True)
         persist = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-o", "BatchMode=yes"]
-        argv = [*self._ssh(), *persist, "-f", "-N", self.host]
+        argv = [*self._ssh(), *persist, "-f", "-N", "--", self.host]
         import tempfile  # here, because mostly there is a connection already
 
         # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives. By its name:
@@ -191,7 +198,7 @@ def close_all(config: Path) -> None:
 
 def _close(path: Path) -> None:
     if path.is_socket():
-        argv = ["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "node"]
+        argv = ["ssh", "-F", "none", "-o", f"ControlPath={path}", "-O", "exit", "--", "node"]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
     path.unlink(missing_ok=True)

@@ -236,10 +236,21 @@ def describe_cause(event: StackEvent) -> str:
     return f"{event.logical_id} ({event.resource_type}): {event.reason or event.status}"
 
 
+_FORGED = "Only the head's role may write there: who has it may be a job. `phalanx down` and `phalanx up` begin anew."
+
+
 def read_roster(cloud: Cloud, table: str) -> Roster | None:
-    """The published roster, None before the head has written one."""
+    """The published roster, None before the head has written one. Raises CloudError for what can't be one."""
     item = cloud.item(table, "roster")
-    return validate.roster(item["roster"], validate.NETWORK) if item and "roster" in item else None
+    return roster_of(item["roster"]) if item and "roster" in item else None
+
+
+def roster_of(text: str) -> Roster:
+    """The roster that the table holds as this text. Raises CloudError for what can't be one."""
+    try:
+        return validate.roster(text, validate.NETWORK)
+    except validate.Invalid as error:
+        raise CloudError(f"the roster table holds what can't be a roster: {error}", _FORGED) from error
 
 
 def read_authority(cloud: Cloud, table: str) -> str:
@@ -247,7 +258,10 @@ def read_authority(cloud: Cloud, table: str) -> str:
     item = cloud.item(table, "authority")
     if not item:
         raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` tells.")
-    return item["public_key"]
+    try:
+        return validate.key_line(item["public_key"])
+    except validate.Invalid as error:
+        raise CloudError(f"the roster table holds what can't be an ssh authority: {error}", _FORGED) from error
 
 
 def require_ours(found: StackState) -> None:

@@ -12,7 +12,7 @@ from phalanx.node.roster import Missing, Roster
 from phalanx.plan import Facts
 
 STACK = "AWS::CloudFormation::Stack"
-AUTHORITY = "ssh-ed25519 AAAAauthority head"
+AUTHORITY = "ssh-ed25519 AAAAauthority"
 
 
 def write_key(private, comment):

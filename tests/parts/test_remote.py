@@ -80,9 +80,9 @@ def test_the_command_line_names_the_config_the_user_and_the_options(tmp_path):
     node = Remote(tmp_path / "ssh_config", "deeplearning-worker2", "ubuntu", ("HostName=10.0.1.7",))
     words = node.argv("hostname")
     assert words[:3] == ["ssh", "-F", str(tmp_path / "ssh_config")]
-    assert words[-4:] == ["HostName=10.0.1.7", "-T", "deeplearning-worker2", "hostname"]
+    assert words[-5:] == ["HostName=10.0.1.7", "-T", "--", "deeplearning-worker2", "hostname"]
     assert words[words.index("-l") + 1] == "ubuntu"
-    assert node.argv(None, terminal=True)[-2:] == ["-t", "deeplearning-worker2"]
+    assert node.argv(None, terminal=True)[-3:] == ["-t", "--", "deeplearning-worker2"]
 
 
 def test_control_paths_are_short_private_and_different_for_each_node(tmp_path):

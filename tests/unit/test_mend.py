@@ -19,6 +19,6 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     write_ssh_config(cluster, AUTHORITY, SshRoute())
     refused = HostRefused("its host key is not certified")
     assert not mend(cluster, refused)
-    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 BBBB new-head"}
+    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 AAAAnewhead"}
     assert mend(cluster, refused)
-    assert "new-head" in (cluster.directory / "known_hosts").read_text()
+    assert "newhead" in (cluster.directory / "known_hosts").read_text()

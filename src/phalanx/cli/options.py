@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from phalanx import clouds
 from phalanx.cli import complete
 from phalanx.cluster import Cluster
-from phalanx.errors import ClusterError
 
 DEFAULT_FILE = "phalanx.yaml"
 _NAME_LINE = re.compile(r"^name:[ \t]*(['\"]?)(?P<name>[A-Za-z][A-Za-z0-9-]*)\1[ \t]*(?:#.*)?$", re.M)
@@ -88,10 +88,10 @@ def cluster_name(name: str | None, file: Path | None) -> str | None:
 
 
 def load_cluster(name: str | None, file: Path | None) -> Cluster:
-    """The cluster that is meant, with its trust mended through the cloud's API when a host is refused."""
+    """The cluster that is meant, with its cloud's API to ask who is in it, and when ssh does not reach it."""
     from dataclasses import replace
 
-    return replace(Cluster.load(cluster_name(name, file)), mend=_mend)
+    return replace(Cluster.load(cluster_name(name, file)), control=clouds.ControlPlane())
 
 
 def _name_in(path: Path) -> str:
@@ -105,9 +105,3 @@ def _name_in(path: Path) -> str:
     from phalanx.spec import load
 
     return load(path).name
-
-
-def _mend(cluster: Cluster, error: ClusterError) -> bool:
-    from phalanx.clouds.mend import mend
-
-    return mend(cluster, error)

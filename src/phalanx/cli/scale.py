@@ -45,7 +45,7 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
     scaling.ask()
     for roster in scaling.follow(_DEADLINE_S):
         note(f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes")
-    replace(scaling.cluster, nodes=len(scaling.roster.nodes), mend=None).save()
+    replace(scaling.cluster, nodes=len(scaling.roster.nodes), control=None).save()
     return _report(scaling, time.monotonic() - started_s, as_json)
 
 

@@ -9,6 +9,9 @@ from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
     from phalanx.cloud import Cloud
+    from phalanx.cluster import Cluster
+    from phalanx.errors import ClusterError
+    from phalanx.node.roster import Roster
 
 MODULES = {"aws": "phalanx.clouds.aws", "local": "phalanx.clouds.local"}
 
@@ -22,6 +25,16 @@ def begin(name: str) -> None:
     """Start what the cloud needs on this machine, without waiting for it: the local cloud's process, or nothing."""
     if _module(name) == MODULES["local"]:
         importlib.import_module("phalanx.clouds.endpoint").begin()
+
+
+class ControlPlane:
+    """Every cluster's cloud, as `phalanx.cluster` asks it; its modules are imported when something is asked."""
+
+    def roster(self, cluster: Cluster) -> Roster:
+        return importlib.import_module("phalanx.clouds.rosters").read(cluster)
+
+    def mend(self, cluster: Cluster, error: ClusterError) -> bool:
+        return importlib.import_module("phalanx.clouds.mend").mend(cluster, error)
 
 
 def _module(name: str) -> str:

@@ -1,0 +1,54 @@
+"""Who is in a cluster, from the table that its head's role alone may write: `exec` and `ssh` wait for it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from phalanx import clouds
+from phalanx.clouds import endpoint
+from phalanx.cluster import Cluster
+from phalanx.errors import CloudError, ClusterError
+from phalanx.node import wire
+from phalanx.node.roster import Roster
+from phalanx.node.sigv4 import Credentials, Request, signed_headers
+from phalanx.stack import read_roster, roster_of
+
+_ANSWERS_WITHIN_S = 10.0
+
+
+def read(cluster: Cluster) -> Roster:
+    """The membership now. Raises CloudError for what can't be one, ClusterError when there is none."""
+    if cluster.cloud == "local":
+        roster = _local(cluster)
+    else:
+        roster = read_roster(clouds.get(cluster.cloud, cluster.region), cluster.table)
+    if roster is None:
+        raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` tells more.")
+    return roster
+
+
+def _local(cluster: Cluster) -> Roster | None:
+    """Without boto3, whose import takes ten times as long as the call."""
+    here = endpoint.running()
+    request = Request("POST", f"{here.url}/", _HEADERS, _get_item(cluster.table))
+    keys = Credentials(here.access_key_id, here.secret_access_key)
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    headers = signed_headers(request, keys, cluster.region, "dynamodb", now)
+    try:
+        answer = wire.fetch(Request("POST", request.url, headers, request.body), _ANSWERS_WITHIN_S)
+    except wire.HttpError as error:
+        raise ClusterError(f"cluster {cluster.name} has no roster table", "`phalanx status` tells more.") from error
+    except OSError as error:
+        endpoint.require_alive(here)
+        raise CloudError(f"the local cloud did not answer: {error}") from error
+    item = json.loads(answer).get("Item")
+    return roster_of(item["roster"]["S"]) if item else None
+
+
+_HEADERS = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "DynamoDB_20120810.GetItem"}
+
+
+def _get_item(table: str) -> bytes:
+    key = {"item": {"S": "roster"}}
+    return json.dumps({"TableName": table, "Key": key, "ConsistentRead": True}).encode()

@@ -1,0 +1,120 @@
+"""The head as an attacker: nothing that it says becomes a command, a file or a traceback on the user's own machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_clouds import api
+
+from conftest import Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: hostile\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
+FORGE = """
+import json, os, sys
+roster = json.load(open("/opt/phalanx/roster.json"))
+next(node for node in roster["nodes"] if not node["head"]).update(json.loads(sys.argv[1]))
+open("/tmp/forged.json", "w").write(json.dumps(roster))
+shadow = 'cat() { case "$*" in *roster.json) command cat /tmp/forged.json;; *) command cat "$@";; esac; }'
+open(os.path.expanduser("~phalanx/.bashrc"), "w").write(shadow)
+"""
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    with a_cluster(SPEC) as terminal:
+        yield terminal
+
+
+@pytest.fixture
+def owned(terminal: Terminal) -> Path:
+    """A file here that no node may make. (ssh writes host names in small letters.)"""
+    path = terminal.state.parent / "owned"
+    path.unlink(missing_ok=True)
+    return path
+
+
+@pytest.fixture
+def head(terminal: Terminal) -> Iterator[Terminal]:
+    """Its job user's .bashrc is as before afterwards."""
+    keep = "/home/phalanx/.bashrc /home/phalanx/kept"
+    terminal.phalanx("ssh", "--admin", "--", f"sudo cp -p {keep}")
+    yield terminal
+    terminal.phalanx("ssh", "--admin", "--", f"sudo cp -p {' '.join(keep.split()[::-1])}")
+
+
+def as_root(terminal: Terminal, program: str, *words: str) -> None:
+    """Run Python on the head as root, isolated from what was done to its job user."""
+    terminal.phalanx("ssh", "--admin", "--", shlex.join(["sudo", "python3", "-I", "-c", program, *words]))
+
+
+def test_a_forged_roster_file_gives_no_command_here(head, owned):
+    """Root on the head shadows `cat`; a job could by its own .bashrc. Neither decides where ssh goes."""
+    forged = {"instance_id": f"x$(echo>{owned})", "address": f"x$(echo>{owned})"}
+    as_root(head, FORGE, json.dumps(forged))
+    assert head.on("worker2", "hostname -I").split()[0].startswith("10.")
+    assert head.phalanx("exec", "--", "hostname").stderr.count(": ok") == 2
+    assert not owned.exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"instance_id": "x$(echo>{owned})"},
+        {"name": "-oProxyCommand=echo>{owned}"},
+        {"name": "../../owned"},
+        {"address": "10.0.0.1 -oProxyCommand=echo>{owned}"},
+        {"hostname": "x\n@cert-authority * ssh-ed25519 AAAA"},
+        {"name": "deeplearning-worker2\x1b]0;title\x07"},
+        {"slots": "$(echo>{owned})"},
+        {"slots": 10**30},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
+    """Root on the head has the head's role, and writes the table. No command believes what no roster can hold."""
+    table, table_name = api(terminal, "dynamodb"), record(terminal)["table"]
+    item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}})["Item"]
+    roster = json.loads(item["roster"]["S"])
+    values = {key: value.format(owned=owned) if isinstance(value, str) else value for key, value in forged.items()}
+    next(node for node in roster["nodes"] if not node["head"]).update(values)
+    table.put_item(TableName=table_name, Item={**item, "roster": {"S": json.dumps(roster)}})
+    try:
+        for words in COMMANDS_WITH_A_ROSTER:
+            done = terminal.phalanx(*words, check=False)
+            assert is_refused(done.stderr), (words, done)
+            assert done.returncode == 3
+    finally:
+        table.put_item(TableName=table_name, Item=item)
+    assert not owned.exists()
+    assert not list(terminal.directory.rglob("*.sh"))
+
+
+COMMANDS_WITH_A_ROSTER = (
+    ("nodes",),
+    ("exec", "--", "true"),
+    ("run", "--dry-run", "--", "true"),
+    ("tf-scripts", "--trainer_script_dir", "scripts", "--training_script", "/efs/x.py"),
+)
+
+
+def record(terminal: Terminal) -> dict[str, Any]:
+    return json.loads((terminal.state / "clusters/hostile/cluster.json").read_text())
+
+
+def is_refused(said: str) -> bool:
+    """In a message of phalanx's own, which is no accident and shows no escape sequence."""
+    return said.startswith("error: ") and "That was not expected" not in said and "\x1b" not in said
+
+
+def test_a_command_is_never_an_option_of_ssh(terminal, owned):
+    """What a person types behind `--` is for the node's shell, whatever it begins with."""
+    done = terminal.phalanx("ssh", "--", f"-oProxyCommand=echo>{owned}", check=False)
+    assert done.returncode != 0
+    assert not owned.exists()
