@@ -14,7 +14,7 @@ from moto.sqs.models import sqs_backends
 
 from phalanx.localcloud import functions
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.iam import policy
+from phalanx.localcloud.iam import credentials, policy
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ def _publish(
         if matcher is None or matcher.matches(message_attributes, message):
             _to_function(self, message, message_id, subject, message_attributes)
     elif self.protocol != "sqs" or _queue_allows(self):
-        _moto_publish(self, message, message_id, subject, message_attributes, *options, **named)
+        with credentials.calling(credentials.AWS_USER_ID):
+            _moto_publish(self, message, message_id, subject, message_attributes, *options, **named)
 
 
 def _queue_allows(subscription: Subscription) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,6 +30,12 @@ class Session:
     name: str
     expires: datetime
     instance_arn: str = ""
+    role_id: str = ""
+
+    @property
+    def user_id(self) -> str:
+        """`aws:userid` of a role's session: the role's unique id and the session's name (docs/aws-behaviour.md 6)."""
+        return f"{self.role_id}:{self.name}"
 
     def arn(self, account: str) -> str:
         """As it stands in AWS's error messages and in aws:PrincipalArn's session form."""
@@ -37,6 +46,9 @@ class AssumeRoleError(Exception):
     """The role's trust policy does not let this service use the role."""
 
 
+AWS_USER_ID = "AIDAIT2UOQQY3AUEKVGXU"
+"""The user in whose name AWS's own services, such as SNS, send (docs/aws-behaviour.md 3.24)."""
+_caller: ContextVar[str] = ContextVar("caller", default=AWS_USER_ID)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
 _by_holder: dict[tuple[str, str], Session] = {}
@@ -52,6 +64,21 @@ def forget_all() -> None:
 def session_of(access_key_id: str) -> Session | None:
     """The session behind a key, None for keys that belong to no role."""
     return _by_key.get(access_key_id)
+
+
+def caller() -> str:
+    """The user id in whose name the present call is done; outside of any call, AWS's own."""
+    return _caller.get()
+
+
+@contextmanager
+def calling(user_id: str) -> Iterator[None]:
+    """Within, what is done is done in the name of this user id."""
+    before = _caller.set(user_id)
+    try:
+        yield
+    finally:
+        _caller.reset(before)
 
 
 def instance_role(instance: Instance) -> Role | None:
@@ -99,7 +126,7 @@ def _session(context: Context, role: Role, holder: str, service: str, instance_a
         session = _by_holder.get((role.name, holder))
         if session is None or session.expires - now < RENEW_BEFORE:
             issued = context.issue(role.name)
-            session = Session(issued, role.name, holder, now + LIFETIME, instance_arn)
+            session = Session(issued, role.name, holder, now + LIFETIME, instance_arn, role.id)
             _by_holder[role.name, holder] = session
             _by_key[issued.access_key_id] = session
             _drop_expired(context, now)

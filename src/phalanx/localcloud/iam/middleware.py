@@ -42,12 +42,16 @@ def wrap(context: Context, app: App) -> App:
         if not signature.is_valid(environ, call.body, issued.secret_access_key):
             return errors.wrong_signature(call, start_response)
         if issued.principal == ADMIN:
-            return app(environ, start_response)
+            with credentials.calling(context.account):
+                return app(environ, start_response)
         session = credentials.session_of(call.access_key_id)
         if session is None or session.expires <= context.clock.now():
             return errors.expired_token(call, start_response)
         refusal = judge(context, session, call)
-        return errors.access_denied(call, refusal, start_response) if refusal else app(environ, start_response)
+        if refusal:
+            return errors.access_denied(call, refusal, start_response)
+        with credentials.calling(session.user_id):
+            return app(environ, start_response)
 
     return guarded
 
@@ -92,7 +96,7 @@ def _keys(context: Context, session: Session, call: Call) -> dict[str, list[str]
     keys = {
         "aws:principalarn": [f"arn:aws:iam::{context.account}:role/{session.role}"],
         "aws:principalaccount": [context.account],
-        "aws:userid": [f"{session.issued.access_key_id}:{session.name}"],
+        "aws:userid": [session.user_id],
         "aws:requestedregion": [call.region],
         # The endpoint is loopback HTTP; on AWS the same calls go over TLS.
         "aws:securetransport": ["true"],
