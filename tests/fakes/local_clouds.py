@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import urllib.request
 from typing import Any
 
 import boto3
+
+# Prints what root on a node gets from the metadata service, as the agent does.
+_CREDENTIALS = """import urllib.request as http
+def ask(path, **more):
+    return http.urlopen(http.Request("http://169.254.169.254/latest/" + path, **more)).read().decode()
+token = ask("api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+roles = "meta-data/iam/security-credentials/"
+print(ask(roles + ask(roles, headers=(key := {"X-aws-ec2-metadata-token": token})), headers=key))
+"""
 
 
 def endpoint(terminal: Any) -> dict[str, Any]:
@@ -23,6 +33,21 @@ def api(terminal: Any, service: str) -> Any:
         endpoint_url=there["url"],
         aws_access_key_id=there["access_key_id"],
         aws_secret_access_key=there["secret_access_key"],
+    )
+
+
+def api_of_node(terminal: Any, node: str, service: str) -> Any:
+    """boto3's client of a service, with the credentials that root on this node has."""
+    asked = f"python3 -c {shlex.quote(_CREDENTIALS)}"
+    done = terminal.phalanx("exec", "--sudo", "--json", "--node", node, "--", asked)
+    there = json.loads(json.loads(done.stdout)[0]["stdout"])
+    return boto3.client(
+        service,
+        region_name="us-east-1",
+        endpoint_url=endpoint(terminal)["url"],
+        aws_access_key_id=there["AccessKeyId"],
+        aws_secret_access_key=there["SecretAccessKey"],
+        aws_session_token=there["Token"],
     )
 
 

@@ -16,6 +16,16 @@ from phalanx.node import contract, head, trust, worker
 from phalanx.node.head import Head
 from phalanx.node.services import Reading, Refusal
 
+ROLE = "AROA0123456789ABCDEFG"
+
+
+def received(message: dict | str) -> dict:
+    """As SQS gives it; a test may name another `sender` than the node that the message is about."""
+    if isinstance(message, str):
+        return {"Body": message, "Attributes": {"SenderId": f"{ROLE}:i-2"}}
+    sender = message.pop("sender", f"{ROLE}:{message.get('instance_id')}")
+    return {"Body": json.dumps(message), "Attributes": {"SenderId": sender}}
+
 
 class Memory:
     """The services of one cluster: a table, a queue and a group that do what they are told."""
@@ -30,6 +40,7 @@ class Memory:
         self.gate = threading.Event()
         self.gate.set()
         self.reading = Reading(3, (), ())
+        self.known: dict[str, str] = {f"i-{n}": f"10.0.1.{10 + n}" for n in range(1, 5)}
         self.signals: list[tuple[str, str]] = []
         self.logged: list[str] = []
         self.settled: list[tuple] = []
@@ -42,13 +53,16 @@ class Memory:
 
     def receive(self, wait_s: int) -> list[dict]:
         messages, self.sent = self.sent[:10], self.sent[10:]
-        return [{"Body": json.dumps(m) if isinstance(m, dict) else m, "ReceiptHandle": "r"} for m in messages]
+        return [{**received(m), "ReceiptHandle": "r"} for m in messages]
 
     def delete(self, messages: list[dict]) -> None:
         self.deleted += messages
 
     def read(self) -> Reading:
         return self.reading
+
+    def addresses(self, instance_ids: list[str]) -> dict[str, str]:
+        return {i: self.known[i] for i in instance_ids if i in self.known}
 
     def set_desired(self, number: int) -> None:
         self.desired.append(number)
@@ -88,6 +102,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
         node_timeout_s=600,
         job_user="phalanx",
         wait_handle="url",
+        worker_role=ROLE,
         shared="/efs",
     )
     return SimpleNamespace(
@@ -176,6 +191,100 @@ def test_what_is_no_message_changes_nothing(memory, keys, tmp_path):
     assert len(memory.deleted) == 8
 
 
+def hello_of(agent, **changes) -> dict:
+    """A hello of this node, changed by whoever sends it."""
+    says_hello(agent)
+    return {**agent.queue.sent.pop(), **changes}
+
+
+def test_a_message_speaks_for_its_sender_alone(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    two, three = (an_agent(memory, keys, tmp_path, n) for n in (2, 3))
+    memory.reading = Reading(3, ("i-2", "i-3"), ())
+    for sender in (f"{ROLE}:i-2", "AROAANOTHERROLE000000:i-3", "AIDAIT2UOQQY3AUEKVGXU", "123456789012", "", "i-3"):
+        memory.sent += [
+            hello_of(three, sender=sender),
+            {"kind": "ack", "instance_id": "i-3", "generation": 9, "sender": sender},
+            {
+                "kind": "failed",
+                "instance_id": "i-3",
+                "step": "",
+                "command": "",
+                "exit": 1,
+                "output": "",
+                "sender": sender,
+            },
+        ]
+    turn(master)
+    turn(master)
+    assert (master.state.hellos, master.state.acks, master.state.failed) == ({}, {}, {})
+    assert len(memory.deleted) == 18
+    assert memory.logged[-1].startswith("16 messages were not believed, the last: ")
+    says_hello(two)
+    turn(master)
+    assert list(master.state.hellos) == ["i-2"]
+
+
+def test_a_newcomer_is_believed_once_auto_scaling_and_ec2_know_it(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.known.clear()
+    says_hello(two)
+    turn(master)
+    memory.reading = Reading(3, ("i-2",), ())
+    turn(master)
+    assert master.state.hellos == {}, "EC2 has no address for it"
+    memory.known["i-2"] = "10.0.1.12"
+    turn(master)
+    assert list(master.state.hellos) == ["i-2"]
+    assert memory.logged[-1] == "hello from i-2 at 10.0.1.12"
+
+
+def test_a_node_that_claims_another_address_is_none(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(3, ("i-2",), ())
+    memory.sent.append(hello_of(two, address="10.0.1.13", hostname="ip-10-0-1-13"))
+    turn(master)
+    assert master.state.hellos == {}
+    assert memory.logged[-1].endswith("i-2 is at 10.0.1.12 and says 10.0.1.13")
+
+
+@pytest.mark.parametrize("changes", [{"host_key": "ssh-ed25519 AAAAevil"}, {"user_key": "ssh-ed25519 AAAAevil"}])
+def test_keys_are_fixed_at_the_first_hello(memory, keys, tmp_path, changes):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(3, ("i-2",), ())
+    memory.sent += [hello_of(two), hello_of(two, **changes), hello_of(two, gpus=8)]
+    turn(master)
+    memory.sent.append(hello_of(two, **changes))
+    turn(master)
+    (node,) = master.state.hellos.values()
+    assert (node.host_key, node.user_key) == tuple(key.rpartition(" ")[0] for key in keys[2])
+    assert (node.gpus, master._refused) == (8, 2)
+
+
+def test_what_follows_from_a_message_can_fail_and_it_is_deleted(memory, keys, tmp_path, monkeypatch):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    monkeypatch.setattr(master, "work", lambda: 1 / 0)
+    memory.sent.append({"kind": "ack", "instance_id": "i-2", "generation": 1})
+    with pytest.raises(ZeroDivisionError):
+        master.listen()
+    assert len(memory.deleted) == 1
+
+
+def test_hints_make_the_head_look_once_a_second(memory, keys, tmp_path):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    master._check_s = 10
+    memory.sent += [
+        {"kind": "wish", "sender": "123456789012"},
+        {"Type": "Notification", "sender": "AIDAIT2UOQQY3AUEKVGXU"},
+    ]
+    before = master._checked_at = time.monotonic()
+    master.listen()
+    assert (master._check_s, master._checked_at) == (1.0, before)
+
+
 def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1, nodes=1, minimum=1))
     turn(master)
@@ -206,10 +315,10 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     assert memory.items["authority"]["public_key"] != authority
     assert worker.follow(two, two.describe())
     trusted = (tmp_path / "2/etc/ssh/phalanx/authority.pub").read_text()
-    assert trusted.strip() == memory.items["authority"]["public_key"]
+    assert memory.items["authority"]["public_key"].startswith(trusted.strip())
     with pytest.raises(SystemExit):
         Head(an_agent(memory, keys, tmp_path, 1, nodes=2)).restore()
-    assert keys[1][0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
+    assert keys[1][0].rpartition(" ")[0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
 
 
 class Silence:

@@ -55,8 +55,9 @@ def test_only_the_head_writes_the_roster_and_reads_the_queue(document):
 
 
 def test_the_head_changes_the_workers_group_alone(document):
-    (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:UpdateAutoScalingGroup" in s["Action"]]
+    (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:SetDesiredCapacity" in s["Action"]]
     assert changes["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-workers")
+    assert "autoscaling:UpdateAutoScalingGroup" not in actions(document, "HeadRole"), "nor the most that it may have"
 
 
 def test_the_head_reads_its_own_stacks_template_alone(document):

@@ -1,4 +1,7 @@
-"""Another number of nodes: the wish goes into the roster table, where the head finds it; the head does the rest."""
+"""Another number of nodes: the wish goes into the roster table, where the head finds it; the head does the rest.
+
+How many workers there may be at most is the group's MaxSize. No node can change it: it goes with the user's rights.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ class Scaling:
         return [job for job in running if going & {node.instance_id for node in self._roster_of(job)}]
 
     def ask(self) -> None:
-        """Write the wish, which the head reads at its next look (10 s at most), and wake it."""
+        """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
+        if self.nodes > self.roster.requested:
+            self._allow()
         item = {"item": {"S": "wish"}, "nodes": {"N": str(self.nodes)}}
         self.cloud.call("dynamodb", "put_item", TableName=self.cluster.table, Item=item)
         state = self.cloud.describe_stack(self.cluster.stack_id)
@@ -58,6 +63,27 @@ class Scaling:
                 yield self.roster
             time.sleep(self.cloud.poll_interval_s)
             self.roster = self._read()
+        # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
+        while self._desired() > self.nodes:
+            if time.monotonic() > end:
+                return
+            time.sleep(self.cloud.poll_interval_s)
+        self._allow()
+
+    def _allow(self) -> None:
+        """As in the template, the maximum of the workers' group counts the head, too."""
+        self.cloud.call(
+            "autoscaling", "update_auto_scaling_group", AutoScalingGroupName=self._group, MaxSize=self.nodes
+        )
+
+    def _desired(self) -> int:
+        """How many workers the group is to have now."""
+        answer = self.cloud.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[self._group])
+        return answer["AutoScalingGroups"][0]["DesiredCapacity"]
+
+    @property
+    def _group(self) -> str:
+        return f"{self.cluster.name}-workers"
 
     @property
     def settled(self) -> bool:

@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Optional
 
-from phalanx.node import beats, contract, files, outcome, progress, proof, trust
+from phalanx.node import beats, contract, files, outcome, progress, proof, trust, validate
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import CommandError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
-from phalanx.node.roster import Node, Roster
+from phalanx.node.roster import Node, Roster, worker_name
+from phalanx.node.services import Reading
 
 _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
@@ -21,6 +22,8 @@ _CHECK_MOST_S = 10.0
 _LISTEN_S = 3
 _AWAY_S = 6.0
 _PUTS_AT_ONCE = 8
+# Values of one filter of DescribeInstances (docs/aws-behaviour.md 2.26).
+_ASKED_AT_ONCE = 200
 
 
 class Deposed(SystemExit):
@@ -41,6 +44,9 @@ class Head:
         self._check_s = _CHECK_FIRST_S
         self._awake_at = time.monotonic()
         self._has_old_jobs = False
+        # Who said hello and is not known to Auto Scaling and EC2 yet, and how many messages were not believed.
+        self._newcomers: dict[str, Node] = {}
+        self._refused = 0
 
     def serve(self) -> None:
         """Never returns."""
@@ -68,7 +74,7 @@ class Head:
         item = table.get("roster")
         self._read_wish()
         if item:
-            self.state.roster = Roster.from_json(item["roster"])
+            self.state.roster = validate.roster(item["roster"], validate.NETWORK)
             self.state.signalled = bool(known.get("ready"))
             self._has_old_jobs = True
         else:
@@ -102,37 +108,78 @@ class Head:
         """Wait for messages, but not beyond the next look at the group."""
         due = self._checked_at + self._check_s
         messages = self.agent.queue.receive(min(_LISTEN_S, max(0, round(due - time.monotonic() + 0.5))))
-        for message in messages:
-            self.hear(message["Body"])
-        if time.monotonic() >= self._checked_at + self._check_s:
-            self.look()
-        if messages:
-            self.work()
-            self.agent.queue.delete(messages)
-
-    def hear(self, body: str) -> None:
-        """Take in one message. What is no message of ours changes nothing."""
         try:
-            message: dict[str, Any] = json.loads(body)
-            kind, sender = message.get("kind"), message.get("instance_id", "")
-            if kind == "hello":
-                self._hear_hello(sender, message)
-            elif kind == "ack":
-                self.state.acks[sender] = max(message["generation"], self.state.acks.get(sender, 0))
-            elif kind == "failed":
-                self.state.failed[sender] = outcome.boot_failure(message)
-            elif kind == "wish" or message.get("Type") == "Notification":
-                self._checked_at = 0.0  # something happened to the fleet, or shall: look
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self.agent.log.say(f"a message that can't be read was dropped: {error!r}")
+            for message in messages:
+                self.hear(message["Body"], message["Attributes"]["SenderId"])
+            if time.monotonic() >= self._checked_at + self._check_s:
+                self.look()
+            elif messages:
+                self.admit()
+                self.work()
+        finally:
+            # Whatever it led to: it shall not come again and again.
+            if messages:
+                self.agent.queue.delete(messages)
 
-    def _hear_hello(self, sender: str, message: dict[str, Any]) -> None:
-        node = Node(name="", head=False, **{key: value for key, value in message.items() if key != "kind"})
-        if sender not in self.state.hellos:
-            self.agent.log.say(f"hello from {sender} at {node.address}")
-            self.agent.answered.append((sender, node.address))
-        self.state.hellos[sender] = node
-        self.state.heard[sender] = time.monotonic()
+    def hear(self, body: str, sender_id: str) -> None:
+        """Take in one message, which SQS got from `sender_id`. What is not believed is counted and changes nothing."""
+        try:
+            message = json.loads(body)
+            kind = message.get("kind")
+            if kind == "wish" or message.get("Type") == "Notification":
+                # Something happened to the fleet, or shall. Whoever says so, and how often: it is only a hint to look.
+                self._check_s = _CHECK_FIRST_S
+                return
+            sender = validate.instance_id(message["instance_id"])
+            if sender_id != f"{self.agent.settings.worker_role}:{sender}":
+                raise ValueError(f"{sender_id:.99} speaks for {sender}")
+            if kind == "hello":
+                self._hear_hello(validate.node({**message, "name": worker_name(1), "head": False}))
+            elif kind == "ack":
+                self.state.acks[sender] = max(validate.count(message["generation"]), self.state.acks.get(sender, 0))
+            else:
+                self.state.failed[sender] = validate.reason(outcome.boot_failure(message))
+        except Exception as error:
+            self._refuse(repr(error))
+
+    def _refuse(self, why: str) -> None:
+        """Count it; a flood of them makes few lines."""
+        self._refused += 1
+        if not self._refused & (self._refused - 1):
+            self.agent.log.say(f"{self._refused} messages were not believed, the last: {why}")
+
+    def _hear_hello(self, node: Node) -> None:
+        """A node keeps the keys and the address that it had when it was first heard."""
+        who, state = node.instance_id, self.state
+        known = state.hellos.get(who) or self._newcomers.get(who) or (state.roster and state.roster.find(who))
+        if known and (known.address, known.host_key, known.user_key) != (node.address, node.host_key, node.user_key):
+            raise ValueError(f"{who} had another address, or other keys")
+        if who in state.hellos:
+            self._welcome(node)
+            return
+        self._newcomers[who] = node
+        if not state.group or who not in state.group.instances:
+            self._checked_at = 0.0
+
+    def admit(self) -> None:
+        """Believe newcomers whom Auto Scaling lists, at the address that EC2 has for them."""
+        listed = self.state.group.instances if self.state.group else {}
+        asked = [i for i in self._newcomers if i in listed][:_ASKED_AT_ONCE]
+        found = self.agent.fleet.addresses(asked) if asked else {}
+        for instance_id, address in found.items():
+            node = self._newcomers.pop(instance_id)
+            if node.address == address:
+                self._welcome(node)
+            else:
+                self._refuse(f"{instance_id} is at {address} and says {node.address}")
+
+    def _welcome(self, node: Node) -> None:
+        who = node.instance_id
+        if who not in self.state.hellos:
+            self.agent.log.say(f"hello from {who} at {node.address}")
+            self.agent.answered.append((who, node.address))
+        self.state.hellos[who] = node
+        self.state.heard[who] = time.monotonic()
 
     def look(self) -> None:
         """Read the workers' group; less often the longer nothing is wanted of it."""
@@ -140,10 +187,15 @@ class Head:
         self._check_s = min(_CHECK_MOST_S, self._check_s * 1.3)
         try:
             self._read_wish()
-            reading = self.agent.fleet.read()
-        except AwsError as error:
+            self._take(self.agent.fleet.read(), now)
+            self.admit()
+        except (AwsError, ValueError) as error:
             self.agent.log.say(f"the workers' group can't be read: {error}")
             return
+        self.work()
+
+    def _take(self, reading: Reading, now: float) -> None:
+        """Remember the group as it was read."""
         before = self.state.group or Group(now, {})
         refusals = tuple({refusal.cause: refusal.message for refusal in reading.refusals}.values())
         for message in refusals[: len(refusals) - len(before.refusals)]:
@@ -151,12 +203,13 @@ class Head:
         since = before.refused_since if before.refusals else now
         seen = {i: before.instances.get(i, now) for i in reading.instances}
         self.state.group = Group(now, seen, refusals, since)
-        self.work()
 
     def _read_wish(self) -> None:
         """How many nodes the user wants by now (`phalanx scale`)."""
         wish = self.agent.table.get("wish")
-        self.policy = replace(self.policy, nodes=wish.get("nodes", self.policy.nodes))
+        self.policy = replace(
+            self.policy, nodes=validate.count(wish.get("nodes", self.policy.nodes), validate.NODES_MOST)
+        )
 
     def publish(self, action: Publish) -> None:
         """Sign, write each node's item, then the roster, then the generation; live by it here as well."""
@@ -198,6 +251,7 @@ class Head:
             head=head.instance_id,
             head_address=head.address,
             ready=self.state.signalled,
+            refused=self._refused,
         )
         if self.ear:
             self.ear.tell(number)

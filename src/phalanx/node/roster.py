@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Optional
+from typing import Optional
 
 VERSION = 1
 MASTER = "deeplearning-master"
@@ -61,25 +61,8 @@ class Roster:
         return next((n for n in self.nodes if key in (n.name, n.instance_id, n.address, n.hostname)), None)
 
     def to_json(self) -> str:
-        """Compact JSON, the same text for the same roster."""
+        """Compact JSON, the same text for the same roster; node.validate reads it."""
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
-
-    @staticmethod
-    def from_json(text: str) -> Roster:
-        """The roster that `to_json` wrote, unchecked: what is not to be believed goes through node.validate.
-
-        Raises ValueError when the text is no roster.
-        """
-        try:
-            data = json.loads(text)
-            parts = {
-                "nodes": tuple(_build(Node, item) for item in data["nodes"]),
-                "missing": tuple(_build(Missing, item) for item in data["missing"]),
-                "revoked": tuple(data["revoked"]),
-            }
-            return _build(Roster, {**data, **parts})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a roster: {error!r}") from error
 
 
 def worker_name(number: int) -> str:
@@ -90,7 +73,3 @@ def worker_name(number: int) -> str:
 def worker_number(name: str) -> int:
     """The number in a worker's name, to sort by."""
     return int(name[len(_WORKER) :])
-
-
-def _build(kind: Any, item: dict[str, Any]) -> Any:
-    return kind(**{name: item[name] for name in kind.__annotations__ if name in item})

@@ -8,6 +8,8 @@ from typing import Any
 
 from phalanx.node.aws import Aws, AwsError
 
+_TEN = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["SenderId"]}
+
 
 class Queue:
     """The head's SQS queue: every node sends, only the head receives."""
@@ -19,8 +21,8 @@ class Queue:
         self._call("SendMessage", MessageBody=json.dumps(message))
 
     def receive(self, wait_s: int) -> list[dict[str, Any]]:
-        """Up to 10 raw messages; waits for the first at most `wait_s` (0 to 20)."""
-        answer = self._call("ReceiveMessage", wait_s + 10, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
+        """Up to 10 raw messages with their senders; waits for the first at most `wait_s` (0 to 20)."""
+        answer = self._call("ReceiveMessage", wait_s + 10, **_TEN, WaitTimeSeconds=wait_s)
         return answer.get("Messages") or []
 
     def delete(self, messages: list[dict[str, Any]]) -> None:
@@ -98,15 +100,18 @@ class Reading:
     refusals: tuple[Refusal, ...]
 
 
+_INSTANCES = ".//{*}instancesSet/{*}item"
+
+
 class Fleet:
-    """The workers' Auto Scaling group."""
+    """The workers' Auto Scaling group, and its instances in EC2."""
 
     def __init__(self, aws: Aws, group: str) -> None:
         self._aws, self._group = aws, group
 
     def set_desired(self, number: int) -> None:
-        """Ask for so many; the largest size goes with it, for a cluster may grow beyond what it began with."""
-        self._call("UpdateAutoScalingGroup", AutoScalingGroupName=self._group, DesiredCapacity=number, MaxSize=number)
+        """Ask for so many, at most as many as the user allows: the group's MaxSize is not the head's to change."""
+        self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
         """End an instance; unless it is `replaced`, lower the desired capacity by it. No error when it is gone."""
@@ -130,6 +135,14 @@ class Fleet:
         desired = int(group.findtext(".//{*}DesiredCapacity") or 0)
         return Reading(desired, tuple(instances), self._refusals() if len(instances) < desired else ())
 
+    def addresses(self, instance_ids: list[str]) -> dict[str, str]:
+        """Id → private address, for those of these instances that EC2 knows by now."""
+        asked = {f"Filter.1.Value.{n}": i for n, i in enumerate(instance_ids, 1)}
+        parameters = {"Filter.1.Name": "instance-id", **asked}
+        answer = _xml(self._aws.query("ec2", "2016-11-15", "DescribeInstances", parameters))
+        found = ((i.findtext("{*}instanceId"), i.findtext("{*}privateIpAddress")) for i in answer.iterfind(_INSTANCES))
+        return {instance_id: address for instance_id, address in found if address}
+
     def _refusals(self) -> tuple[Refusal, ...]:
         answer = self._call("DescribeScalingActivities", AutoScalingGroupName=self._group)
         found = []
@@ -142,9 +155,13 @@ class Fleet:
         return tuple(found)
 
     def _call(self, action: str, **parameters: Any) -> Any:
-        from xml.etree import ElementTree  # 10 ms that only the head pays
+        return _xml(self._aws.query("autoscaling", "2011-01-01", action, parameters))
 
-        return ElementTree.fromstring(self._aws.query("autoscaling", "2011-01-01", action, parameters))
+
+def _xml(text: bytes) -> Any:
+    from xml.etree import ElementTree  # 10 ms that only the head pays
+
+    return ElementTree.fromstring(text)
 
 
 def _words(activity: Any) -> str:

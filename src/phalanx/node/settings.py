@@ -24,6 +24,8 @@ class Settings:
     slots: int
     ssh_public_key: str
     wait_handle: str
+    worker_role: str
+    """Unique id of the workers' role, which the head knows their messages by; "" on a worker."""
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""

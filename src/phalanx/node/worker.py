@@ -9,9 +9,9 @@ import time
 from dataclasses import asdict
 from typing import Any, Optional
 
-from phalanx.node import beats, contract
+from phalanx.node import beats, contract, validate
 from phalanx.node.agent import Agent
-from phalanx.node.roster import Node, Roster
+from phalanx.node.roster import Node
 
 # Hellos may be lost, and a head that dies forgets them.
 _HELLO_AGAIN_S = 30.0
@@ -103,10 +103,14 @@ def follow(agent: Agent, me: Node) -> bool:
     papers = agent.table.get(f"node#{me.instance_id}")
     if not item or papers.get("generation", -1) < item["generation"]:
         return False
-    roster = Roster.from_json(item["roster"])
+    roster = validate.roster(item["roster"], validate.NETWORK)
     if roster.find(me.instance_id) is None:
         return False
-    signed = contract.Papers(papers["authority"], papers["host_certificate"], papers["user_certificate"])
+    signed = contract.Papers(
+        validate.key_line(papers["authority"]),
+        validate.certificate_line(papers["host_certificate"]),
+        validate.certificate_line(papers["user_certificate"]),
+    )
     contract.apply(roster, me.instance_id, agent.machine(), signed, agent.root)
     agent.report("ack", generation=roster.generation)
     agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")

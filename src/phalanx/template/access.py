@@ -95,13 +95,13 @@ def _membership_of_head() -> list[dict[str, Any]]:
 
 def _fleet_of_head() -> list[dict[str, Any]]:
     """The workers' group by its name: a reference would be a circle (role, group, role; docs/aws-behaviour.md 6)."""
-    changes = ("UpdateAutoScalingGroup", "TerminateInstanceInAutoScalingGroup")
-    reads = ("DescribeAutoScalingGroups", "DescribeScalingActivities")
+    changes = ("SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup")
+    reads = ["autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]
     group = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-workers")
     return [
         _allow([f"autoscaling:{action}" for action in changes], group),
         # These know no resources (docs/aws-behaviour.md 6).
-        _allow([f"autoscaling:{action}" for action in reads], "*"),
+        _allow(reads, "*"),
     ]
 
 

@@ -23,8 +23,9 @@ LIMIT_BYTES = 16_384
 
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws", "records")
 STAGE_2 = (
-    *("outcome", "roster", "agent", "contract", "account", "trust", "command", "mount", "bootlog", "progress", "boot"),
-    *("files", "firewall", "proof", "services", "daemon", "decision", "worker", "beats", "head", "failure"),
+    *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
+    *("progress", "boot", "files", "firewall", "proof", "services", "daemon", "decision", "worker", "beats", "head"),
+    "failure",
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 

@@ -1,0 +1,138 @@
+"""Root on a worker sends the head messages: it must speak for itself alone, and neither stop nor mislead the head."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from local_clouds import api, api_of_node
+
+from conftest import a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nkeep: no\n"
+HEARD_WITHIN_S = 30.0
+# Where the attacks would leave traces, on any node.
+TRACES = """ls -d /etc/cron.d/x* /opt/phalanx/authority/x* 2>/dev/null
+cd /etc/ssh; grep -rse evil -e PermitRootLogin sshd_config.d ssh_known_hosts phalanx /etc/hosts"""
+
+
+@pytest.fixture(scope="module")
+def terminal():
+    """A head and two workers, of which the last is the attacker's."""
+    with a_cluster(SPEC) as terminal:
+        yield terminal
+
+
+@pytest.fixture(scope="module")
+def attacker(terminal) -> Any:
+    """Client of SQS with the credentials of the attacker's instance."""
+    return api_of_node(terminal, "worker3", "sqs")
+
+
+def nodes(terminal) -> dict[str, dict]:
+    return {node["name"]: node for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
+
+
+def send(terminal, attacker, *messages: object) -> None:
+    """Send these, and wait until the head has heard them: none of them may lie in its queue."""
+    queues = api(terminal, "sqs")
+    (url,) = queues.list_queues()["QueueUrls"]
+    for message in messages:
+        attacker.send_message(QueueUrl=url, MessageBody=message if isinstance(message, str) else json.dumps(message))
+    deadline = time.monotonic() + HEARD_WITHIN_S
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    while set(queues.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"].values()) != {"0"}:
+        assert time.monotonic() < deadline, "the head does not delete what it was sent"
+        time.sleep(0.3)
+
+
+def hello(of: dict, **changes: object) -> dict:
+    """As that node's agent says it."""
+    fields = ("instance_id", "address", "hostname", "zone", "type", "gpus", "slots", "host_key", "user_key")
+    return {"kind": "hello", **{name: of[name] for name in fields}, **changes}
+
+
+def of_attacker(roster: dict) -> dict:
+    return next(node for node in roster["nodes"] if node["name"] == "deeplearning-worker3")
+
+
+def roster(terminal) -> dict:
+    table = api(terminal, "dynamodb")
+    (name,) = table.list_tables()["TableNames"]
+    item = table.get_item(TableName=name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
+    return json.loads(item["roster"]["S"])
+
+
+def settled(terminal, attacker, *messages: object) -> dict:
+    """The roster after the head has taken in these messages and all that follows from them."""
+    send(terminal, attacker, *messages)
+    time.sleep(4)
+    return roster(terminal)
+
+
+def eviction(roster: dict) -> dict:
+    """The attacker's word that its neighbour failed, which would make room for what it invents."""
+    forged = {"kind": "failed", "step": "x", "command": "x", "exit": 1, "output": "evil"}
+    return {**forged, "instance_id": roster["nodes"][1]["instance_id"]}
+
+
+def test_another_nodes_failure_does_not_evict_it(terminal, attacker):
+    before = roster(terminal)
+    assert settled(terminal, attacker, eviction(before)) == before
+
+
+def test_an_instance_id_writes_no_file_on_the_head(terminal, attacker):
+    before = roster(terminal)
+    elsewhere = {"instance_id": "../../../../etc/cron.d/x", "address": "10.0.16.99"}
+    forged = hello(of_attacker(before), **elsewhere, host_key="* * * * * root evil")
+    assert settled(terminal, attacker, eviction(before), forged) == before
+    assert terminal.on("head", TRACES, check=False) == ""
+
+
+EVIL = [
+    {"hostname": "x\n@cert-authority * ssh-ed25519 AAAAevil"},
+    {"hostname": "x,deeplearning-master"},
+    {"hostname": "ip-10-0-0-4"},
+    {"gpus": "0\nPermitRootLogin yes"},
+    {"address": "10.0.0.4"},
+    {"user_key": "ssh-ed25519 AAAAevil\nssh-ed25519 AAAAevil"},
+    {"zone": None, "slots": 10**9},
+    {"address": "not-an-address"},
+]
+
+
+@pytest.mark.parametrize("changes", EVIL, ids="-".join)
+def test_an_invented_node_is_no_member(terminal, attacker, changes):
+    before = roster(terminal)
+    invented = {"instance_id": "i-0123456789abcdef0", "address": "10.0.16.99", "host_key": "ssh-ed25519 AAAAevil"}
+    forged = hello(of_attacker(before), **{**invented, **changes})
+    assert settled(terminal, attacker, eviction(before), forged) == before
+
+
+def test_its_own_hello_again_changes_nothing(terminal, attacker):
+    before = roster(terminal)
+    own = [hello(of_attacker(before), **changes) for changes in [*EVIL, {"host_key": "ssh-ed25519 AAAAevil"}]]
+    assert settled(terminal, attacker, *own) == before
+
+
+def test_what_is_no_message_stops_nobody(terminal, attacker):
+    before = roster(terminal)
+    nonsense = [
+        "[" * 50_000,
+        "null",
+        "{}",
+        '{"kind":"ack"}',
+        '{"kind":"ack","instance_id":[],"generation":{}}',
+        "x" * 9,
+    ]
+    assert settled(terminal, attacker, *nonsense, *[{"kind": "wish"}] * 20) == before
+
+
+def test_the_head_lives_and_nothing_is_left(terminal):
+    for node in nodes(terminal):
+        assert terminal.on(node, TRACES, check=False) == "", node
+    assert "has 2 of 2 nodes" in terminal.phalanx("scale", "2", "--yes").stdout
