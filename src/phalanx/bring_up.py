@@ -12,6 +12,7 @@ from phalanx import cluster as store
 from phalanx import ssh_hosts
 from phalanx.cloud import Cloud, SshRoute, StackState
 from phalanx.cluster import Cluster
+from phalanx.delivery import bucket_for, described
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan import Plan, make_plan
@@ -32,6 +33,8 @@ from phalanx.template import synthesize
 
 TAIL_LINES = 20
 MOST_TAILS = 3
+# What a cluster that stands may be given another of.
+_CHANGE_NOTHING = ("keep", "bucket")
 _LETS_IN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
@@ -75,6 +78,8 @@ class BringUp:
             yield from self._create()
             return
         self._require_same(found)
+        if self.spec.bucket:
+            self.cloud.clear_bucket(self.spec.bucket, found.name)
         if found.ready:
             self._finish(found, already=True)
         else:
@@ -113,7 +118,10 @@ class BringUp:
             if plan.facts.kept_file_system:
                 yield Note(f"{self.spec.shared} goes on with what `down` kept: {plan.facts.kept_file_system}")
             yield from (Note(f"warning: {warning}") for warning in plan.warnings)
-            stack = self._deploy(plan)
+            template = synthesize(plan)
+            if bucket := bucket_for(plan, template):
+                yield Note(f"the template: {described(template, bucket)}")
+            stack = self._deploy(plan, template)
         except PhalanxError:
             cluster.forget()
             raise
@@ -127,10 +135,10 @@ class BringUp:
         except ClusterError as error:
             yield Note(f"warning: {error.message}. {error.hint}")
 
-    def _deploy(self, plan: Plan) -> Stack:
+    def _deploy(self, plan: Plan, template: str) -> Stack:
         """Of two `up` at once one creates the stack; the other is refused, and follows it."""
         try:
-            return deploy(self.cloud, plan, synthesize(plan))
+            return deploy(self.cloud, plan, template)
         except CloudError:
             found = self.cloud.describe_stack(self.spec.name)
             if found is None or not found.creating or not found.ours:
@@ -187,7 +195,7 @@ class BringUp:
         return [
             f"{key}: {recorded[key]} → {wanted[key]}"
             for key in wanted
-            if key != "keep" and key in recorded and recorded[key] != wanted[key]
+            if key not in _CHANGE_NOTHING and key in recorded and recorded[key] != wanted[key]
         ]
 
     def _finish(self, state: StackState, already: bool) -> None:

@@ -104,8 +104,19 @@ class Cloud(Protocol):
         """Read-only look-ups for a plan."""
         ...
 
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
-        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG."""
+    def create_stack(self, name: str, template: str, parameters: Mapping[str, str], bucket: str | None = None) -> str:
+        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG.
+
+        With a `bucket` the template goes through it, and is deleted there before this returns, or raises.
+        """
+        ...
+
+    def require_bucket(self, bucket: str) -> None:
+        """Raise SpecError unless templates may go through this S3 bucket: the account's own, private, encrypted."""
+        ...
+
+    def clear_bucket(self, bucket: str, name: str) -> None:
+        """Delete the template that a killed `create_stack` left in the bucket; no error without one."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:

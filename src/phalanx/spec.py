@@ -47,6 +47,8 @@ class ClusterSpec(BaseModel):
     """yes, no or ask: whether the shared directory outlives `down`; None: yes for one that was there, else ask."""
     boot: Annotated[str, AfterValidator(checks.boot)] | None = None
     """Shell script that root runs on every node once the shared directory is mounted."""
+    bucket: Annotated[str, AfterValidator(checks.bucket)] | None = None
+    """An S3 bucket of the user's, for a template that is too large for a request; None: such a spec is refused."""
 
     # These two look at a field above them, which is absent from info.data when it is wrong itself.
     @field_validator("min")
@@ -76,6 +78,7 @@ KEYS = {
     "file_system": "text",
     "keep": "word",
     "boot": "text",
+    "bucket": "text",
 }
 """The keys of phalanx.yaml and the kind of value that each holds."""
 
@@ -204,8 +207,9 @@ shared: /efs            # directory that all nodes share
 # file_system: fs-…     # an EFS file system of yours for the shared directory; default: a new one
 # keep: ask             # whether `down` keeps what is in the shared directory: yes, no or ask
 # node_timeout: 10m     # a node that has not answered by then counts as missing
-# boot: |               # shell script that root runs on every node, at most 2 KiB compressed
+# boot: |               # shell script that root runs on every node
 #   pip install my-package
+# bucket: my-bucket     # a private S3 bucket of yours; wanted for a boot script beyond some 4 KiB compressed
 """
 
 

@@ -225,9 +225,20 @@ def boot(value: str) -> str:
     return value
 
 
+def bucket(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", value):
+        raise WrongError(
+            f"'{_cut(value)}' can't be the name of an S3 bucket for this",
+            "3 to 63 lower-case letters, digits and '-'; no dots, which TLS does not go with",
+        )
+    return value
+
+
 def packed_boot(script: str) -> bytes:
     """The script as an LZMA stream; the same bytes every time."""
-    return lzma.compress(script.encode(), format=lzma.FORMAT_ALONE, preset=9 | lzma.PRESET_EXTREME)
+    # A window as large as the largest file that is read; the preset's own would cost a node 8 MiB.
+    filters = [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 1 << 18}]
+    return lzma.compress(script.encode(), format=lzma.FORMAT_ALONE, filters=filters)
 
 
 def _within(value: int, least: int, most: int) -> int:

@@ -88,12 +88,18 @@ class Stack:
 
 
 def deploy(cloud: Cloud, plan: Plan, template: str | None = None) -> Stack:
-    """Start creating the stack of a plan; `template` defaults to exactly what `phalanx template` prints."""
-    if template is None:
-        from phalanx.template import synthesize
+    """Start creating the stack of a plan; `template` defaults to exactly what `phalanx template` prints.
 
-        template = synthesize(plan)
-    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, template, plan.parameters()))
+    Raises SpecError for one that is too large to be sent, and for a bucket that can't be used.
+    """
+    from phalanx.delivery import bucket_for
+    from phalanx.template import synthesize
+
+    template = synthesize(plan) if template is None else template
+    bucket = bucket_for(plan, template)
+    if bucket:
+        cloud.require_bucket(bucket)
+    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, template, plan.parameters(), bucket))
 
 
 class Follower:

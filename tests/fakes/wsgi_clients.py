@@ -30,7 +30,8 @@ def client(service: str, region: str, url: str, issued: Issued, app: Callable[[]
         aws_access_key_id=issued.access_key_id,
         aws_secret_access_key=issued.secret_access_key,
         aws_session_token=issued.session_token or None,
-        config=Config(retries={"total_max_attempts": 1}),
+        # The bucket in the path, as boto3 has it for an endpoint that is an address.
+        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
     )
     # botocore's own door for this: what a handler returns is the answer, and nothing is sent.
     made.meta.events.register("before-send", lambda request, **_kwargs: answer(app(), request))
@@ -51,7 +52,7 @@ def answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
 def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
     """As the local cloud's HTTP server makes it."""
     url = urlsplit(request.url)
-    body = request.body.encode() if isinstance(request.body, str) else request.body or b""
+    body = _body(request.body)
     target = url.path + (f"?{url.query}" if url.query else "")
     headers = {f"HTTP_{name.upper().replace('-', '_')}": _text(value) for name, value in request.headers.items()}
     return {
@@ -78,6 +79,12 @@ def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
         "wsgi.url_scheme": url.scheme,
         "wsgi.version": (1, 0),
     }
+
+
+def _body(given: Any) -> bytes:
+    """Texts, bytes, or a file as S3's are."""
+    read = given.read() if hasattr(given, "read") else given or b""
+    return read.encode() if isinstance(read, str) else read
 
 
 def _text(value: str | bytes) -> str:

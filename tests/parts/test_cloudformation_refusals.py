@@ -33,8 +33,6 @@ def named(**properties):
 
 
 TEMPLATES = {
-    "too large": ("x" * 51_201, "length less than or equal to 51200"),
-    "empty": ("", "Either Template URL or Template Body must be specified"),
     "broken JSON": ('{"Resources": ', r"JSON not well-formed. \(line 1, column 15\)"),
     "broken YAML": ("Resources:\n  - a\n b: c", r"YAML not well-formed. \(line 3"),
     "a list": ("- a\n- b", "unsupported structure"),

@@ -21,7 +21,7 @@ ORDER = (
     ("spec", "spec_checks", "spec_yaml"),
     ("plan", "plan_text"),
     ("template",),
-    ("cloud", "remote"),
+    ("cloud", "remote", "delivery"),
     ("head_watch",),
     ("stack",),
     ("cluster",),

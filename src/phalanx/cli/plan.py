@@ -8,7 +8,7 @@ import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
-from phalanx.cli.planning import offline_option, planned
+from phalanx.cli.planning import large_template, offline_option, planned
 
 
 @click.command("plan")
@@ -26,7 +26,10 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
       phalanx plan --offline            # without an AWS account
     """
     plan = planned(file, offline)
+    large = large_template(file, plan, offline) if plan.spec.boot else None
     if as_json:
-        print_json(plan.as_dict())
+        print_json({**plan.as_dict(), "large_template": large})
     else:
         say("\n".join(plan.lines()))
+        if large:
+            say(f"The template: {large}.")

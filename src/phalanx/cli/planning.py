@@ -28,6 +28,31 @@ def planned(file: Path, offline: bool = False) -> Plan:
         return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
 
 
+def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
+    """How a template gets to CloudFormation that is too large for a request; None for one that is not.
+
+    Raises SpecError when it can't: without a bucket or, unless `offline`, with one that won't do.
+    """
+    from phalanx import delivery
+    from phalanx.spec import told_where
+    from phalanx.template import synthesize
+
+    template = synthesize(plan)
+    with told_where(file):
+        bucket = delivery.bucket_for(plan, template)
+        if bucket and not offline:
+            _require(plan.spec, bucket)
+    return delivery.described(template, bucket) if bucket else None
+
+
+def _require(spec: ClusterSpec, bucket: str) -> None:
+    cloud = clouds.get(spec.cloud, spec.region)
+    try:
+        cloud.require_bucket(bucket)
+    finally:
+        cloud.stop_if_idle()
+
+
 def _facts(spec: ClusterSpec) -> Facts:
     cloud = clouds.get(spec.cloud, spec.region)
     try:

@@ -79,6 +79,15 @@ class LocalCloud(ApiCloud):
         endpoint.begin()
         return super().facts(spec, ssh_public_key)
 
+    def require_bucket(self, bucket: str) -> None:
+        """As every cloud's; one that is not there is made, since the local cloud forgets its buckets when it ends."""
+        endpoint.begin()
+        if bucket not in [known["Name"] for known in self.call("s3", "list_buckets")["Buckets"]]:
+            # Everywhere else S3 wants to be told the region.
+            there = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
+            self.call("s3", "create_bucket", Bucket=bucket, **({} if self.region == "us-east-1" else there))
+        super().require_bucket(bucket)
+
     @property
     def _directory(self) -> Path:
         return state_directory() / "local"

@@ -14,6 +14,7 @@ from werkzeug.wrappers import Response
 
 from phalanx.localcloud import (
     autoscaling,
+    buckets,
     ec2,
     file_systems,
     functions,
@@ -42,7 +43,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One for the process, as moto's backends are.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # In this order: each stands on the ones before.
-PARTS = (file_systems, ec2, functions, queues, notifications, autoscaling, iam)
+PARTS = (file_systems, buckets, ec2, functions, queues, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
@@ -56,7 +57,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         ssm=lambda region, name: parameters.value(context.account, region, name),
         zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
-    guarded = iam.wrap(context, _services(engine))
+    guarded = iam.wrap(context, buckets.wrap(context, _services(context, engine)))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -84,13 +85,13 @@ def _steady(app: WsgiApp) -> WsgiApp:
     return steady
 
 
-def _services(engine: Engine) -> WsgiApp:
+def _services(context: Context, engine: Engine) -> WsgiApp:
     def services(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not _CLOUDFORMATION.search(environ.get("HTTP_AUTHORIZATION", "")):
             return MOTO(environ, start_response)
         request = Request(environ)
         request.from_wsgi_server = True
-        status, headers, body = CloudFormationApi(engine)._dispatch(request)
+        status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
     return services

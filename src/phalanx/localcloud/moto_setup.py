@@ -87,6 +87,8 @@ def install() -> None:
     # moto's 600 images take 0.1 s a region, and none of them can be run here.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
+    # Buckets stand in the path: the local cloud's address is no domain.
+    os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
     _list_regions_quickly()
     _read_models_once()
     _import_ec2()

@@ -7,7 +7,6 @@ import json
 from troposphere import Template
 
 from phalanx import __version__
-from phalanx.errors import SpecError
 from phalanx.plan import Plan
 from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
 
@@ -16,14 +15,8 @@ LIMIT_BYTES = 51_200
 
 
 def synthesize(plan: Plan) -> str:
-    """The CloudFormation document of a plan. Raises SpecError when it is larger than CloudFormation takes."""
-    text = json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
-    size = len(text.encode())
-    if size > LIMIT_BYTES:
-        raise SpecError(
-            f"the template is {size} bytes, and CloudFormation takes {LIMIT_BYTES}", "Shorten the `boot` script."
-        )
-    return text
+    """The CloudFormation document of a plan; beyond LIMIT_BYTES it takes another way (`phalanx.delivery`)."""
+    return json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
 
 
 def build(plan: Plan) -> Template:

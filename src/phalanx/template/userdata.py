@@ -16,7 +16,7 @@ from phalanx import __version__
 from phalanx.cache import cache_directory, keep
 from phalanx.spec_checks import packed_boot
 
-__all__ = ["LIMIT_BYTES", "agent_version", "payload", "render", "rendered_size", "user_data"]
+__all__ = ["LIMIT_BYTES", "agent_version", "payload", "render", "rendered_size", "script_size", "user_data"]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
@@ -115,6 +115,11 @@ def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
 def payload(boot: str | None = None) -> dict[str, str]:
     """What the mapping carries: `first` goes into user data, and the head reads `rest` from the template."""
     return {"first": _first(), "rest": _rest(boot)}
+
+
+def script_size(boot: str | None) -> int:
+    """Bytes that a boot script takes in the template."""
+    return len(_rest(boot)) - len(_rest())
 
 
 def agent_version() -> str:

@@ -8,11 +8,13 @@ from typing import Any
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
+from phalanx.localcloud import buckets
 from phalanx.localcloud.cloudformation.engine import Engine, Wish
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
-from phalanx.localcloud.cloudformation.refusals import required_capabilities
+from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
 from phalanx.localcloud.cloudformation.signals import Signal
+from phalanx.localcloud.context import Context
 
 PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
@@ -28,9 +30,10 @@ class _Refusal(ServiceException):
 class CloudFormationApi(BaseResponse):
     """One request. moto parses it and writes the answer; each action is a method of its own name."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, context: Context, engine: Engine) -> None:
         super().__init__(service_name="cloudformation")
         self.automated_parameter_parsing = True
+        self._context = context
         self._engine = engine
 
     def call_action(self) -> Any:
@@ -69,9 +72,10 @@ class CloudFormationApi(BaseResponse):
         return ActionResult({"StackId": self._engine.create(wish).stack_id})
 
     def _body(self) -> str:
-        if self._get_param("TemplateURL"):
-            raise Refused("The local cloud has no S3: give TemplateBody instead of TemplateURL")
-        return self._get_param("TemplateBody") or ""
+        url = self._get_param("TemplateURL")
+        body = buckets.template(self._context, url) if url else self._get_param("TemplateBody") or ""
+        refuse_body(body, from_s3=bool(url))
+        return body
 
     def _on_failure(self) -> str:
         # docs/aws-behaviour.md 1.19

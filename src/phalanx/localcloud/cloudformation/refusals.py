@@ -14,6 +14,7 @@ from phalanx.localcloud.cloudformation.schemas import known_types
 from phalanx.localcloud.cloudformation.template import Declared, Template
 
 BODY_LIMIT_BYTES = 51_200
+OBJECT_LIMIT_BYTES = 1_000_000
 STACK_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,127}")
 CREATION_POLICY_TYPES = (
     "AWS::AutoScaling::AutoScalingGroup",
@@ -26,14 +27,17 @@ IAM_NAMES = ("RoleName", "InstanceProfileName", "UserName", "GroupName", "Manage
 Rule = Callable[[Template], "str | None"]
 
 
-def refuse_body(body: str) -> None:
-    """docs/aws-behaviour.md 1.14: 51,200 bytes in a request; the console's uploads end at 1 MB."""
-    if not 0 < len(body.encode()) <= BODY_LIMIT_BYTES:
+def refuse_body(body: str, from_s3: bool = False) -> None:
+    """docs/aws-behaviour.md 1.14: 51,200 bytes in a request, 1 MB in S3."""
+    size = len(body.encode())
+    if not size:
+        raise Refused("Either Template URL or Template Body must be specified.")
+    if from_s3 and size > OBJECT_LIMIT_BYTES:
+        raise Refused(f"Template may not exceed {OBJECT_LIMIT_BYTES} bytes in size.")
+    if not from_s3 and size > BODY_LIMIT_BYTES:
         raise Refused(
-            f"1 validation error detected: Value at 'templateBody' failed to satisfy constraint: "
+            "1 validation error detected: Value at 'templateBody' failed to satisfy constraint: "
             f"Member must have length less than or equal to {BODY_LIMIT_BYTES}"
-            if body
-            else "Either Template URL or Template Body must be specified."
         )
 
 
