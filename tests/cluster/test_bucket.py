@@ -27,7 +27,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def test_it_comes_up_and_leaves_nothing_in_the_bucket(terminal):
-    for node in ("master", "worker1"):
+    for node in ("worker1", "worker2"):
         terminal.on(node, "ls /etc/large-script-ran")
     assert not api(terminal, "s3").list_objects_v2(Bucket="my-templates").get("Contents")
     body = api(terminal, "cloudformation").get_template(StackName="large")["TemplateBody"]
