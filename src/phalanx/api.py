@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from phalanx import clouds, environments, gather, transfer
 from phalanx import cluster as store
@@ -17,7 +17,10 @@ from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from phalanx.bring_up import Step
+    from phalanx.job_model import JobOptions
     from phalanx.node.roster import Roster
 
 __all__ = ["Cluster"]
@@ -82,56 +85,38 @@ class Cluster:
         self,
         command: str | Sequence[str],
         *,
-        launcher: str = "mpi",
-        processes: int | None = None,
-        per_node: int | None = None,
-        directory: str | Path = ".",
-        name: str | None = None,
-        env: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
-        restarts: int = 0,
         nodes: tuple[int, int] | None = None,
-        options: Mapping[str, str] | None = None,
         recipe: str | None = None,
         requirements: str | Path | Literal[False] | None = None,
-        via: str | None = None,
-        via_options: Sequence[str] = (),
+        **options: Unpack[JobOptions],
     ) -> JobFuture:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
         A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments, word by word.
-        `nodes` is torchrun's (MIN, MAX), `options` are the launcher's own ({"servers": "2"}), `requirements` is by
-        default the code's own requirements.txt, and none when False. It returns when the head has taken the job, which
-        goes on even if this program ends.
+        `nodes` is torchrun's (MIN, MAX). `requirements` is by default the code's own requirements.txt; False: none. All
+        others are fields of JobSpec; among them `options` are the launcher's own, such as {"servers": "2"}. It returns
+        when the head has taken the job, which goes on even if this program ends.
         """
-        if launcher not in LAUNCHERS:
+        if (launcher := options.get("launcher", "mpi")) not in LAUNCHERS:
             raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
         if nodes is not None and len(nodes) != 2:
             raise JobError(f"nodes is {nodes}", "It takes the fewest and the most nodes, such as (2, 4).")
+        fewest, most = nodes or (None, None)
+        directory = Path(options.pop("directory", "."))
+        listed = Path(requirements) if requirements else requirements
         spec = JobSpec(
             command=("sh", "-c", command) if isinstance(command, str) else tuple(command),
-            launcher=launcher,
-            processes=processes,
-            per_node=per_node,
-            directory=Path(directory),
-            name=name,
-            env=dict(env or {}),
-            secrets=dict(secrets or {}),
-            restarts=restarts,
-            nodes_min=nodes[0] if nodes else None,
-            nodes_max=nodes[1] if nodes else None,
-            options=dict(options or {}),
-            environment=environments.choose(
-                Path(directory), recipe, Path(requirements) if requirements else requirements
-            ),
-            via=via,
-            via_options=tuple(via_options),
+            directory=directory,
+            nodes_min=fewest,
+            nodes_max=most,
+            environment=environments.choose(directory, recipe, listed),
+            **cast("dict[str, Any]", options),
         )
         return JobFuture(submit(self._record, spec, detach=True))
 
-    def jobs(self) -> list[JobStatus]:
-        """All jobs that the shared directory knows, the newest first."""
-        return list_jobs(self._record)
+    def jobs(self, tags: Mapping[str, str] | None = None) -> list[JobStatus]:
+        """All jobs that the shared directory knows, or those with these tags; the newest first."""
+        return [job for job in list_jobs(self._record) if job.has(tags or {})]
 
     def job(self, reference: str | None = None) -> JobFuture:
         """A job by its id, a part of one, or its name; None: the newest. Raises JobError."""

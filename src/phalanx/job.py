@@ -114,23 +114,8 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
     # Here, because only a dry run needs them.
     from phalanx.node.process import JobDescription, RefusedError, planned
 
-    description = JobDescription(
-        id="JOB",
-        launcher=spec.launcher,
-        command=spec.command,
-        directory=f"{JOBS}/JOB",
-        processes=spec.processes,
-        per_node=spec.per_node,
-        env=spec.env,
-        secrets=spec.secrets,
-        nodes_min=spec.nodes_min,
-        nodes_max=spec.nodes_max,
-        restarts=spec.restarts,
-        options=spec.options,
-        role_env=spec.role_env,
-        hosts=spec.hosts,
-        sync_dir=spec.sync_dir,
-    )
+    record = {**spec.to_record("JOB"), "secrets": spec.secrets}
+    description = JobDescription.from_record(record, f"{JOBS}/JOB")
     try:
         return planned(launcher, description, roster)
     except RefusedError as error:

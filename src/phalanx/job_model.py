@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from phalanx.errors import JobError
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
+# The directory goes over as what it holds, and secrets go another way.
+_NOT_SENT = ("directory", "secrets")
 
 
 class JobState(str, Enum):
@@ -44,30 +47,35 @@ class SendProgress:
     warning: str = ""
 
 
+def _option(flag: str, help: str, **default: Any) -> Any:
+    """A field that `phalanx run` takes as a flag; what kind of value the flag takes follows from the field's type."""
+    return field(**default, metadata={"flag": flag, "help": help})
+
+
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run: -n `processes` (None: the launcher's own rule), -N `per_node`, in a copy of `directory`.
+    """What to run, in a copy of `directory`. A field made with `_option` is a flag of `phalanx run`, too.
 
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
     `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
-    there into the environments of the job's processes. `restarts`: how often it is started again when it fails, on the
-    nodes of that moment. `nodes_min`, `nodes_max` (both or none; torchrun): it goes on with what is left, and grows
-    again. `options` are the launcher's own, by name; `role_env` are variables for the processes of one role alone
-    ("server", "worker"). `hosts`: the names of the only nodes that it may use. `sync_dir`: a directory of the nodes'
-    own into which each copies the code first, and in which the job then runs there. `environment`: Python packages,
-    made into a virtual environment on the shared directory before anything starts. `via`: the batch system of the
-    cluster's own that is asked for the nodes, with `via_options` as words of its own.
+    there into the environments of the job's processes. `nodes_min`, `nodes_max` (both or none; torchrun): the job goes
+    on with the nodes that are left, and grows again. `options` are the launcher's own, by name; `role_env` are
+    variables for the processes of one role alone ("server", "worker"). `hosts`: the names of the only nodes that may
+    be used. `sync_dir`: a directory of the nodes' own into which each copies the code first, and in which it then runs.
+    `environment`: Python packages, made into a virtual environment on the shared directory before anything starts.
+    `via`: the batch system of the cluster's own that is asked for the nodes, with `via_options` as words of its own.
     """
 
     command: tuple[str, ...]
     launcher: str = "mpi"
-    processes: int | None = None
-    per_node: int | None = None
-    name: str | None = None
-    directory: Path = Path()
-    env: Mapping[str, str] = field(default_factory=dict)
+    processes: int | None = _option("-n", "Processes in all.", default=None)
+    per_node: int | None = _option("-N", "Processes on each node.", default=None)
+    name: str | None = _option("--name", "A name for the job, to find it by.", default=None)
+    directory: Path = _option("--directory", "The code.", default=Path())  # noqa: RUF009
+    env: Mapping[str, str] = _option("--env", "A variable for the job. Repeatable.", default_factory=dict)
+    tags: Mapping[str, str] = _option("--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    restarts: int = 0
+    restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
     nodes_min: int | None = None
     nodes_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -93,28 +101,23 @@ class JobSpec:
                 raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
             if name.startswith("PHALANX_"):
                 raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
+        for name, value in self.tags.items():
+            if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
+                raise JobError(
+                    f"'{name}={value}' can't be a tag", "Letters, digits and . _ - / @ : + in both; no '=' first."
+                )
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
 
     def to_record(self, job_id: str) -> dict[str, Any]:
         """As the head keeps it, for JSON; without the secrets."""
+        sent = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SENT}
+        environment = self.environment.to_record() if self.environment else None
         return {
+            **sent,
             "id": job_id,
             "name": self.name or "",
-            "launcher": self.launcher,
-            "command": list(self.command),
-            "processes": self.processes,
-            "per_node": self.per_node,
-            "restarts": self.restarts,
-            "nodes_min": self.nodes_min,
-            "nodes_max": self.nodes_max,
-            "env": dict(self.env),
-            "options": dict(self.options),
-            "role_env": {role: dict(env) for role, env in self.role_env.items()},
-            "hosts": list(self.hosts),
-            "sync_dir": self.sync_dir,
-            "environment": self.environment.to_record() if self.environment else None,
-            "via": {"scheduler": self.via, "options": list(self.via_options)} if self.via else None,
+            "environment": environment,
             "submitted_at": time.time(),
         }
 
@@ -131,6 +134,23 @@ class JobSpec:
             raise JobError(f"--nodes is {fewest}:{most}", "The fewest and the most nodes, such as 2:4.")
         if fewest is not None and self.processes is not None:
             raise JobError("-n names a number that --nodes lets change", "-N says how many run on each node.")
+
+
+class JobOptions(TypedDict, total=False):
+    """The fields of JobSpec that `phalanx.Cluster.run` takes as they are, for editors and type checkers."""
+
+    launcher: str
+    processes: int | None
+    per_node: int | None
+    name: str | None
+    directory: Path | str
+    env: Mapping[str, str]
+    tags: Mapping[str, str]
+    secrets: Mapping[str, str]
+    restarts: int
+    options: Mapping[str, str]
+    via: str | None
+    via_options: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -169,6 +189,7 @@ class JobStatus:
     nodes: tuple[NodeVerdict, ...]
     attempt: int = 0
     restarts: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
@@ -178,6 +199,10 @@ class JobStatus:
         own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
         own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])
         return cls(**own)
+
+    def has(self, tags: Mapping[str, str]) -> bool:
+        """Does the job carry all of these tags?"""
+        return tags.items() <= self.tags.items()
 
     @property
     def killed(self) -> int:

@@ -242,3 +242,11 @@ def test_a_killed_command_line_changes_nothing_for_the_job(cluster, code):
     done = follow(cluster, newest(cluster)["id"])
     assert done.returncode == 0
     assert done.stdout.count("done") == 4
+
+
+def test_jobs_are_found_by_their_tags(cluster):
+    tags = ("--tag", "model=resnet", "--tag", "lr=0.1")
+    cluster.phalanx("run", *tags, "--launcher", "exec", "-n", "1", "--", "true")
+    (found,) = json.loads(cluster.phalanx("jobs", "--tag", "lr=0.1", "--json").stdout)
+    assert found["tags"] == {"model": "resnet", "lr": "0.1"}
+    assert json.loads(cluster.phalanx("jobs", "--tag", "lr=0.2", "--json").stdout) == []

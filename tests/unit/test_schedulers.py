@@ -33,7 +33,7 @@ def planned(*ranks: dict[str, int]) -> Sequence[Process]:
 
 
 def job(**fields: int) -> dict:
-    return {"id": "J1", "processes": None, "per_node": None, "via": {"scheduler": "slurm", "options": []}, **fields}
+    return {"id": "J1", "processes": None, "per_node": None, "via": "slurm", "via_options": [], **fields}
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -9,18 +9,11 @@ from typing import Any
 import click
 
 from phalanx.cli.environment import chosen_environment, environment_options
+from phalanx.cli.job_options import chosen_fields, job_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
-
-
-def _variables(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME=value pairs; a value may hold further equal signs."""
-    for value in values:
-        if "=" not in value or value.startswith("="):
-            raise click.BadParameter(f"'{value}' is not of the form NAME=value")
-    return dict(value.split("=", 1) for value in values)
 
 
 def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -67,8 +60,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option(
     "--launcher", type=click.Choice(list(LAUNCHERS)), default="mpi", show_default=True, help="What starts it."
 )
-@click.option("-n", "processes", type=click.IntRange(1), help="Processes in all.")
-@click.option("-N", "per_node", type=click.IntRange(1), help="Processes on each node.")
+@job_options
 @_launcher_options
 @environment_options
 @click.option(
@@ -79,11 +71,6 @@ def _launcher_options(command: Any) -> Any:
 )
 @click.option("--via", type=click.Choice(list(SCHEDULERS)), help="The cluster's batch system, asked for the nodes.")
 @via_option
-@click.option("--restarts", type=click.IntRange(0), default=0, help="How often it is started again when it fails.")
-@click.option("--name", "job_name", help="A name for the job, to find it by.")
-@click.option(
-    "--env", multiple=True, metavar="NAME=value", callback=_variables, help="A variable for the job. Repeatable."
-)
 @click.option(
     "--secret",
     "secrets",
@@ -91,9 +78,6 @@ def _launcher_options(command: Any) -> Any:
     metavar="NAME[=@FILE]",
     callback=_secrets,
     help="A variable from your environment or a file, written nowhere and shown nowhere. Repeatable.",
-)
-@click.option(
-    "--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), default=".", help="The code."
 )
 @click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
@@ -135,7 +119,7 @@ def command(
       phalanx run --launcher tensorflow -N 1 --ps 2 -- python train.py
       phalanx run --launcher torchrun --nodes 2:4 --restarts 3 -- train.py
       phalanx run --via slurm --via-option "--partition gpu --time 4:00:00" -n 8 -- python train.py
-      phalanx run --detach --name long --env LR=0.1 -- python train.py
+      phalanx run --detach --name long --tag model=resnet --env LR=0.1 -- python train.py
       phalanx run --recipe torch --launcher torchrun -- train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
@@ -146,22 +130,18 @@ def command(
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
     cluster = load_cluster(name, file)
     cluster.require_ready()
+    fields = chosen_fields(chosen)
     spec = JobSpec(
+        **fields,
         command=words,
         launcher=chosen["launcher"],
-        processes=chosen["processes"],
-        per_node=chosen["per_node"],
-        name=chosen["job_name"],
-        directory=chosen["directory"],
-        env=chosen["env"],
         secrets=chosen["secrets"],
         via=chosen["via"],
         via_options=chosen["via_options"],
-        restarts=chosen["restarts"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],
         environment=chosen_environment(
-            chosen["recipe"], chosen["requirements"], chosen["no_requirements"], chosen["directory"]
+            chosen["recipe"], chosen["requirements"], chosen["no_requirements"], fields["directory"]
         ),
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Collection, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Collection, Mapping, Optional, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
 from phalanx.node.runner.names import WORK
@@ -55,6 +55,13 @@ class JobDescription:
     hosts: Tuple[str, ...] = ()
     sync_dir: str = ""
     devices: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_record(cls, job: Mapping[str, Any], directory: str, **found: Any) -> JobDescription:
+        """What job.json (and the secrets) say of a job in `directory`, and what was `found` out on the head."""
+        known = {name: job[name] for name in cls.__dataclass_fields__ if name in job}
+        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**{**known, **lists, "directory": directory, **found})
 
     @property
     def work(self) -> str:

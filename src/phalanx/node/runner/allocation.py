@@ -279,7 +279,7 @@ def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: 
         ranks.update(places)
     anywhere = job["processes"] is not None and job["per_node"] is None
     shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
-    return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via"]["options"]))
+    return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via_options"]))
 
 
 def last_words(path: str) -> str:

@@ -146,7 +146,7 @@ class Runner:
         """All attempts of the job; whatever happens, it has a final state then."""
         campaign, job = None, self.job
         try:
-            scheduler = self._plugins.scheduler(job["via"]["scheduler"]) if job.get("via") else None
+            scheduler = self._plugins.scheduler(job["via"]) if job.get("via") else None
             stage = Stage(self.directory, door, self.early)
             launcher = self._plugins.launcher(job["launcher"])
             campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)

@@ -195,7 +195,7 @@ class Campaign:
 
     def _on_submitted(self, allocation: str) -> None:
         # Should this runner die, who settles the job gives it back.
-        self._write(allocation={"scheduler": self._job["via"]["scheduler"], "id": allocation})
+        self._write(allocation={"scheduler": self._job["via"], "id": allocation})
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)

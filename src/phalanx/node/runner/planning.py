@@ -100,15 +100,8 @@ class Planner:
         states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
         env = {**job["env"], "PHALANX_RESTART": str(restart)}
         found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}
-        description = describe({**job, "env": env}, self._directory, **found)
+        description = JobDescription.from_record({**job, "env": env}, self._directory, **found)
         return Plan(description, roster, planned(self._launcher, description, roster))
-
-
-def describe(job: Dict[str, Any], directory: str, **found: Any) -> JobDescription:
-    """What a launcher is told: what job.json (and the secrets) say, and what was found out on the head."""
-    known = {name: job[name] for name in JobDescription.__dataclass_fields__ if name in job}
-    lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-    return JobDescription(**{**known, **lists, "directory": directory, **found})
 
 
 def _free_port() -> int:

@@ -29,6 +29,7 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
     """The state of a job that was just accepted."""
     return {
         **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
+        "tags": job.get("tags", {}),
         "state": PENDING,
         "started_at": None,
         "ended_at": None,

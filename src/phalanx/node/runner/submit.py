@@ -7,13 +7,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RefusedError, planned
+from phalanx.node.process import JobDescription, RefusedError, planned
 from phalanx.node.runner import checked
 from phalanx.node.runner import state as states
 from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
-from phalanx.node.runner.planning import describe
 from phalanx.node.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         return _refuse(error)
     try:
         if _begins_at_once(job):
-            early.open(describe(job, directory), processes, roster)
+            early.open(JobDescription.from_record(job, directory), processes, roster)
         job["secrets"] = _receive(directory)
         # Once more, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster)
@@ -97,7 +96,7 @@ def _roster() -> Roster:
 
 
 def _planned(job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster) -> Sequence[Process]:
-    return planned(plugins.launcher(job["launcher"]), describe(job, directory), roster)
+    return planned(plugins.launcher(job["launcher"]), JobDescription.from_record(job, directory), roster)
 
 
 def _begins_at_once(job: Dict[str, Any]) -> bool:

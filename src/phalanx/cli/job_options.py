@@ -1,0 +1,57 @@
+"""The flags of `phalanx run` that are fields of JobSpec, made from its definition; and NAME=value pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phalanx.job_model import JobSpec
+
+
+def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """NAME=value pairs; a value may hold further equal signs."""
+    for value in values:
+        if "=" not in value or value.startswith("="):
+            raise click.BadParameter(f"'{value}' is not of the form NAME=value")
+    return dict(value.split("=", 1) for value in values)
+
+
+# By the type of the field, as the class spells it.
+_KINDS: dict[str, dict[str, Any]] = {
+    "int | None": {"type": click.IntRange(1)},
+    "int": {"type": click.IntRange(0)},
+    "str | None": {"metavar": "TEXT"},
+    "Path": {"type": click.Path(path_type=Path, exists=True, file_okay=False)},
+    "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},
+}
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Every field of JobSpec that names a flag; `chosen_fields` reads them."""
+    for field in reversed(_flags()):
+        command = _option(field)(command)
+    return command
+
+
+def chosen_fields(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The fields of JobSpec among what click has collected."""
+    return {field.name: chosen[_parameter(field)] for field in _flags()}
+
+
+def _flags() -> list[Field[Any]]:
+    return [field for field in fields(JobSpec) if field.metadata]
+
+
+def _option(field: Field[Any]) -> Callable[..., Any]:
+    kind = _KINDS[str(field.type)]
+    default: dict[str, Any] = {} if kind.get("multiple") else {"default": field.default}
+    return click.option(field.metadata["flag"], _parameter(field), help=field.metadata["help"], **{**kind, **default})
+
+
+def _parameter(field: Field[Any]) -> str:
+    """What click calls it; the cluster's name is `name` already."""
+    return f"job_{field.name}"

@@ -1,0 +1,58 @@
+"""A job has one schema: the model. What is sent, the flags and the Python options follow from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from phalanx.cli.run import command as run
+from phalanx.errors import JobError
+from phalanx.job_model import JobOptions, JobSpec, JobStatus
+from phalanx.node.process import JobDescription
+
+FIELDS = {field.name for field in fields(JobSpec)}
+# What `run` and `Cluster.run` make of other options, and what only `launch` sets.
+MADE = {"command", "nodes_min", "nodes_max", "environment"}
+OF_LAUNCH = {"role_env", "hosts", "sync_dir"}
+
+
+def test_every_field_is_a_flag_of_run():
+    flags = {parameter.name.removeprefix("job_") for parameter in run.params if parameter.name}
+    # A flag for each launcher's option stands for `options`.
+    assert FIELDS - MADE - OF_LAUNCH - {"options"} <= flags
+
+
+def test_every_field_is_an_option_in_python():
+    assert set(JobOptions.__annotations__) == FIELDS - MADE - OF_LAUNCH
+
+
+def test_everything_but_code_and_secrets_is_sent_as_json():
+    spec = JobSpec(("true",), tags={"model": "resnet"}, hosts=("deeplearning-worker1",), secrets={"KEY": "s3cret"})
+    sent = json.loads(json.dumps(spec.to_record("J1")))
+    assert set(sent) == FIELDS - {"directory", "secrets"} | {"id", "submitted_at"}
+    assert (sent["tags"], sent["hosts"]) == ({"model": "resnet"}, ["deeplearning-worker1"])
+    assert "s3cret" not in str(sent)
+
+
+def test_a_launcher_sees_what_was_sent():
+    sent = json.loads(json.dumps(JobSpec(("python", "t.py"), processes=2, name="long").to_record("J1")))
+    seen = JobDescription.from_record(sent, "/efs/jobs/J1", master_port=29500)
+    assert (seen.id, seen.command, seen.processes, seen.name) == ("J1", ("python", "t.py"), 2, "long")
+    assert (seen.directory, seen.master_port) == ("/efs/jobs/J1", 29500)
+
+
+def test_jobs_are_chosen_by_all_of_their_tags():
+    record = dict.fromkeys(JobStatus.__dataclass_fields__, None)
+    status = JobStatus(**{**record, "tags": {"model": "resnet", "lr": "0.1"}})
+    assert status.has({})
+    assert status.has({"model": "resnet"})
+    assert not status.has({"model": "resnet", "lr": "0.2"})
+
+
+@pytest.mark.parametrize("tags", [{"": "x"}, {"a b": "x"}, {"a": ""}, {"a": "x\ny"}, {"a": "x" * 200}])
+def test_a_tag_that_would_break_a_table_is_refused(tags):
+    with pytest.raises(JobError, match="can't be a tag"):
+        JobSpec(("true",), directory=Path(), tags=tags)
