@@ -1,4 +1,4 @@
-.PHONY: fresh soak help setup demo test check format docs bench
+.PHONY: lock fresh soak help setup demo test check format docs bench
 
 # Without compiled modules on disk each of thousands of processes would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,11 +21,16 @@ check: setup ## Style, formatting, types, and whether the generated pages are up
 	@.venv/bin/ruff format --check
 	@.venv/bin/pyright
 	@scripts/tree --check
+	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
 
 format: setup ## Format the code and mend what ruff can mend
 	@.venv/bin/ruff check --fix --quiet
 	@.venv/bin/ruff format
+
+lock: setup ## Write the locks of recipes and of .venv anew, with today's versions of what is not pinned
+	@.venv/bin/python -m pip install --quiet uv
+	@.venv/bin/python scripts/lock
 
 docs: setup ## Write the generated pages: the tree in docs/architecture.md, and docs/commands.md
 	@scripts/tree

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from phalanx.errors import JobError
 
 REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parent / "recipes"
+_BEFORE = "before.txt"
 _CONSTRAINTS = "constraints.txt"
+_HASH = "--hash=sha256:"
+# A package of a lock: its first line, and the hashes below.
+_ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==.*\n(?:    .*\n)*", re.MULTILINE)
 # pip's own words for another file of the same kind, at the beginning of a line.
 _INCLUDE = re.compile(r"^\s*(-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))(?P<name>[^\s#]+)")
 # What would mean one thing here and another in an environment that outlives the job's code.
@@ -120,19 +124,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _recipe(name: str, data: Mapping[str, Any]) -> Recipe:
     pip = data.get("pip", {})
-    groups = (
-        ("before.txt", data.get("before", ()), ()),
-        (REQUIREMENTS, data["requirements"], pip.get("flags", ())),
-        ("no_deps.txt", data.get("no_deps", ()), ("--no-deps", *pip.get("flags", ()))),
-    )
-    files = {file: _lines(requirements) for file, requirements, _ in groups if requirements}
-    steps = tuple((*flags, "-r", file) for file, requirements, flags in groups if requirements)
-    if data.get("constraints"):
-        files[_CONSTRAINTS] = _lines(data["constraints"])
+    lock = (_RECIPES / f"{name}.lock").read_text()
+    files, flags = _of_hashes(data, lock) if _HASH in lock else _of_pins(data, lock)
     environment = Environment(
         name=name,
         files=files,
-        steps=steps,
+        steps=tuple((*flags, *pip.get("flags", ()), "-r", file) for file in (_BEFORE, REQUIREMENTS) if file in files),
         python=data["python"],
         isolated=True,
         check=tuple(data["check"]["command"]),
@@ -142,8 +139,25 @@ def _recipe(name: str, data: Mapping[str, Any]) -> Recipe:
     return Recipe(name, data["summary"], data.get("launcher", ""), data.get("notes", "").strip(), environment)
 
 
-def _lines(requirements: Sequence[str]) -> str:
-    return "".join(f"{requirement}\n" for requirement in requirements)
+def _of_hashes(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The lock's own lines, in one or two files, and pip's flags: nothing is taken that has not one of the hashes.
+
+    Nor is anything built with what has none: the wheels alone, or with packages of `before` (--no-build-isolation).
+    """
+    built_with = data.get("before", ())
+    first = {requirement.partition("==")[0] for requirement in built_with}
+    files: dict[str, str] = {}
+    for entry in _ENTRY.finditer(lock):
+        file = _BEFORE if entry["name"] in first else REQUIREMENTS
+        files[file] = files.get(file, "") + entry[0]
+    return files, ("--require-hashes", "--no-deps", *(() if built_with else ("--only-binary", ":all:")))
+
+
+def _of_pins(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What the recipe asks for, with the lock's versions of all that comes with it: whose hashes differ by index."""
+    groups = {_BEFORE: data.get("before", ()), REQUIREMENTS: data["requirements"]}
+    files = {file: "".join(f"{one}\n" for one in asked) for file, asked in groups.items() if asked}
+    return {**files, _CONSTRAINTS: lock}, ()
 
 
 def _collect(path: Path, top: Path, files: dict[str, str]) -> None:

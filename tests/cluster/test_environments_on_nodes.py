@@ -104,6 +104,20 @@ def test_a_requirement_that_is_not_there_starts_nothing_and_shows_pips_words(whe
     assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
 
 
+def test_a_package_that_is_not_what_its_hash_says_starts_nothing(wheels: Terminal, tmp_path: Path) -> None:
+    wheel = "mini-1.0-py3-none-any.whl"
+    digest = wheels.on("head", f"sha256sum /efs/wheels/{wheel}").split()[0]
+    code = code_with(tmp_path, f"mini==1.0 --hash=sha256:{digest}\n")
+    wheels.on("head", f"cd /efs/wheels && cp -p {wheel} /tmp/ && echo more >>{wheel}")
+    changed = run(wheels, code, "touch", "/efs/it-ran")
+    wheels.on("head", f"mv /tmp/{wheel} /efs/wheels/")
+    assert changed.returncode == 1
+    assert "environment requirements can't be made: pip ended with exit code 1" in changed.stderr
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE" in changed.stderr
+    assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
+    assert run(wheels, code, *say_word("mini"), options=("-n", "1")).returncode == 0
+
+
 def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "/efs/wheels/slow\n")
     job = wheels.start("run", "--directory", str(code), "--launcher", "exec", "--", "true")

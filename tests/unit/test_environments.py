@@ -23,6 +23,22 @@ def test_every_recipe_names_a_launcher_a_python_and_exact_versions(name):
     assert {file for words in one.environment.steps for file in words[-1:]} <= set(one.environment.files)
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_takes_what_its_lock_names_alone(name):
+    environment = recipe(name).environment
+    text = "".join(environment.files.values())
+    entries = [line for line in text.splitlines() if line[:1].isalnum()]
+    assert all("==" in entry for entry in entries)
+    if "torch==2.13.0" in text:
+        assert "torch==2.13.0" in environment.files["constraints.txt"]
+        return
+    assert text.count("--hash=sha256:") >= len(entries)
+    for words in environment.steps:
+        assert {"--require-hashes", "--no-deps"} < set(words)
+        # What no hash covers builds nothing.
+        assert ("--no-build-isolation" in words) != (":all:" in words)
+
+
 def test_every_recipe_that_a_launcher_names_is_shipped():
     assert {name for launcher in LAUNCHERS for name in load(launcher).RECIPES} <= set(recipe_names())
 
