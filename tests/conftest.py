@@ -21,7 +21,7 @@ from typing import IO
 
 import pytest
 
-pytest_plugins = ["untouched", "fake_jobs"]
+pytest_plugins = ["untouched", "fake_jobs", "node_lab"]
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"

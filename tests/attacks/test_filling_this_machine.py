@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 
@@ -40,6 +41,60 @@ def test_a_full_volume_is_a_full_disk_and_no_more(lab):
     many = "mkdir /dev/shm/many && cd /dev/shm/many && seq 50000 | xargs -n 1000 touch 2>&1 | tail -n 1"
     assert "No space left on device" in lab.ssh(node, many).stdout
     lab.ssh(node, "rm -rf /dev/shm/many")
+
+
+def test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node(lab):
+    """As many as Linux gives a machine with the memory of the node's type, if this machine has them for four nodes."""
+    first, second = nodes(lab)[:2]
+    assert job(lab, first, _FORK).split() == ["EAGAIN", "True"]
+    assert lab.ssh(second, "seq 3 | xargs -P 3 -n 1 echo | wc -l").stdout == "3\n"
+    assert job(lab, first, "print('again')") == "again\n"
+
+
+def test_a_job_can_t_get_memory_by_other_doors(lab):
+    """What System V keeps without a process, and a tmpfs of its own in a user namespace."""
+    node = nodes(lab)[0]
+    assert job(lab, node, _SEGMENT) == "ENOSPC\n"
+    assert job(lab, node, _TMPFS) == "ENOSPC\n"
+
+
+_FORK = """
+import errno, os, signal
+children = []
+try:
+    while len(children) < 4000:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        children.append(pid)
+except OSError as problem:
+    print(errno.errorcode[problem.errno], len(children) <= 2048)
+for pid in children:
+    os.kill(pid, 9)
+for pid in children:
+    os.waitpid(pid, 0)
+"""
+_SEGMENT = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+# A segment for whoever asks, of a GiB, none of which is there yet.
+got = libc.shmget(0, ctypes.c_size_t(1 << 30), 0o1600)
+print(errno.errorcode[ctypes.get_errno()] if got < 0 else libc.shmctl(got, 0, None) or "a segment")
+"""
+_TMPFS = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+done = libc.unshare(0x10000000 | 0x20000)
+print(errno.errorcode[ctypes.get_errno()] if done else "a namespace")
+"""
+
+
+def job(lab: Lab, node: str, program: str) -> str:
+    """What a program prints that runs as an ordinary account of the node, where there are any."""
+    packed = base64.b64encode(program.encode()).decode()
+    lab.ssh(node, f"echo {packed} | base64 -d > /tmp/job")
+    account = "id job > /dev/null 2>&1 || useradd -m -u 2000 job; runuser -u job -- "
+    return lab.ssh(node, f"{account if lab.mode == 'range' else ''}python3 -I /tmp/job").stdout
 
 
 def nodes(lab: Lab) -> list[str]:

@@ -11,13 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = Path(__file__).parents[1] / "cluster/node_driver.py"
 DIAL = SOURCE / "phalanx/localcloud/dial.py"
+KINDS = ("range-root", "range-user", "single-user")
 USER = f"phxtest{os.getpid()}"
 
 
@@ -26,6 +29,7 @@ class Lab:
 
     def __init__(self, mode: str, user: str | None) -> None:
         self.mode = mode
+        self.user = user
         self.state = Path(tempfile.mkdtemp(prefix="phx-nodes-"))
         self.key = self.state / "key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
@@ -158,6 +162,41 @@ def a_lab(mode: str, user: str | None = None) -> Iterator[Lab]:
         yield lab
     finally:
         lab.discard()
+
+
+@contextmanager
+def an_ordinary_user() -> Iterator[str]:
+    if os.geteuid():
+        pytest.skip("making a user needs root")
+    subprocess.run(["useradd", "-m", USER], check=True, capture_output=True)
+    yield USER
+    subprocess.run(["userdel", "-r", "-f", USER], check=True, capture_output=True)
+
+
+@contextmanager
+def a_lab_of(kind: str) -> Iterator[Lab]:
+    """One of KINDS: the mode, and who runs it."""
+    mode, _, who = kind.partition("-")
+    if who == "root" and os.geteuid():
+        pytest.skip("needs root")
+    with ExitStack() as stack:
+        user = stack.enter_context(an_ordinary_user()) if who == "user" else None
+        yield stack.enter_context(a_lab(mode, user))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with a_lab_of(request.param) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def pair(lab: Lab) -> tuple[str, str]:
+    """Two nodes that are up, and stay so."""
+    first, second = lab.boot(1, "echo out of node one"), lab.boot(2, vcpus=8)
+    lab.wait_booted(first)
+    lab.wait_booted(second)
+    return first, second
 
 
 def _parent(process: Path) -> int:

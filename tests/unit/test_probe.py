@@ -40,6 +40,7 @@ APPARMOR = dataclasses.replace(UBUNTU, restricted_by_apparmor=True)
         ("newgidmap", errno.ENOENT, dataclasses.replace(UBUNTU, has_newuidmap=False), "apt-get install -y uidmap"),
         ("subordinate ids", 0, UBUNTU, "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ada"),
         ("rtnetlink", errno.EOPNOTSUPP, UBUNTU, "sudo modprobe -a bridge veth overlay"),
+        ("rtnetlink: No such file or directory (ENOENT)", errno.ENOENT, UBUNTU, "sch_ingress cls_bpf"),
         ("mount overlay on /etc", errno.ENODEV, UBUNTU, "sudo modprobe -a bridge veth overlay"),
     ],
 )

@@ -72,7 +72,7 @@ class Control:
             for node in nodes
         ]
         stacks = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
-        pids = [self.pid, *(node.pid for node in nodes if node.alive)]
+        pids = [self.pid, *(node.pid for node in nodes if node.alive and node.pid)]
         return "200 OK", {"mode": self.mode, "stacks": stacks, "nodes": shown, "pids": pids}
 
     def _stop(self, document: dict[str, Any]) -> Answer:

@@ -17,6 +17,9 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
 _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
+_RTM_NEWQDISC, _RTM_NEWTFILTER, _INGRESS_HANDLE, _INGRESS_PARENT, _ETH_P_ALL = 36, 44, 0xFFFF0000, 0xFFFFFFF1, 3
+_TCA_KIND, _TCA_OPTIONS, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS, _BPF_DIRECT = 1, 2, 4, 5, 8, 1
+_TC_ACT_OK, _TC_ACT_SHOT = 0, 2
 _IFF_UP = 1
 _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST = 254, 3, 1, 2, 254
 _TIMEOUT_S = 10.0
@@ -47,6 +50,29 @@ def _mac(address: str) -> bytes:
 def _neighbour(index: int, address: str) -> bytes:
     head = struct.pack("=BBHiHBB", socket.AF_INET, 0, 0, index, _NUD_PERMANENT, 0, 0)
     return head + attribute(_NDA_DST, socket.inet_aton(address))
+
+
+def _sender_filter(address: str, mac: str) -> bytes:
+    """BPF: 0 (pass) for IPv4 and ARP from `address` and for IPv6, all of them from `mac`; 2 (drop) for the rest."""
+    ip, hardware = int.from_bytes(socket.inet_aton(address), "big"), bytes.fromhex(mac.replace(":", ""))
+    word, half, jump_equal, ret = 0x20, 0x28, 0x15, 0x06
+    steps = [
+        (word, 0, 0, 6),  # the frame's source: its first four bytes, then two
+        (jump_equal, 0, 11, int.from_bytes(hardware[:4], "big")),
+        (half, 0, 0, 10),
+        (jump_equal, 0, 9, int.from_bytes(hardware[4:], "big")),
+        (half, 0, 0, 12),  # what it carries
+        (jump_equal, 2, 0, 0x0800),
+        (jump_equal, 3, 0, 0x0806),
+        (jump_equal, 4, 5, 0x86DD),
+        (word, 0, 0, 26),  # IPv4's source
+        (jump_equal, 2, 3, ip),
+        (word, 0, 0, 28),  # ARP's sender
+        (jump_equal, 0, 1, ip),
+        (ret, 0, 0, _TC_ACT_OK),
+        (ret, 0, 0, _TC_ACT_SHOT),
+    ]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 class Peer(NamedTuple):
@@ -88,6 +114,18 @@ class Rtnetlink:
         near = _link(0, _IFF_UP, _IFF_UP) + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu)
         near += attribute(_IFLA_MASTER, master) + attribute(_IFLA_LINKINFO, pair)
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, near)
+
+    def let_only(self, name: str, address: str, mac: str) -> None:
+        """Drop what comes in at `name` from any other IPv4 or hardware address than these."""
+        index = self.index(name)
+        head = struct.pack("=BxxxiIII", 0, index, _INGRESS_HANDLE, _INGRESS_PARENT, 0)
+        self._request(_RTM_NEWQDISC, _CREATE_EXCLUSIVE, head + attribute(_TCA_KIND, "ingress"))
+        program = _sender_filter(address, mac)
+        options = attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program) // 8)) + attribute(_TCA_BPF_OPS, program)
+        options += attribute(_TCA_BPF_FLAGS, _BPF_DIRECT)
+        head = struct.pack("=BxxxiIII", 0, index, 0, _INGRESS_HANDLE, 1 << 16 | socket.htons(_ETH_P_ALL))
+        body = head + attribute(_TCA_KIND, "bpf") + attribute(_TCA_OPTIONS, options)
+        self._request(_RTM_NEWTFILTER, _CREATE_EXCLUSIVE, body)
 
     def set_master(self, name: str, master: int) -> None:
         """Plug `name` into the bridge with index `master`; 0 unplugs it, with its carrier still on."""

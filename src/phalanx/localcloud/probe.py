@@ -15,14 +15,15 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from phalanx.localcloud import kernel, userns
-from phalanx.localcloud.nodes import rootfs
+from phalanx.localcloud.nodes import isolation, rootfs
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import PROGRAMS
 from phalanx.localcloud.nodes.volumes import Pool
-from phalanx.localcloud.nodes.vpc import Vpc
+from phalanx.localcloud.nodes.vpc import Vpc, configure
 
 _TRIAL_TIMEOUT_S = 10
 # mount_setattr(2), with which the host's files are made read-only in nodes
@@ -171,13 +172,27 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         Pool(1 << 20, "1777").mount(site.shm(machine.instance_id))
         vpc = Vpc()
         vpc.serve(machine.vpc_cidr)
-        vpc.join("probe", machine.address, machine.vpc_cidr)
-        kernel.pivot_root(str(rootfs.build(site, machine)))
-        os.write(said_w, b"ok")
+        root = rootfs.build(site, machine)
+        isolation.enter(mode, partial(vpc.connect, "probe", machine.address))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_enter(root, machine, said_w))
+        os.waitpid(pid, 0)
     except OSError as problem:
         _say(said_w, problem)
     except Exception:
         os.write(said_w, json.dumps(["trial", 0, traceback.format_exc()[-2000:]]).encode())
+    return 0
+
+
+def _enter(root: Path, machine: Machine, said_w: int) -> int:
+    """As process 1 of the node."""
+    try:
+        rootfs.enter(root, machine.vcpus)
+        configure(machine.address, machine.vpc_cidr)
+        os.write(said_w, b"ok")
+    except OSError as problem:
+        _say(said_w, problem)
     return 0
 
 
@@ -227,8 +242,9 @@ def diagnose(step: str, code: int, words: str, host: Host) -> Missing:
         return Missing(what, "sudo sysctl -w user.max_user_namespaces=65536")
     if code in (errno.EPERM, errno.EACCES):
         return _forbidden(step, words, host)
-    if code in (errno.EOPNOTSUPP, errno.ENODEV):
-        return Missing(f"The kernel lacks a module: {step}: {words}.", "sudo modprobe -a bridge veth overlay")
+    if code in (errno.EOPNOTSUPP, errno.ENODEV) or (code == errno.ENOENT and step.startswith("rtnetlink")):
+        modules = "bridge veth overlay sch_ingress cls_bpf"
+        return Missing(f"The kernel lacks a module: {step}: {words}.", f"sudo modprobe -a {modules}")
     return Missing(f"Building a node failed at {step}: {words}.", "Please report this as a bug of phalanx.")
 
 

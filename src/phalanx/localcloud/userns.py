@@ -111,12 +111,17 @@ def _write_single_map(pid: int) -> None:
 
 def _write_range_map(pid: int) -> None:
     if os.geteuid() == 0:
-        _write(f"/proc/{pid}/gid_map", identity_map(Path("/proc/self/gid_map").read_text()))
-        _write(f"/proc/{pid}/uid_map", identity_map(Path("/proc/self/uid_map").read_text()))
+        map_identically(pid)
         return
     name = user_name()
     _run_helper("newgidmap", pid, os.getgid(), *subordinate_range(Path("/etc/subgid"), name, os.getuid()))
     _run_helper("newuidmap", pid, os.getuid(), *subordinate_range(Path("/etc/subuid"), name, os.getuid()))
+
+
+def map_identically(pid: int) -> None:
+    """Give the new user namespace of `pid` all our ids, under the same numbers. Needs root's capabilities in ours."""
+    for name in ("gid_map", "uid_map"):
+        _write(f"/proc/{pid}/{name}", identity_map(Path(f"/proc/self/{name}").read_text()))
 
 
 def user_name() -> str:

@@ -1,4 +1,4 @@
-"""A node's init, process 1 of its namespaces: builds the machine, starts sshd, becomes the image's own init."""
+"""A node's boot: builds the machine from outside, then as process 1 in it starts sshd and becomes the image's init."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import rootfs
+from phalanx.localcloud.nodes import isolation, limits, rootfs
 from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
 from phalanx.localcloud.nodes.programs import READY_FD
-from phalanx.localcloud.nodes.vpc import Vpc
+from phalanx.localcloud.nodes.vpc import Vpc, configure
 
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 _MAX_FDS = 1 << 20
@@ -23,7 +24,10 @@ _CLOUD = "/var/lib/cloud/instance"
 
 
 def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
-    """Never returns. Writes programs.READY to `status_fd`, or what went wrong, and then is the node until it ends."""
+    """Never returns: ends as soon as the node has a process 1, which is then the supervisor's child.
+
+    Writes that one's pid to `status_fd`, in a line, which then says programs.READY there; or what went wrong.
+    """
     try:
         _build(site, machine, vpc, link, status_fd)
         _serve(site, machine, status_fd)
@@ -35,26 +39,48 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
 
 
 def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+    """Returns in process 1 of the node alone."""
     console = _open_console(site, machine)
-    vpc.join(link, machine.address, machine.vpc_cidr)
-    _close_all_but({0, 1, 2, status_fd, console})
+    _close_all_but({0, 1, 2, status_fd, console, vpc.netns})
     _redirect(console)
-    os.setsid()
-    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
-    kernel.sethostname(machine.hostname.partition(".")[0])
-    # Python ignores these two; what runs here must not
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    # any account may ping, as on EC2's images
-    Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
+    kernel.unshare(kernel.CLONE_NEWNS)
     is_first_boot = rootfs.is_first_boot(site, machine)
     root = rootfs.build(site, machine)
     _show_console(site, machine, root)
-    kernel.pivot_root(root)
+    if site.mode != "root":
+        limits.limit_all_nodes()
+    isolation.enter(site.mode, partial(vpc.connect, link, machine.address))
+    os.close(vpc.netns)
+    _become_process_one(status_fd)
+    rootfs.enter(root, machine.vcpus)
+    configure(machine.address, machine.vpc_cidr)
+    if site.mode != "root":
+        limits.limit_node(machine)
+    kernel.sethostname(machine.hostname.partition(".")[0])
+    # any account may ping, as on EC2's images
+    Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
     if is_first_boot:
         _write_identity(site, machine)
     if site.mode == "single":
         kernel.ignore_identity_calls()
+
+
+def _become_process_one(status_fd: int) -> None:
+    """Go on in a child; it waits until it is known, or ends with this process."""
+    known_r, known_w = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.write(status_fd, b"%d\n" % pid)
+        os.write(known_w, b"g")
+        os._exit(0)
+    os.close(known_w)
+    if not os.read(known_r, 1):
+        os._exit(1)
+    os.close(known_r)
+    os.setsid()
+    # Python ignores these two; what runs here must not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _open_console(site: Site, machine: Machine) -> int:

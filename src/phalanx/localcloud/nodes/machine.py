@@ -57,7 +57,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node that was booted and not yet killed. `pid` is its init's, as the host counts; `alive`: init still runs."""
+    """A node that was booted and not yet killed. `alive`: its init still runs.
+
+    `pid` is its init's, as the host counts; 0 while the machine is built.
+    """
 
     instance_id: str
     vpc_id: str

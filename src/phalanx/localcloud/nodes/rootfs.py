@@ -32,22 +32,28 @@ _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 def build(site: Site, machine: Machine) -> Path:
-    """Mount the root of `machine` on its volume (in a mount namespace of its own); return it, ready for pivot_root."""
+    """Mount the root of `machine` (in a mount namespace of its own), all but `enter`'s part; returns its path."""
     disk = site.disk(machine.instance_id)
     root = disk / "root"
     if root.exists():
         # Python's own rmtree ends at a thousand directories in each other.
         subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True)
     _make_directories(disk, root)
-    kernel.bind(root, root)
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
     _mount_image(site, disk, root)
     _mount_devices(site, machine, root)
-    _mount_kernel_views(root, machine.vcpus)
     _mount_file_systems(site, machine, root)
     _mount_binds(site, root)
     return root
+
+
+def enter(root: Path, vcpus: int) -> None:
+    """Make `root` the root of this process's mount namespace, with views of its own network and processes."""
+    _mount_kernel_views(root, vcpus)
+    # What was mounted in a namespace above can't be pivoted to.
+    kernel.bind(root, root)
+    kernel.pivot_root(root)
 
 
 def is_first_boot(site: Site, machine: Machine) -> bool:

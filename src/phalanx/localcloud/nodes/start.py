@@ -5,7 +5,7 @@ starter                      writes the uid maps, waits          (the host's nam
 └── outer                    makes the namespaces
     └── supervisor           process 1 of a pid namespace        (all below dies with it)
         ├── API process      serve_api(NodeRunner, listener)
-        └── node             process 1 of its own namespaces, one per machine
+        └── node             process 1 of its own namespaces, a user namespace among them; one per machine
 """
 
 from __future__ import annotations

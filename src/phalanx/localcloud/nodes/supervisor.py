@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -33,13 +34,14 @@ _DISKS, _SHM = 3 / 8, 1 / 8
 class _Node:
     machine: Machine
     pid: int
-    host_pid: int
-    pidfd: int
+    """Of its process 1; until that has a `pidfd`, of the process that builds the machine."""
     status_fd: int | None
     link: str
     boot_request: int | None
     deadline: float | None
     """When a boot, or a shutdown before a reboot, takes too long; None while the node just runs."""
+    host_pid: int = 0
+    pidfd: int | None = None
     said: bytes = b""
     alive: bool = True
     reboots: bool = False
@@ -54,7 +56,6 @@ class Supervisor:
         self._site = site
         self._channel = channel
         self._host_proc = host_proc
-        self._own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._disks = Pool(int(memory_bytes * _DISKS), "755")
         self._shm = Pool(int(memory_bytes * _SHM), "1777", kernel.MS_NOSUID | kernel.MS_NODEV)
@@ -158,7 +159,6 @@ class Supervisor:
         finally:
             os.close(said_w)
         self._nodes[machine.instance_id] = node
-        self._watch(node.pidfd, lambda: self._node_ended(node))
         self._watch(said_r, lambda: self._node_said(node))
 
     def _do_reboot(self, request: dict[str, Any]) -> None:
@@ -244,23 +244,13 @@ class Supervisor:
         self._links += 1
         link = f"node{self._links}"
         vpc = self._vpcs[machine.vpc_id]
-        # the child is process 1 of a new pid namespace, and ours all the same: no process between
-        kernel.unshare(kernel.CLONE_NEWPID)
-        try:
-            pid = os.fork()
-        except OSError:
-            kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
-            raise
+        pid = os.fork()
         if pid == 0:
             init.run(self._site, machine, vpc, link, said_w)
-        kernel.setns(self._own_pidns, kernel.CLONE_NEWPID)
-        pidfd = os.pidfd_open(pid)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
         return _Node(
             machine=machine,
             pid=pid,
-            host_pid=self._host_pid(pidfd),
-            pidfd=pidfd,
             status_fd=said_r,
             link=link,
             boot_request=request,
@@ -277,8 +267,22 @@ class Supervisor:
         node.said += data
         if not data:
             self._stop_listening(node)
-        elif node.said == programs.READY:
+            if node.pidfd is None:
+                self._node_ended(node)
+        elif node.pidfd is None and (process_one := re.match(rb"(\d+)\n", node.said)):
+            node.said = node.said[process_one.end() :]
+            self._adopt(node, int(process_one[1]))
+        if data and node.said == programs.READY:
             self._node_is_up(node)
+
+    def _adopt(self, node: _Node, pid: int) -> None:
+        """Its process 1 falls to us, as all orphans here do, when the process that built the machine ends."""
+        os.waitpid(node.pid, 0)
+        node.pid, node.pidfd = pid, os.pidfd_open(pid)
+        node.host_pid = self._host_pid(node.pidfd)
+        self._watch(node.pidfd, lambda: self._node_ended(node))
+        if node.killers:
+            self._kill(node)
 
     def _node_is_up(self, node: _Node) -> None:
         node.deadline = None
@@ -323,7 +327,8 @@ class Supervisor:
         status = exit_status(os.waitpid(node.pid, 0)[1])
         node.alive, node.deadline = False, None
         self._vpcs[node.machine.vpc_id].leave(node.machine.address)
-        self._unwatch(node.pidfd)
+        if node.pidfd is not None:
+            self._unwatch(node.pidfd)
         return status
 
     def _stop_listening(self, node: _Node) -> None:

@@ -46,26 +46,19 @@ class Vpc:
     def plug(self, link: str) -> None:
         self._links.set_master(link, self._bridge)
 
-    def join(self, link: str, address: str, cidr: str) -> None:
-        """In a child that is to become a node: move to a network namespace of its own, with eth0 on the bridge."""
-        network = ipaddress.ip_network(cidr)
+    def connect(self, link: str, address: str, pid: int) -> None:
+        """In a child of the supervisor: give the network namespace of `pid` an eth0 on the bridge."""
         kernel.setns(self.netns, kernel.CLONE_NEWNET)
         bridge = Rtnetlink()
-        kernel.unshare(kernel.CLONE_NEWNET)
-        own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), own), _MTU)
+        node = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), node), _MTU)
+        # As EC2: who a node is, the metadata service included, is known by its address.
+        bridge.let_only(link, address, mac_of(address))
         # The kernel keeps 1,024 neighbours that it had to ask for, of all its networks together. If router and nodes
         # had to ask for each other, 256 nodes would be too many: connections between them failed.
         bridge.add_neighbour(self._bridge, address, mac_of(address))
         bridge.close()
-        os.close(own)
-        node = Rtnetlink()
-        node.set_up("lo")
-        node.add_address("eth0", address, network.prefixlen)
-        node.set_up("eth0")
-        node.add_default_route(_gateway(network))
-        node.add_neighbour(node.index("eth0"), _gateway(network), mac_of(API_ADDRESS))
-        node.close()
+        os.close(node)
 
     def leave(self, address: str) -> None:
         """The node there is gone; who asks for it shall hear so."""
@@ -75,6 +68,18 @@ class Vpc:
     def close(self) -> None:
         self._links.close()
         os.close(self.netns)
+
+
+def configure(address: str, cidr: str) -> None:
+    """In a node: bring its eth0 up."""
+    network = ipaddress.ip_network(cidr)
+    node = Rtnetlink()
+    node.set_up("lo")
+    node.add_address("eth0", address, network.prefixlen)
+    node.set_up("eth0")
+    node.add_default_route(_gateway(network))
+    node.add_neighbour(node.index("eth0"), _gateway(network), mac_of(API_ADDRESS))
+    node.close()
 
 
 def _gateway(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:

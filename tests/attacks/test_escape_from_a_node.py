@@ -1,0 +1,167 @@
+"""Root on a local node against the machine below: its files, its kernel, its processes, and its neighbours."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from node_lab import Lab, wait
+
+from phalanx.localcloud.nodes.machine import mac_of
+
+pytestmark = pytest.mark.cluster
+
+
+def does(lab: Lab, node: str, program: str) -> Any:
+    """What root on the node gets from the program, whose last line is JSON."""
+    packed = base64.b64encode(program.encode()).decode()
+    done = lab.ssh(node, f"echo {packed} | base64 -d | python3 -I -")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def process_one_of(lab: Lab, node: str) -> int:
+    return next(state["pid"] for state in lab.do("nodes") if state["instance_id"] == node)
+
+
+_EACH_MOUNT = """
+import ctypes, json
+libc = ctypes.CDLL(None, use_errno=True)
+# What is tried here must not break the node.
+assert libc.unshare(0x20000) == 0
+assert libc.mount(None, b"/", None, 1 << 18 | 16384, None) == 0
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+done = []
+for words in reversed(mounts):
+    point, options = words[4], words[5].split(",")
+    if %s:
+        done.append(point)
+print(json.dumps(done))
+"""
+_REMOUNT = '"ro" in options and libc.mount(None, point.encode(), None, 32 | 4096, None) == 0'
+_UNMOUNT = 'point != "/" and libc.umount2(point.encode(), 2) == 0'
+
+
+def test_root_on_a_node_can_t_make_the_hosts_files_writable(lab, pair):
+    assert set(does(lab, pair[0], _EACH_MOUNT % _REMOUNT)) <= {"/sys"}
+
+
+def test_root_on_a_node_can_t_look_below_what_is_mounted(lab, pair):
+    """Its own views of the kernel hide nothing."""
+    own = {"/proc", "/sys", "/sys/devices/system/cpu/online"}
+    assert {point for point in does(lab, pair[0], _EACH_MOUNT % _UNMOUNT) if not point.startswith("/tmp/")} <= own
+
+
+_PLANT = """
+rm -rf /var/tmp /var/log /opt
+for place in /var/tmp /var/log /opt; do ln -sfn {victim} $place; done
+[ ! -e /.layer ] || {{ mv /.layer/etc /.layer/old; ln -s {victim} /.layer/etc; }}
+"""
+
+
+def test_a_node_that_starts_again_leads_nobody_out_of_its_disk(lab, pair):
+    """Whoever builds it again, as the user, must follow none of the links that root has planted there."""
+    victim = lab.state / "efs" / "victim"
+    victim.mkdir(mode=0o700)
+    (victim / "file").touch()
+    if lab.user:
+        subprocess.run(["chown", "-R", lab.user, victim], check=True)
+    before = [(path.name, path.stat().st_mode, path.stat().st_mtime) for path in (victim, *victim.iterdir())]
+    node = lab.boot(3)
+    lab.wait_booted(node)
+    lab.ssh(node, _PLANT.format(victim=victim), check=False)
+    old = process_one_of(lab, node)
+    lab.do("reboot", instance_id=node)
+    wait(
+        lambda: node in lab.do("exits") or process_one_of(lab, node) not in (0, old),
+        "the end of its boot",
+        timeout_s=30,
+    )
+    lab.do("kill", instance_id=node)
+    assert [(path.name, path.stat().st_mode, path.stat().st_mtime) for path in (victim, *victim.iterdir())] == before
+
+
+_IMPERSONATE = """
+import json, subprocess, urllib.request
+def become(address, mac):
+    words = f"down; addr flush dev eth0; link set eth0 address {{mac}}; addr add {{address}}/16 dev eth0"
+    words += "; link set eth0 up; route add default via 10.0.0.1 dev eth0"
+    for command in f"link set eth0 {{words}}".split("; "):
+        subprocess.run(["ip", *command.split()], check=True)
+become("{address}", "{mac}")
+got = ""
+try:
+    asked = urllib.request.Request("http://169.254.169.254/latest/api/token", method="PUT")
+    asked.add_header("X-aws-ec2-metadata-token-ttl-seconds", "60")
+    token = urllib.request.urlopen(asked, timeout=2).read().decode()
+    asked = urllib.request.Request("http://169.254.169.254/latest/meta-data/instance-id")
+    asked.add_header("X-aws-ec2-metadata-token", token)
+    got = urllib.request.urlopen(asked, timeout=2).read().decode()
+except OSError:
+    pass
+finally:
+    become("{own}", "{own_mac}")
+print(json.dumps(got))
+"""
+
+
+@pytest.mark.parametrize("with_its_mac", [True, False])
+def test_root_on_a_node_can_t_be_its_neighbour(lab, pair, with_its_mac):
+    """The metadata service would give out the neighbour's credentials."""
+    program = _IMPERSONATE.format(
+        address="10.0.1.11",
+        own="10.0.1.12",
+        mac=mac_of("10.0.1.11" if with_its_mac else "10.0.1.12"),
+        own_mac=mac_of("10.0.1.12"),
+    )
+    packed = base64.b64encode(program.encode()).decode()
+    lab.ssh(
+        pair[1], f"echo {packed} | base64 -d > /root/be; setsid -f python3 -I /root/be > /root/got 2>&1 < /dev/null"
+    )
+    wait(lambda: lab.ssh(pair[1], "grep -q . /root/got", check=False).returncode == 0, "the attack's end", timeout_s=30)
+    assert lab.ssh(pair[1], "cat /root/got").stdout == '""\n'
+
+
+_OUTSIDE = """
+import json, os, subprocess
+found = [f"process {pid}" for pid in range(1, 40000) if os.path.exists(f"/proc/{pid}/root/%s")]
+tries = {
+    "a device": "mknod /tmp/device b 254 0 && head -c1 /tmp/device",
+    "a disk": "mount -t ext4 /dev/vda /mnt",
+    "the shelf": "ls /run/efs.host/../../../efs.host/fs-1/../../nodes",
+    "a namespace": "nsenter -t 1 -m -p true && nsenter -t 1 -n ip link show vpc",
+    "the clock": "date -s 2000-01-01",
+    "a module": "modprobe dummy",
+    "its size": "mount -o remount,size=100g / || mount -o remount,size=100g /dev/shm",
+}
+for what, command in tries.items():
+    if subprocess.run(command, shell=True, capture_output=True).returncode == 0:
+        found.append(what)
+print(json.dumps(found))
+"""
+
+
+def test_root_on_a_node_has_no_way_out(lab, pair):
+    assert does(lab, pair[0], _OUTSIDE % str(lab.state).strip("/")) == []
+
+
+_OWN_WORK = """
+set -e
+mkdir -p /root/a /root/b /root/o/l /root/o/u /root/o/w /root/o/m
+mount -t tmpfs none /root/a && mount -t proc none /root/b && test -d /root/b/1
+mount -t tmpfs none /root/o/u && mkdir /root/o/u/u /root/o/u/w
+options=lowerdir=/root/o/l,upperdir=/root/o/u/u,workdir=/root/o/u/w
+mount -t overlay none /root/o/m -o $options 2>/dev/null || mount -t overlay none /root/o/m -o $options,userxattr
+umount /root/o/m /root/o/u /root/a /root/b
+hostname other && hostname "$(cat /etc/hostname)"
+ip rule add pref 1 uidrange 2000-3000 to 169.254.169.254 prohibit && ip rule del pref 1
+sysctl -qw net.core.somaxconn=1000
+touch /tmp/file && {chown} && mount --bind /tmp /mnt && umount /mnt
+"""
+
+
+def test_root_on_a_node_is_still_root_there(lab, pair):
+    chown = "true" if lab.mode == "single" else "chown 2000:2000 /tmp/file"
+    lab.ssh(pair[0], _OWN_WORK.format(chown=chown))
