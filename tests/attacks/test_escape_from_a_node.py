@@ -156,12 +156,13 @@ options=lowerdir=/root/o/l,upperdir=/root/o/u/u,workdir=/root/o/u/w
 mount -t overlay none /root/o/m -o $options 2>/dev/null || mount -t overlay none /root/o/m -o $options,userxattr
 umount /root/o/m /root/o/u /root/a /root/b
 hostname other && hostname "$(cat /etc/hostname)"
-ip rule add pref 1 uidrange 2000-3000 to 169.254.169.254 prohibit && ip rule del pref 1
+ip rule add pref 1 uidrange {first}-{last} to 169.254.169.254 prohibit && ip rule del pref 1
 sysctl -qw net.core.somaxconn=1000
 touch /tmp/file && {chown} && mount --bind /tmp /mnt && umount /mnt
 """
 
 
 def test_root_on_a_node_is_still_root_there(lab, pair):
-    chown = "true" if lab.mode == "single" else "chown 2000:2000 /tmp/file"
-    lab.ssh(pair[0], _OWN_WORK.format(chown=chown))
+    chown, first = ("true", 0) if lab.mode == "single" else ("chown 2000:2000 /tmp/file", 2000)
+    last = int(lab.ssh(pair[0], "awk '{last = $1 + $3 - 1} END {printf \"%.0f\", last}' /proc/self/uid_map").stdout)
+    lab.ssh(pair[0], _OWN_WORK.format(chown=chown, first=first, last=last))

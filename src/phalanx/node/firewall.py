@@ -21,15 +21,18 @@ _METADATA = ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET6, "fd00:ec2::2
 # A rule that prohibits is not enough: for a socket that is bound to a device, IPv4 takes the failed look for a route as
 # "on this link" (docs/aws-behaviour.md 2.24). A route of type broadcast is found, and TCP refuses to take it; each
 # device needs its own, which may come before the device is up. The protocol is for systemd-networkd (2.25).
+# The last user is 4294967294 on a machine, and another in a user namespace, where rules take no users beyond.
 _TEXT = """\
-ip -6 rule add pref 1 uidrange {0}-4294967294 to fd00:ec2::254 prohibit protocol kernel
+set -- $(tail -n 1 /proc/self/uid_map)
+last=$(($1 + $3 - 1))
+ip -6 rule add pref 1 uidrange {0}-$last to fd00:ec2::254 prohibit protocol kernel
 {{
   for device in /sys/class/net/*/; do
     device=${{device%/}}
     echo route append broadcast 169.254.169.254 dev ${{device##*/}} scope host table 7312 protocol kernel
   done
-  echo rule add pref 2 uidrange {0}-4294967294 to 169.254.169.254 prohibit protocol kernel
-  echo rule add pref 1 uidrange {0}-4294967294 to 169.254.169.254 lookup 7312 protocol kernel
+  echo rule add pref 2 uidrange {0}-$last to 169.254.169.254 prohibit protocol kernel
+  echo rule add pref 1 uidrange {0}-$last to 169.254.169.254 lookup 7312 protocol kernel
 }} | ip -force -batch -
 """
 # Before cron, sshd and whatever else lets a job in: all that is not said to be early comes after this target.
