@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from node_lab import DIAL, USER, Lab, a_lab, a_lab_of, wait
+from node_lab import DIAL, Lab, a_lab, a_lab_of, wait
 
 pytestmark = pytest.mark.cluster
 
@@ -366,4 +366,4 @@ def test_the_users_own_account_is_root_in_single_mode() -> None:
     with a_lab_of("single-user") as lab:
         lab.wait_booted(lab.boot(1, "touch /opt/file"))
         pid = lab.do("nodes")[0]["pid"]
-        assert (Path("/proc") / str(pid)).stat().st_uid == pwd.getpwnam(USER).pw_uid
+        assert (Path("/proc") / str(pid)).stat().st_uid == pwd.getpwnam(str(lab.user)).pw_uid

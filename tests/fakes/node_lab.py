@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = Path(__file__).parents[1] / "cluster/node_driver.py"
 DIAL = SOURCE / "phalanx/localcloud/dial.py"
 KINDS = ("range-root", "range-user", "single-user")
-USER = f"phxtest{os.getpid()}"
+_users = itertools.count()
 
 
 class Lab:
@@ -168,9 +169,10 @@ def a_lab(mode: str, user: str | None = None) -> Iterator[Lab]:
 def an_ordinary_user() -> Iterator[str]:
     if os.geteuid():
         pytest.skip("making a user needs root")
-    subprocess.run(["useradd", "-m", USER], check=True, capture_output=True)
-    yield USER
-    subprocess.run(["userdel", "-r", "-f", USER], check=True, capture_output=True)
+    name = f"phx{os.getpid()}x{next(_users)}"
+    subprocess.run(["useradd", "-m", name], check=True, capture_output=True)
+    yield name
+    subprocess.run(["userdel", "-r", "-f", name], check=True, capture_output=True)
 
 
 @contextmanager
