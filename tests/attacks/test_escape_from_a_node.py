@@ -54,6 +54,31 @@ def test_root_on_a_node_can_t_look_below_what_is_mounted(lab, pair):
     assert {point for point in does(lab, pair[0], _EACH_MOUNT % _UNMOUNT) if not point.startswith("/tmp/")} <= own
 
 
+_KERNEL = """
+import json, os, subprocess
+names = "proc/sys/kernel/core_pattern proc/sysrq-trigger proc/sys/vm/drop_caches proc/sys/fs/file-max"
+names += " sys/kernel/mm/transparent_hugepage/enabled sys/power/state sys/devices/system/cpu/cpu1/online"
+for kind in ("proc", "sysfs"):
+    os.makedirs(f"/tmp/kernel/{kind[:4].rstrip('f')}", exist_ok=True)
+    subprocess.run(["mount", "-t", kind, "own", f"/tmp/kernel/{kind[:4].rstrip('f')}"])
+subprocess.run("mount -o remount,bind,rw /sys", shell=True)
+found = []
+for path in [f"{top}/{name}" for top in ("", "/tmp/kernel") for name in names.split()]:
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        found.append(path)
+    except OSError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def test_root_on_a_node_can_t_change_the_kernel(lab, pair):
+    """With root's own number, where root runs the local cloud, /proc believes it; `phalanx local status` says so."""
+    reached = does(lab, pair[0], _KERNEL)
+    assert [path for path in reached if lab.user or "/proc/" not in path] == []
+
+
 _PLANT = """
 rm -rf /var/tmp /var/log /opt
 for place in /var/tmp /var/log /opt; do ln -sfn {victim} $place; done

@@ -109,12 +109,13 @@ def _check_moto() -> None:
 
 def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
     from phalanx.localcloud import probe
+    from phalanx.localcloud.nodes import limits
 
     verdict = probe.find_mode(wanted)
     texts = tuple(f"{item.what}\n{item.mend}" for item in verdict.missing)
     if not verdict.ok:
         raise CannotStart("\n".join(texts))
-    return verdict.mode, texts
+    return verdict.mode, texts + limits.not_limited(verdict.mode, os.geteuid() == 0)
 
 
 def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:

@@ -44,6 +44,8 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     _close_all_but({0, 1, 2, status_fd, console, vpc.netns})
     _redirect(console)
     kernel.unshare(kernel.CLONE_NEWNS)
+    # Whoever mounts a sysfs in the node gets one that is read-only, too: it can't show more than this one does.
+    kernel.make_read_only("/sys")
     is_first_boot = rootfs.is_first_boot(site, machine)
     root = rootfs.build(site, machine)
     _show_console(site, machine, root)

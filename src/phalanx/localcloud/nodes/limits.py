@@ -23,6 +23,22 @@ _PROCESSES_PER_MIB = 4
 _PART = 4
 
 
+def not_limited(mode: str, is_root: bool) -> tuple[str, ...]:
+    """What a person who runs a local cloud in this mode must know of its nodes."""
+    memory = (
+        "The memory of nodes' processes is not limited: one that takes all of this machine's is ended as any other."
+    )
+    if mode == "root":
+        return (f"{memory}\nIn mode root, root on a node is root of this machine, and its processes are not limited.",)
+    if is_root:
+        return (
+            memory,
+            "Root on a node has the number of this machine's root, who may change the kernel's settings.\n"
+            "Run phalanx as an ordinary user, unless you trust whoever is root on a node.",
+        )
+    return (memory,)
+
+
 def limit_all_nodes() -> None:
     """Before the user namespace of a node is made, with which the limit goes."""
     _limit_processes(_most_processes())
