@@ -281,7 +281,7 @@ class Supervisor:
         node.pid, node.pidfd = pid, os.pidfd_open(pid)
         node.host_pid = self._host_pid(node.pidfd)
         self._watch(node.pidfd, lambda: self._node_ended(node))
-        if node.killers:
+        if node.killers or node.machine.vpc_id in self._leaving:
             self._kill(node)
 
     def _node_is_up(self, node: _Node) -> None:
