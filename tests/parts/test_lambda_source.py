@@ -62,7 +62,7 @@ def function(monkeypatch, handle, local, subnet):
     monkeypatch.setenv("WAIT_HANDLE", handle.url)
     program = {"__name__": "index"}
     exec(compile(function_source(), "index.py", "exec"), program)
-    program |= {"PAUSE_S": 0, "boto3": local}
+    program |= {"time": SimpleNamespace(sleep=lambda seconds: None), "boto3": local}
     return Function(program, local, subnet, address)
 
 
@@ -84,8 +84,12 @@ class Function:
         """An instance that runs."""
         asked = {"ImageId": IMAGE, "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", "SubnetId": self.subnet}
         instance_id = self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
-        until(lambda: self.program["state_of"](self.ec2, instance_id) == "running")
+        until(lambda: self.state(instance_id) == "running")
         return instance_id
+
+    def state(self, instance_id: str) -> str:
+        (found,) = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
+        return found["Instances"][0]["State"]["Name"]
 
     def holder(self) -> str | None:
         (found,) = self.ec2.describe_addresses(AllocationIds=[self.address])["Addresses"]
@@ -128,15 +132,23 @@ def test_a_late_notification_of_a_gone_head_changes_nothing(function, handle):
 
 def test_it_waits_until_the_instance_runs(function):
     instance_id = function.launch()
-    states = iter(["unknown", "pending", "pending", "running"])
-    function.program["state_of"] = lambda ec2, instance: next(states)
+    states = iter(["pending", "pending", "running"])
+
+    def describe(**_asked):
+        return {"Reservations": [{"Instances": [{"State": {"Name": next(states)}}]}]}
+
+    ec2 = SimpleNamespace(describe_instances=describe, associate_address=function.ec2.associate_address)
+    function.program["boto3"] = SimpleNamespace(client=lambda _service: ec2)
     function.send(EC2InstanceId=instance_id)
     assert function.holder() == instance_id
+    assert not list(states)
 
 
 def test_an_instance_that_never_shows_up_is_given_up(function, handle):
-    function.program["ATTEMPTS"] = 3
+    naps: list[int] = []
+    function.program["time"].sleep = naps.append
     function.send(EC2InstanceId="i-0123456789abcdef0")
+    assert naps == [1] * 90
     assert function.holder() is None
     assert handle.puts == []
 
@@ -212,4 +224,4 @@ def test_the_packed_program_is_the_source_without_its_words():
     assert len(packed) < 4096
     assert '"""' not in packed
     assert "#" not in packed
-    assert {node.name for node in ast.parse(packed).body if isinstance(node, ast.FunctionDef)} >= {"handler", "act"}
+    assert {node.name for node in ast.parse(packed).body if isinstance(node, ast.FunctionDef)} >= {"handler"}

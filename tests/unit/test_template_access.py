@@ -20,8 +20,9 @@ def document() -> dict[str, Any]:
 
 
 def statements(document: dict[str, Any], role: str) -> list[dict[str, Any]]:
-    (policy,) = document["Resources"][role]["Properties"]["Policies"]
-    return policy["PolicyDocument"]["Statement"]
+    (own,) = document["Resources"][role]["Properties"]["Policies"]
+    shared = [p for p in resources(document, "AWS::IAM::Policy").values() if {"Ref": role} in p["Roles"]]
+    return [statement for policy in (own, *shared) for statement in policy["PolicyDocument"]["Statement"]]
 
 
 def actions(document: dict[str, Any], role: str) -> set[str]:

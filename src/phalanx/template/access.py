@@ -64,10 +64,11 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
     )
 
 
-def _roles() -> tuple[iam.Role | iam.InstanceProfile, ...]:
+def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     return (
-        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_every_node()]),
-        _role("WorkerRole", _EC2, [*_membership_of_worker(), *_every_node()]),
+        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head()]),
+        _role("WorkerRole", _EC2, _membership_of_worker()),
+        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
         _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs()]),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
@@ -79,8 +80,12 @@ def _role(title: str, service: str | Sub, statements: list[dict[str, Any]]) -> i
     return iam.Role(
         title,
         AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},
-        Policies=[iam.Policy(PolicyName="phalanx", PolicyDocument={"Version": "2012-10-17", "Statement": statements})],
+        Policies=[iam.Policy(**_policy("phalanx", statements))],
     )
+
+
+def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
 def _membership_of_head() -> list[dict[str, Any]]:

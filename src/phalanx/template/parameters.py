@@ -20,21 +20,6 @@ _GROUPS = (
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
 )
-_LABELS = {
-    "Nodes": "Nodes, the head included",
-    "MinNodes": "Fewest nodes that are still a cluster",
-    "InstanceType": "Instance type",
-    "Image": "Image (an SSM parameter)",
-    "RootDevice": "Root device of the image",
-    "Zone": "Availability zone",
-    "SshLocation": "Network that may reach the head by ssh",
-    "KeyPair": "EC2 key pair",
-    "SshPublicKey": "ssh public key",
-    "Slots": "Processes per node",
-    "SharedDirectory": "Shared directory",
-    "FileSystemId": "EFS file system that is there already",
-    "NodeTimeout": "Seconds that a node may take to answer",
-}
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -46,10 +31,9 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def interface() -> dict[str, Any]:
-    """How the console groups and labels the parameters."""
+    """How the console groups the parameters; their names and descriptions say enough to go without labels."""
     groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in _GROUPS]
-    labels = {name: {"default": label} for name, label in _LABELS.items()}
-    return {"AWS::CloudFormation::Interface": {"ParameterGroups": groups, "ParameterLabels": labels}}
+    return {"AWS::CloudFormation::Interface": {"ParameterGroups": groups}}
 
 
 def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import keyword
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 def strip(source: str) -> str:
@@ -18,15 +18,16 @@ def strip(source: str) -> str:
     return _text(_stripped(source))
 
 
-def shorten(sources: Mapping[str, str]) -> dict[str, str]:
+def shorten(sources: Mapping[str, str], entries: Sequence[str] = ("main",)) -> dict[str, str]:
     """Module name → its source, stripped, with short names for what is private or local.
 
     The modules are one program: private names (`_x`) and those of its functions, classes and constants become the same
-    everywhere. Local names and parameters that no call names are shortened function by function.
+    everywhere, but for `entries`, by which others call it. Local names and parameters that no call names are shortened
+    function by function.
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
     nodes = [node for tree in trees.values() for node in _walk(tree)]
-    _rename(nodes, _global_names(nodes, set(sources)))
+    _rename(nodes, _global_names(nodes, {*sources, *entries}))
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     for tree in trees.values():
         for function in _outermost(tree):
@@ -116,11 +117,11 @@ def _arguments(node: ast.FunctionDef | ast.Lambda) -> Iterator[ast.arg]:
     yield from (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))
 
 
-def _global_names(nodes: list[ast.AST], modules: set[str]) -> dict[str, str]:
+def _global_names(nodes: list[ast.AST], kept: set[str]) -> dict[str, str]:
     """Old → new for names that only our own sources can mean: private ones, functions, classes and constants.
 
-    Not what a text mentions, a module's name, a field (it may be a key of some JSON), or a name that an object of the
-    standard library may have, too; nor those of errors, which people read.
+    Not one that is to be kept or that a text mentions, a field (it may be a key of some JSON), or a name that an object
+    of the standard library may have, too; nor those of errors, which people read.
     """
     made = {name for node in nodes for name in _made(node)}
     ours = {n for n in made if n.startswith("_") and not n.startswith("__")}
@@ -128,7 +129,7 @@ def _global_names(nodes: list[ast.AST], modules: set[str]) -> dict[str, str]:
     ours |= {n for n in made if n.isupper()}
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     fields = {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
-    taken = {"main"} | texts | modules | fields | _foreign(nodes)
+    taken = kept | texts | fields | _foreign(nodes)
     used = Counter(name for node in nodes for name in _names(node))
     chosen = [n for n in used if n in ours and len(n) > 2 and n not in taken and not n.endswith(("Error", "__"))]
     # Capitals, so that they do not take the letters that local names want.
