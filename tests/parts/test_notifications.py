@@ -11,6 +11,7 @@ import pytest
 from fleet_fakes import Cloud, cloud, name
 
 from phalanx.localcloud import queues
+from phalanx.localcloud.iam import credentials
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,17 @@ def test_a_message_lies_in_the_queue_when_publish_returns(local):
     envelope = json.loads(body)
     assert (envelope["Type"], envelope["Message"], envelope["Subject"]) == ("Notification", "hello", "greeting")
     assert envelope["TopicArn"] == topic
+
+
+def test_a_message_carries_who_sent_it(local):
+    url, arn = local.queue()
+    local.client("sns").publish(TopicArn=topic_to(local, arn), Message="hello")
+    local.client("sqs").send_message(QueueUrl=url, MessageBody="hello")
+    answer = local.client("sqs").receive_message(
+        QueueUrl=url, MaxNumberOfMessages=10, MessageSystemAttributeNames=["SenderId"]
+    )
+    senders = [message["Attributes"]["SenderId"] for message in answer["Messages"]]
+    assert senders == [credentials.AWS_USER_ID, local.context.account], "of SNS, and of the one who called"
 
 
 def test_raw_delivery_has_no_envelope(local):

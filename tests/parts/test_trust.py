@@ -35,7 +35,14 @@ def node(keys: Path, number: int) -> Node:
 @pytest.fixture(scope="module")
 def signed(keys) -> tuple[trust.Authority, dict[str, tuple[str, str]]]:
     authority = trust.Authority(str(keys / "authority/key"), "demo")
-    return authority, authority.sign([node(keys, 1), node(keys, 2)], "phalanx")
+    return authority, sign(authority, [node(keys, 1), node(keys, 2)], "127.0.0.0/8")
+
+
+def sign(authority: trust.Authority, nodes: list[Node], network: str) -> dict[str, tuple[str, str]]:
+    """As for a VPC with these addresses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trust.validate, "NETWORK", network)
+        return authority.sign(nodes, "phalanx")
 
 
 def describe(certificate: str) -> str:
@@ -65,6 +72,7 @@ def test_a_user_certificate_is_good_for_the_job_user_for_a_day(signed):
     _, certificates = signed
     user = describe(certificates["i-2"][1])
     assert "user certificate" in user and "Principals: phalanx Critical" in user
+    assert "Critical Options: source-address 127.0.0.0/8 Extensions" in user
     words = user.split()
     begin, end = (time.mktime(time.strptime(words[words.index(w) + 1], "%Y-%m-%dT%H:%M:%S")) for w in ("from", "to"))
     assert 24 * 3600 <= end - begin <= 24 * 3600 + 400
@@ -172,6 +180,13 @@ def test_openssh_believes_the_certificates_until_they_are_revoked(keys, signed, 
     assert other.returncode == 255 and "name is not a listed principal" in other.stderr
     revoked.write_text(node(keys, 2).user_key + "\n")
     assert log_in(keys, signed, tmp_path, port, "deeplearning-worker1").returncode == 255
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="sshd logs in other users as root only")
+def test_a_certificate_is_no_use_outside_of_the_vpc(keys, signed, tmp_path, server):
+    authority, _ = signed
+    elsewhere = authority, sign(authority, [node(keys, 2)], "10.0.0.0/16")
+    assert log_in(keys, elsewhere, tmp_path, server[0], "deeplearning-worker1").returncode == 255
 
 
 def test_a_new_authority_signs_for_old_keys(keys, tmp_path):

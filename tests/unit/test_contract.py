@@ -103,10 +103,7 @@ class TestAccount:
         (root / "proc/self").mkdir(parents=True)
         (root / "proc/self/uid_map").write_text("         0     100000      65536\n")
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash")
-        (root / "etc/skel").mkdir()
-        (root / "etc/skel/.profile").write_text("# profile\n")
-        owners: dict[str, int] = {}
-        monkeypatch.setattr(files, "chown", lambda path, uid: owners.__setitem__(path, uid))
+        monkeypatch.setattr(files, "chown", lambda path, uid, gid=None: None)
         return root
 
     def test_the_job_user_has_the_same_uid_everywhere_and_a_home(self, image):
@@ -116,7 +113,16 @@ class TestAccount:
         assert (image / "etc/passwd").read_text().splitlines()[1].startswith("ubuntu:")
         assert "phalanx:*:" in (image / "etc/shadow").read_text()
         assert (image / "etc/shadow").stat().st_mode & 0o777 == 0o640
-        assert (image / "home/phalanx/.profile").exists()
+
+    def test_what_shells_and_ssh_read_at_home_is_root_s_and_the_rest_is_free(self, image, monkeypatch):
+        owners: dict[str, tuple[int, int | None]] = {}
+        monkeypatch.setattr(files, "chown", lambda path, uid, gid=None: owners.__setitem__(path, (uid, gid)))
+        account.make_user("phalanx", str(image))
+        home = image / "home/phalanx"
+        assert owners == {str(home): (0, 2000), str(home / ".ssh"): (0, 2000)}
+        assert {path.stat().st_mode & 0o7777 for path in (home, home / ".ssh")} == {0o1775}
+        read = {".bashrc", ".profile", ".bash_profile", ".zshenv", ".ssh/config", ".ssh/rc", ".ssh/authorized_keys"}
+        assert all((home / name).read_text().startswith("# Root's") for name in read)
 
     def test_with_one_uid_the_job_user_shares_it(self, image):
         (image / "proc/self/uid_map").write_text("         0       1001          1\n")

@@ -9,6 +9,15 @@ from phalanx.node import files
 _UID = 2000
 _ADMINS = ("ubuntu", "ec2-user", "admin")
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
+# What shells and ssh read from a home directory when they start. All jobs share it, so these are root's.
+_START_FILES = (
+    *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".inputrc", ".pam_environment"),
+    *(".zshenv", ".zprofile", ".zshrc", ".zlogin", ".kshrc", ".cshrc", ".tcshrc"),
+    *(".rhosts", ".shosts", ".ssh/config", ".ssh/authorized_keys", ".ssh/authorized_keys2", ".ssh/rc"),
+)
+_START_TEXT = "# Root's, for no job may leave anything here for the next one.\n"
+# Red Hat's bash reads it only from there; Debian's reads its own file by itself.
+_BASHRC = "[ ! -r /etc/bashrc ] || . /etc/bashrc\n"
 
 
 def single_uid(root: str = "") -> bool:
@@ -27,7 +36,7 @@ def make_user(name: str, root: str = "") -> int:
     _append(f"{root}/etc/group", f"{name}:x:{uid}:")
     _append(f"{root}/etc/shadow", f"{name}:*:20000::::::")
     _append(f"{root}/etc/passwd", f"{name}:x:{uid}:{uid}:phalanx jobs:{home}:/bin/bash")
-    _make_home(root + home, f"{root}/etc/skel", uid)
+    _make_home(root + home, uid)
     return uid
 
 
@@ -59,10 +68,10 @@ def _append(path: str, line: str) -> None:
     files.write(path, text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", mode)
 
 
-def _make_home(home: str, skeleton: str, uid: int) -> None:
-    os.makedirs(home, exist_ok=True)
-    for name in os.listdir(skeleton) if os.path.isdir(skeleton) else ():
-        if os.path.isfile(f"{skeleton}/{name}"):
-            files.write(f"{home}/{name}", files.read(f"{skeleton}/{name}"), owner=uid)
-    os.chmod(home, 0o755)
-    files.chown(home, uid)
+def _make_home(home: str, uid: int) -> None:
+    """A directory as /tmp is one: the job user makes and removes what is its own there, and nothing of root's."""
+    for name in _START_FILES:
+        files.write(f"{home}/{name}", _START_TEXT + (_BASHRC if name == ".bashrc" else ""))
+    for directory in (f"{home}/.ssh", home):
+        files.chown(directory, 0, uid)
+        os.chmod(directory, 0o1775)

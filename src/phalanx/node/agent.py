@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from phalanx.node import account, contract, services, trust
+from phalanx.node import account, contract, services, trust, validate
 from phalanx.node.aws import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, run
@@ -38,18 +38,20 @@ class Agent:
         """This node as it introduces itself; the head gives it a name."""
         gpus = _gpus()
         identity = self.identity
+        name = os.uname().nodename.split(".")[0]
         return Node(
             name="",
             instance_id=identity.instance_id,
             address=identity.address,
-            hostname=os.uname().nodename.split(".")[0],
+            # EC2's name for it, by either of its two kinds, whatever the image made of that.
+            hostname=name if name == identity.instance_id else "ip-" + identity.address.replace(".", "-"),
             zone=identity.zone,
             type=identity.type,
             gpus=gpus,
             slots=self.settings.slots or gpus or os.cpu_count() or 1,
             head=self.settings.head,
-            host_key=trust.make_key(self.root + HOST_KEY, identity.instance_id),
-            user_key=trust.make_key(self.root + USER_KEY, identity.instance_id),
+            host_key=validate.key_line(trust.make_key(self.root + HOST_KEY, identity.instance_id)),
+            user_key=validate.key_line(trust.make_key(self.root + USER_KEY, identity.instance_id)),
         )
 
     def machine(self) -> contract.Machine:

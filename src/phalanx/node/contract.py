@@ -103,7 +103,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         f"{SSH}/id_ed25519-cert.pub": papers.user_certificate + "\n",
         f"{SSH}/revoked": _lines(list(roster.revoked)),
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user),
-        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables),
+        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
         # Last: who reads the roster may count on the rest.
         ROSTER: roster.to_json() + "\n",
     }
@@ -120,26 +120,32 @@ def _client(reachable: list[str], job_user: str) -> str:
     IdentityFile {SSH}/id_ed25519
     CertificateFile {SSH}/id_ed25519-cert.pub
     RevokedHostKeys {SSH}/revoked
+    UserKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
     SendEnv PHALANX_*
     ConnectTimeout 20
     KexAlgorithms ^curve25519-sha256
 """
 
 
-def _server(variables: dict[str, str]) -> str:
+def _server(variables: dict[str, str], job_user: str) -> str:
     # One line: sshd takes only the first SetEnv. MaxStartups: all starters of a job that a scheduler starts log in to
     # the head at once, and sshd's own 10:30:100 drops some of them. MaxSessions: all jobs share one connection from the
-    # head, and all commands of one user another to it; sshd's own limit is 10.
+    # head, and all commands of one user another to it; sshd's own limit is 10. The job user's own files decide nothing,
+    # since every job writes there; the image's administrator keeps them.
     settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
     return f"""TrustedUserCAKeys {SSH}/authority.pub
 HostKey /etc/ssh/ssh_host_ed25519_key
 HostCertificate {SSH}/host-cert.pub
 RevokedKeys {SSH}/revoked
 AuthorizedKeysFile .ssh/authorized_keys {account.AUTHORIZED}/%u
+PermitUserRC no
 AcceptEnv PHALANX_*
 SetEnv {settings}
 MaxStartups 1000:30:2000
 MaxSessions 1000
+Match User {job_user}
+    AuthorizedKeysFile {account.AUTHORIZED}/%u
 """
 
 

@@ -43,10 +43,12 @@ def enable(name: str, unit: str, target: str, root: str = "") -> None:
         os.symlink(f"../{name}.service", f"{wanted}/{name}.service")
 
 
-def chown(path: str, owner: int) -> None:
-    """Give `path` to a uid and its group of the same number; nothing to do where it has it (single uid mode)."""
-    if os.stat(path).st_uid != owner:
-        os.chown(path, owner, owner)
+def chown(path: str, owner: int, group: Optional[int] = None) -> None:
+    """Give `path` to a uid and a group, by default of the same number; nothing to do where they have it."""
+    group = owner if group is None else group
+    found = os.stat(path)
+    if (found.st_uid, found.st_gid) != (owner, group):
+        os.chown(path, owner, group)
 
 
 def with_block(text: str, block: str) -> str:

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any, Callable, Iterable, Sequence
 
-from phalanx.node import files
+from phalanx.node import files, validate
 from phalanx.node.command import run
 from phalanx.node.roster import MASTER, Node
 
@@ -34,13 +34,16 @@ class Authority:
         self.public_key = make_key(path, f"{cluster} authority", "ecdsa")
 
     def sign(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
-        """Host and user certificate of each node, by instance id; valid for 24 hours from 5 minutes ago."""
+        """Host and user certificate of each node, by instance id; valid for 24 hours from 5 minutes ago.
+
+        A user's is good for logins from inside the VPC alone: a copy of it elsewhere opens nothing.
+        """
         base = os.path.join(os.path.dirname(self._path), f"signing-{os.getpid()}")
         for node in nodes:
             files.write(f"{base}/{node.instance_id}.host.pub", node.host_key + "\n")
             files.write(f"{base}/{node.instance_id}.user.pub", node.user_key + "\n")
         users = [f"{base}/{node.instance_id}.user.pub" for node in nodes]
-        jobs = [lambda: self._keygen(["-n", user], users)]
+        jobs = [lambda: self._keygen(["-n", user, "-O", f"source-address={validate.NETWORK}"], users)]
         jobs += [lambda node=node: self._sign_host(base, node) for node in nodes]
         in_parallel(jobs, os.cpu_count() or 1)
         found = {node.instance_id: _collect(f"{base}/{node.instance_id}") for node in nodes}

@@ -35,6 +35,10 @@ class Invalid(ValueError):  # noqa: N818 (what it says of a value)
     """A value that is not what it claims to be; the text names the field and shows the value's beginning."""
 
 
+def _no(what: str, value: Any) -> Invalid:
+    return Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no {what}")
+
+
 def _text(expression: str, what: str) -> Callable[[Any], str]:
     """A check that returns a text which is `what`; of a text that goes on with a comment, the first part."""
     pattern = re.compile(expression)
@@ -42,7 +46,7 @@ def _text(expression: str, what: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         found = pattern.fullmatch(value) if isinstance(value, str) else None
         if found is None:
-            raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no {what}")
+            raise _no(what, value)
         return found[1]
 
     return check
@@ -63,7 +67,7 @@ def address(value: Any, network: str = _ANYWHERE) -> str:
     """`value` when it is an IPv4 address inside `network`."""
     base, bits = network.split("/")
     if (_number(_address(value)) ^ _number(base)) >> (32 - int(bits)):
-        raise Invalid(f"{value} is not inside {network}")
+        raise _no(f"address inside {network}", value)
     return value
 
 
@@ -74,14 +78,14 @@ def _number(dotted: str) -> int:
 def count(value: Any, most: int = _COUNT_MOST) -> int:
     """`value` when it is a whole number from 0 to `most`."""
     if type(value) is not int or not 0 <= value <= most:
-        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no number from 0 to {most}")
+        raise _no(f"number from 0 to {most}", value)
     return value
 
 
 def reason(value: Any) -> str:
     """A text for people, cut, in which nothing but line breaks controls a terminal."""
     if not isinstance(value, str):
-        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no text")
+        raise _no("text", value)
     return "".join(c if c.isprintable() or c == "\n" else " " for c in value[:_REASON_CHARACTERS])
 
 
@@ -90,25 +94,25 @@ def node(item: Any) -> Node:
     found = Node(**_fields(_NODE, item))
     own = ("ip-" + found.address.replace(".", "-"), found.instance_id)
     if found.hostname.split(".")[0] not in own:
-        raise Invalid(f"hostname: {found.hostname} is not {found.address}'s")
+        raise _no(f"host name of {found.address}", found.hostname)
     return found
 
 
 def roster(text: str, network: str = _ANYWHERE) -> Roster:
     """The roster that `Roster.to_json` wrote, with nodes inside `network`; keys of later versions are passed over."""
     if len(text) > ROSTER_BYTES:
-        raise Invalid(f"a roster of {len(text)} bytes")
+        raise _no("roster, it is too long", text)
     try:
         found = Roster(**_fields(_ROSTER, json.loads(text)))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise Invalid(f"no roster: {error}") from error
+        raise _no("roster", text) from error
     for member in found.nodes:
         address(member.address, network)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.nodes)):  # noqa: B905 (Python 3.9)
         if len(set(values)) < len(values):
-            raise Invalid("two nodes of a roster have one name, instance or address")
+            raise _no("roster, two nodes of it are one", values)
     if [n.head for n in found.nodes].count(True) != 1:
-        raise Invalid("a roster has one head")
+        raise _no("roster with one head", text)
     return found
 
 
@@ -117,21 +121,23 @@ def _fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, 
     for name, check in checks.items():
         try:
             found[name] = check(item[name])
-        except (Invalid, KeyError, TypeError, IndexError) as error:
+        except (Invalid, KeyError, TypeError) as error:
             raise Invalid(f"{name}: {error}") from error
     return found
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is neither true nor false")
+        raise _no("truth value", value)
     return value
 
 
-def _several(check: Callable[[Any], Any], most: int) -> Callable[[Any], tuple[Any, ...]]:
+def _several(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """A check of a list; the text that it stands in bounds its length."""
+
     def checked(values: Any) -> tuple[Any, ...]:
-        if not isinstance(values, list) or len(values) > most:
-            raise Invalid(f"not a list of at most {most}")
+        if not isinstance(values, list):
+            raise _no("list", values)
         return tuple(map(check, values))
 
     return checked
@@ -160,8 +166,7 @@ _ROSTER = {
     "generation": count,
     "requested": count,
     "minimum": count,
-    "nodes": _several(node, NODES_MOST),
-    "missing": _several(lambda item: Missing(**_fields(_MISSING, item)), NODES_MOST),
-    # Two keys of each node that ever left: their bound is the roster's.
-    "revoked": _several(key_line, ROSTER_BYTES),
+    "nodes": _several(node),
+    "missing": _several(lambda item: Missing(**_fields(_MISSING, item))),
+    "revoked": _several(key_line),
 }

@@ -14,7 +14,15 @@ from typing import Any
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import wire
-from phalanx.localcloud.nodes.machine import DNS_ADDRESS, DNS_PORT, WAY_OUT_PORTS, Machine, NodeError, NodeState
+from phalanx.localcloud.nodes.machine import (
+    DNS_ADDRESS,
+    DNS_PORT,
+    USER_ADDRESS,
+    WAY_OUT_PORTS,
+    Machine,
+    NodeError,
+    NodeState,
+)
 
 # A boot takes 20 ms; this is for machines that are very busy, and longer than the supervisor's own limits.
 _ANSWER_TIMEOUT_S = 60.0
@@ -115,6 +123,7 @@ class NodeRunner:
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout_s)
+            connection.bind((USER_ADDRESS, 0))
             connection.connect((address, port))
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

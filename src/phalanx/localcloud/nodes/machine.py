@@ -17,6 +17,8 @@ DNS_PORT = 53
 WAY_OUT_PORTS = (22, 80, 443)
 API_ADDRESS = "169.254.1.1"
 API_PORT = 4566
+# Whence users' connections come, as those of the internet do on AWS: from outside of the VPC (RFC 5737).
+USER_ADDRESS = "203.0.113.1"
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
-from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, mac_of
+from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS, mac_of
 
 _BRIDGE = "vpc"
 # AWS lets instances of a VPC send frames of this size (docs: EC2, network MTU)
@@ -26,7 +26,7 @@ class Vpc:
         self._links.set_up("lo")
         self._links.add_local_default_route()
         self._links.add_bridge(_BRIDGE, mac_of(API_ADDRESS), _MTU)
-        for address in (IMDS_ADDRESS, API_ADDRESS, DNS_ADDRESS):
+        for address in (IMDS_ADDRESS, API_ADDRESS, DNS_ADDRESS, USER_ADDRESS):
             self._links.add_address(_BRIDGE, address, 32)
         self._links.set_up(_BRIDGE)
         self._bridge = self._links.index(_BRIDGE)

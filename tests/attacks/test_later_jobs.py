@@ -1,0 +1,74 @@
+"""What a job leaves in its home, or copies from a node, must not act in a later job or login, nor open a node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal
+
+pytestmark = pytest.mark.cluster
+
+# A job that would stay: by what shells read, by what ssh and sshd read, and by directories of its own in their place.
+PLANT = r"""
+cd ~; mark="touch /tmp/acted"
+for name in .bashrc .bash_profile .bash_login .profile .bash_logout .inputrc .zshenv; do
+  rm -f $name; mv -f $name gone; ln -sf /tmp/planted $name; echo "$mark" > $name
+done
+mv .ssh gone.ssh; rm -rf .ssh; mkdir -p .ssh; cd .ssh
+echo "ProxyCommand $mark" > config; chmod 600 config
+echo "$mark" > rc; cat /tmp/intruder.pub > authorized_keys; cp authorized_keys authorized_keys2
+echo "@cert-authority * $(cat /tmp/intruder.pub)" > known_hosts
+true
+"""
+INTRUDE = "ssh -F none -i /tmp/intruder -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+
+
+@pytest.fixture(scope="module")
+def planted(cluster: Terminal) -> Terminal:
+    """The cluster after a job on worker 3 that planted what it could."""
+    if json.loads(cluster.phalanx("local", "status", "--json").stdout)["mode"] == "single":
+        pytest.skip("in single mode all accounts are one, and it may write everywhere")
+    cluster.on("worker3", "ssh-keygen -q -t ed25519 -N '' -f /tmp/intruder")
+    cluster.on("worker3", PLANT)
+    return cluster
+
+
+def test_nothing_that_a_job_planted_acts_in_the_next_login(planted):
+    planted.on(
+        "worker3", "bash -ic true </dev/null; bash -lic true </dev/null; ssh -o BatchMode=yes head.invalid", check=False
+    )
+    assert planted.on("worker3", "ssh -o BatchMode=yes deeplearning-master hostname").startswith("ip-")
+    planted.on("head", "ssh -o BatchMode=yes deeplearning-worker3 true")
+    assert planted.on("worker3", "ls /tmp/acted 2>/dev/null", check=False) == ""
+
+
+def test_a_key_in_the_home_directory_opens_nothing(planted):
+    key = planted.on("worker3", "cat /tmp/intruder")
+    planted.on("head", f"umask 077; cat > /tmp/intruder <<'END'\n{key}END")
+    assert planted.on("head", f"{INTRUDE} phalanx@deeplearning-worker3 echo in; rm /tmp/intruder", check=False) == ""
+
+
+def test_a_copied_key_and_certificate_open_nothing_from_outside(cluster, tmp_path: Path):
+    for name in ("id_ed25519", "id_ed25519-cert.pub"):
+        (tmp_path / name).write_text(cluster.on("worker2", f"cat /etc/ssh/phalanx/{name}"))
+        (tmp_path / name).chmod(0o600)
+    config = cluster.state / "clusters/contract/ssh_config"
+    known = subprocess.run(["ssh", "-G", "-F", str(config), "deeplearning-master"], capture_output=True, text=True)
+    way = [line.replace(" ", "=", 1) for line in known.stdout.splitlines() if line.startswith("proxy")]
+    options = ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", *way]
+    command = ["ssh", "-F", "none", "-v", "-i", str(tmp_path / "id_ed25519"), *(f"-o{option}" for option in options)]
+    done = subprocess.run([*command, "phalanx@10.0.0.4", "echo in"], capture_output=True, text=True, timeout=30)
+    assert "Offering public key" in done.stderr and "ED25519-CERT" in done.stderr
+    assert (done.returncode, done.stdout) == (255, "")
+
+
+def test_people_and_their_tools_keep_room_at_home(cluster):
+    made = "~/.vscode-server/bin ~/.cache/pip ~/.local/lib ~/work"
+    files = "~/.ssh/id_mine ~/.ssh/known_hosts ~/.netrc"
+    cluster.on(
+        "worker4", f"mkdir -p {made} && touch {files} && mv ~/work ~/done && rm -r {files} ~/done ~/.vscode-server"
+    )
