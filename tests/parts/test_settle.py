@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
-from phalanx.job import JobSpec, JobStatus, OutputLine, submit
+from phalanx.job import Job, JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.node.process import RefusedError
 from phalanx.node.runner import allocation
@@ -26,14 +27,20 @@ from phalanx.node.runner.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
 from phalanx.node.runner.system import boot_id
 
 
-def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
-    cluster = FakeCluster(tmp_path)
-    (tmp_path / "code").mkdir()
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=tmp_path / "code"))
+def running(cluster: FakeCluster, code: Path) -> tuple[Job, Iterator[OutputLine | JobStatus]]:
+    """A job whose two ranks have begun, and what comes of it."""
+    code.mkdir()
+    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
     events = job.follow()
     on = 0
     while on < 2:
         on += isinstance(next(events), OutputLine)
+    return job, events
+
+
+def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
+    cluster = FakeCluster(tmp_path)
+    job, events = running(cluster, tmp_path / "code")
     cluster.replace("deeplearning-worker2", "i-99")
     kill_starter(job, "deeplearning-worker2")
     status = [event for event in events if isinstance(event, JobStatus)][-1]
@@ -46,12 +53,7 @@ def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
 def test_a_node_whose_sshd_reads_its_configuration_anew_is_asked_again(tmp_path: Path):
     """Every new roster makes all sshds do so, often when the others are asked because a node was lost."""
     cluster, node = FakeCluster(tmp_path), "deeplearning-worker2"
-    (tmp_path / "code").mkdir()
-    job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=tmp_path / "code"))
-    events = job.follow()
-    on = 0
-    while on < 2:
-        on += isinstance(next(events), OutputLine)
+    job, events = running(cluster, tmp_path / "code")
     cluster.down(node)
     kill_starter(job, node)
     with ThreadPoolExecutor() as pool:
