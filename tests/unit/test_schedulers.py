@@ -130,7 +130,10 @@ def test_the_gpus_of_a_grant_are_read_from_what_the_scheduler_sets(found, names,
 
 def test_a_nodes_one_starter_has_all_that_is_granted_there_and_nothing_of_another_host():
     assert "unset SLURM_CPUS_PER_TASK" in slurm.script(EVEN) and "SLURM_GPUS_PER_TASK" in slurm.script(EVEN)
-    assert "env -u SGE_HGR_gpu -u SGE_HGR_GPU -u SGE_HGR_gpus -u CUDA_VISIBLE_DEVICES qrsh -inherit" in sge.script(EVEN)
+    assert (
+        "env -u SGE_HGR_gpu -u SGE_HGR_GPU -u SGE_HGR_gpus -u CUDA_VISIBLE_DEVICES qrsh -inherit -noshell"
+        in sge.script(EVEN)
+    )
 
 
 ENVIRONMENTS = {

@@ -40,7 +40,8 @@ def script(request: Request) -> str:
     attend = request.attend('"$JOB_ID"', '"$(wc -l <"$hosts")"', '"$count"')
     # A host that several queues gave slots of stands there several times.
     sums = "awk '{ n[$1] += $2 } END { for (host in n) print host, n[host] }' \"$PE_HOSTFILE\""
-    # -V takes this host's variables along; what is granted of its GPUs is no other host's.
+    # -V takes this host's variables along; what is granted of its GPUs is no other host's. A login shell (-noshell:
+    # none) would take the words apart again.
     without = "".join(f" -u {name}" for name in GPUS)
     return f"""#!/bin/sh
 hosts=$TMPDIR/hosts
@@ -49,7 +50,7 @@ while read -r host count; do
     if [ "$host" = "$HOSTNAME" ]; then
         {attend} </dev/null &
     else
-        env{without} qrsh -inherit -nostdin -V "$host" {attend} </dev/null &
+        env{without} qrsh -inherit -noshell -nostdin -V "$host" {attend} </dev/null &
     fi
 done <"$hosts"
 wait
