@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx import toolbox
+from phalanx import head_answers, toolbox
 from phalanx.job import ClusterAccess
 
 _ENVIRONMENTS = ".phalanx/environments"
 # Removing one is deleting ten thousand files, each a round trip on a network file system.
 _WITHIN_S = 600.0
+_ALWAYS: dict[str, head_answers.Check] = {
+    **dict.fromkeys(("name", "path"), head_answers.text),
+    **dict.fromkeys(("complete", "in_use", "removed"), head_answers.truth),
+}
+_OPTIONAL: dict[str, head_answers.Check] = {
+    **dict.fromkeys(("digest", "python"), head_answers.text),
+    "bytes": head_answers.whole,
+    "used_at": head_answers.time_s,
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,8 @@ class MadeEnvironment:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> MadeEnvironment:
-        """From what the head says of it."""
-        return cls(**{name: record[name] for name in cls.__dataclass_fields__ if name in record})
+        """From what the head says of it. Raises Unbelievable."""
+        return cls(**{**head_answers.fields(record, _OPTIONAL), **head_answers.required(record, _ALWAYS)})
 
 
 def made_environments(cluster: ClusterAccess, prune: bool = False) -> list[MadeEnvironment]:
@@ -42,4 +50,4 @@ def made_environments(cluster: ClusterAccess, prune: bool = False) -> list[MadeE
     words = ["--prune"] if prune else []
     command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'environments', root, *words)}"
     done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=_WITHIN_S)
-    return [MadeEnvironment.from_record(json.loads(line)) for line in done.stdout.splitlines()]
+    return [MadeEnvironment.from_record(head_answers.parsed(line)) for line in done.stdout.splitlines()]

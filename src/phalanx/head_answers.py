@@ -103,6 +103,13 @@ def whole(value: Any) -> int:
     return count(value, 1 << 62)
 
 
+def exit_code(value: Any) -> int:
+    """An exit status, or minus the signal that ended a process. Raises Invalid."""
+    if type(value) is not int or not -64 <= value <= 255:
+        raise Invalid(f"{value!r:.60} is no exit code")
+    return value
+
+
 def port(value: Any) -> int:
     """A port that something can listen on. Raises Invalid."""
     if not whole(value) or value > 65535:

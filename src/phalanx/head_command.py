@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -11,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from phalanx import head_answers
 from phalanx.errors import JobError
 from phalanx.node.runner.checked import NOT_THERE
 from phalanx.node.runner.names import REFUSED_WORDS
@@ -18,6 +18,12 @@ from phalanx.remote import Remote
 
 _READ_BYTES = 1 << 18
 _ANSWER_WITHIN_S = 60.0
+_MOST_WORDS_BYTES = 1 << 20
+_ANSWERS: dict[str, head_answers.Check] = {
+    "here": head_answers.truth,
+    "send": head_answers.several(head_answers.whole),
+    "made": head_answers.truth,
+}
 
 
 class HeadCommand:
@@ -71,11 +77,11 @@ class HeadCommand:
             raise refusal from error
 
     def answer(self, key: str) -> Any:
-        """`key` of the next line of JSON; empty lines are signs of life. Raises OSError when none comes."""
+        """`key` of the next line of JSON; empty lines are signs of life. Raises OSError, Unbelievable."""
         line = b""
         while not line.startswith(b'{"'):
             line = self._line()
-        return json.loads(line)[key]
+        return head_answers.required(head_answers.parsed(line), {key: _ANSWERS[key]})[key]
 
     def begins_within(self, timeout_s: float) -> bool:
         """Does it write something within timeout_s? What that was comes with `chunks`."""
@@ -121,7 +127,7 @@ class HeadCommand:
 
     def _said(self) -> str:
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")
+        return self._errors.read(_MOST_WORDS_BYTES).decode(errors="replace")
 
     def close(self) -> None:
         """End it; the job is not touched."""
@@ -142,6 +148,8 @@ class HeadCommand:
             if not data:
                 raise BrokenPipeError("the head did not answer")
             self._first += data
+            if len(self._first) > head_answers.LONGEST_LINE_BYTES:
+                raise head_answers.Unbelievable("a line without an end")
         line, _, self._first = self._first.partition(b"\n")
         return line
 

@@ -213,7 +213,7 @@ class Creation:
         progress = (self.stack.cloud.item(table, "progress") if table else None) or {}
         self._watch.hear(progress)
         requested = int(self.state.parameters.get("Nodes", 0)) if self.state else 0
-        for position, (instance_id, address) in enumerate(json.loads(progress.get("answered", "[]")), 2):
+        for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
             if self._is_new(instance_id):
                 yield NodeAnswered(instance_id, address, position, requested)
 
@@ -232,6 +232,15 @@ class Creation:
     def _physical_id(self, logical_id: str) -> str:
         made = (e.physical_id for e in self._follower.seen if e.logical_id == logical_id and e.physical_id)
         return next(made, "")
+
+
+def _workers(answered: str) -> list[tuple[str, str]]:
+    """Instance and address of those that said hello to the head; what can't be one is left out."""
+    try:
+        found = json.loads(answered)
+        return [(validate.instance_id(instance_id), validate.address(address)) for instance_id, address in found]
+    except (ValueError, TypeError, RecursionError):
+        return []
 
 
 def describe_cause(event: StackEvent) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from phalanx import toolbox
+from phalanx import head_answers, toolbox
 from phalanx.errors import ClusterError, PhalanxError
 from phalanx.job import ClusterAccess
 from phalanx.node.runner.service import PORT
@@ -26,6 +26,25 @@ _READY_WITHIN_S = 30.0
 _STARTS_WITHIN_S = 120.0
 # The sweep's own deadlines on the head, and some.
 _ENDS_WITHIN_S = 20.0
+
+
+def _report(value: Any) -> dict[str, tuple[str, ...]]:
+    return head_answers.required(value if isinstance(value, dict) else {}, _REPORT)
+
+
+_TEXTS = head_answers.several(head_answers.text)
+_REPORT: dict[str, head_answers.Check] = {"killed": _TEXTS, "left": _TEXTS}
+_ENDED: dict[str, head_answers.Check] = {
+    "ended": head_answers.perhaps(head_answers.exit_code),
+    "tail": _TEXTS,
+    "report": _report,
+}
+_ANSWER: dict[str, head_answers.Check] = {
+    **_ENDED,
+    "port": head_answers.port,
+    "missing": head_answers.text,
+    "path": head_answers.text,
+}
 
 
 class PortTakenError(PhalanxError):
@@ -115,7 +134,7 @@ class Service:
             return answer["port"]
         needs = self._program.needs
         if "missing" in answer:
-            raise ClusterError(f"'{needs}' is not on the head (PATH {answer['path']})", _install(needs))
+            raise ClusterError(f"'{needs}' is not on the head (PATH {answer.get('path', '?')})", _install(needs))
         tail = "\n".join(answer.get("tail", ())) or _words(self._said)
         raise ClusterError(f"{self._program.name} did not start on the head: {tail or 'it does not answer'}")
 
@@ -129,11 +148,10 @@ class Service:
         if not self._process.stdin.closed:
             self._process.stdin.close()
         answer = self._answer(_ENDS_WITHIN_S)
-        if "report" not in answer:
+        if not _ENDED.keys() <= answer.keys():
             name = self._program.name
             raise ClusterError(f"the head did not tell that {name} has ended: {_words(self._said) or 'no answer'}")
-        report = answer["report"]
-        return Ended(answer["ended"], tuple(answer["tail"]), len(report["killed"]), tuple(report["left"]))
+        return Ended(answer["ended"], answer["tail"], len(answer["report"]["killed"]), answer["report"]["left"])
 
     def close(self) -> None:
         """Let go of the connection; what is left of the program ends on the head without us."""
@@ -147,7 +165,7 @@ class Service:
         deadline = time.monotonic() + timeout_s
         while line := self._lines.next(deadline - time.monotonic()):
             if line.startswith(b"{"):
-                return json.loads(line)
+                return head_answers.fields(head_answers.parsed(line), _ANSWER)
         return {}
 
 
@@ -178,10 +196,12 @@ class _Lines:
             if not data:
                 return b""
             self._data += data
+            if len(self._data) > head_answers.LONGEST_LINE_BYTES:
+                raise head_answers.Unbelievable("a line without an end")
         line, _, self._data = self._data.partition(b"\n")
         return line
 
 
 def _words(said: IO[bytes]) -> str:
     said.seek(0)
-    return said.read().decode(errors="replace").strip()[-2000:]
+    return said.read(_READ_BYTES).decode(errors="replace").strip()[-2000:]

@@ -11,6 +11,7 @@ from typing import IO
 
 from phalanx.code_tree import CodeTree, Entry, largest, size_text, unreadable
 from phalanx.fingerprints import Fingerprints
+from phalanx.head_answers import Unbelievable
 from phalanx.job_model import SendProgress
 
 WARN_BYTES = 200 << 20
@@ -33,7 +34,12 @@ class Upload:
         self.manifest = json.dumps([record for _, record in listed]).encode()
 
     def send(self, out: IO[bytes], numbers: Sequence[int], tell: Callable[[SendProgress], None]) -> None:
-        """Write the contents of these entries, each after its length. Raises JobError, OSError when `out` breaks."""
+        """Write the contents of these entries, each after its length. Raises JobError, OSError when `out` breaks.
+
+        Who asks for what the tree does not hold, or for one thing twice, is not the head's codestore: Unbelievable.
+        """
+        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(len(self._entries))):
+            raise Unbelievable("it asks for what the code does not hold")
         wanted = [self._entries[number] for number in numbers]
         total, sent = sum(entry.bytes for entry in wanted), 0
         if total > WARN_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,30 @@ open("/tmp/forged.json", "w").write(json.dumps(roster))
 shadow = 'cat() { case "$*" in *roster.json) command cat /tmp/forged.json;; *) command cat "$@";; esac; }'
 open(os.path.expanduser("~phalanx/.bashrc"), "w").write(shadow)
 """
+ANSWERS = {
+    "no object": b"{}\n[]\nnull\n",
+    "other types": b'{"id": 1, "name": [], "state": {}, "command": 5, "tail": 5, "nodes": "x"}\n',
+    "an id that is a path": b'{"id": "../../../x", "name": "", "launcher": "exec", "command": ["x"], '
+    b'"state": "running", "submitted_at": 1, "started_at": 1, "ended_at": null, "processes": 1, "exit_code": null, '
+    b'"message": "", "tail": [], "nodes": []}\n',
+    "deep": b'{"id": ' + b"[" * 100_000 + b"\n",
+    "numbers without end": b'{"id": 1e999, "x": ' + b"9" * 10_000 + b"}\n",
+    "no text": bytes(range(256)) * 20 + b"\n",
+}
+HEADER = struct.Struct("<BBHIQQ")
+FRAMES = {
+    "of an unknown process": HEADER.pack(2, 1, 7, 1, 0, 0) + b"x",
+    "a state that is none": HEADER.pack(4, 0, 0, 2, 0, 0) + b"[]",
+    "a process that is none": HEADER.pack(1, 0, 0, 4, 0, 0) + b"null",
+    "of four gigabytes": HEADER.pack(2, 1, 0, 0xFFFFFFFF, 0, 0) + b"x",
+}
 
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
     with a_cluster(SPEC) as terminal:
+        # Where no job ever was, nothing is asked.
+        terminal.phalanx("run", "--launcher", "exec", "-n", "1", "--", "true")
         yield terminal
 
 
@@ -52,6 +72,20 @@ def head(terminal: Terminal) -> Iterator[Terminal]:
 def as_root(terminal: Terminal, program: str, *words: str) -> None:
     """Run Python on the head as root, isolated from what was done to its job user."""
     terminal.phalanx("ssh", "--admin", "--", shlex.join(["sudo", "python3", "-I", "-c", program, *words]))
+
+
+def answer_all_with(terminal: Terminal, content: bytes) -> None:
+    """Whatever the job user is asked to run by `exec`, which is all that phalanx runs on a head."""
+    write = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.argv[2]))"
+    packed = f"import zlib, sys; open('/tmp/answer', 'wb').write(zlib.decompress(bytes.fromhex({packing(content)!r})))"
+    as_root(terminal, packed)
+    as_root(terminal, write, "/home/phalanx/.bashrc", b"exec() { command cat /tmp/answer; }\n".hex())
+
+
+def packing(content: bytes) -> str:
+    import zlib
+
+    return zlib.compress(content).hex()
 
 
 def test_a_forged_roster_file_gives_no_command_here(head, owned):
@@ -118,3 +152,20 @@ def test_a_command_is_never_an_option_of_ssh(terminal, owned):
     done = terminal.phalanx("ssh", "--", f"-oProxyCommand=echo>{owned}", check=False)
     assert done.returncode != 0
     assert not owned.exists()
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_is_none_ends_no_command_by_accident(head, answer):
+    answer_all_with(head, answer)
+    for words in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
+        done = head.phalanx(*words, check=False, timeout_s=60)
+        assert "That was not expected" not in done.stderr, (words, done.stderr[-500:])
+        assert "../../../x" not in done.stdout
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_frames_that_are_none_end_a_run_with_a_sentence(head, tmp_path, frame):
+    answer_all_with(head, b'{"here": true}\n\0phalanx-follow-1\n' + frame)
+    done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=60)
+    assert is_refused(done.stderr), done
+    assert done.returncode == 7

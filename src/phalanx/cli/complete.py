@@ -51,7 +51,10 @@ def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
     from phalanx.job import list_jobs
 
     try:
-        found.extend((job.id, f"{job.state.value} {job.name}".strip()) for job in list_jobs(cluster))
+        found.extend(
+            (job.id, f"{job.state.value} {job.name if job.name.isprintable() else ''}".strip())
+            for job in list_jobs(cluster)
+        )
     except PhalanxError:
         pass
 

@@ -1,0 +1,121 @@
+"""A web page in the user's browser, and another user of this machine: neither gets an answer from the local cloud.
+
+A page of any origin may have the browser send a GET, or a POST of a form or of text, to 127.0.0.1; with a name of its
+own that leads there (DNS rebinding) it may add headers and read what comes back. It knows no key.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from local_clouds import endpoint
+
+from conftest import Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: page\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+TEXT = {"Content-Type": "text/plain"}
+EVIL = {"Origin": "http://evil.example", "Host": "evil.example"}
+DELETE = "Action=DeleteStack&StackName=page&Version=2010-05-15"
+REQUESTS = {
+    "the status": ("GET", "/_localcloud/status", {}, ""),
+    "an end by form": ("POST", "/_localcloud/stop", FORM, '{"force": true}'),
+    "an end by text": ("POST", "/_localcloud/stop", TEXT, '{"force": true}'),
+    "faults": ("POST", "/_localcloud/faults", TEXT, '{"launch_failures": 9}'),
+    "a call of the API": ("POST", "/", FORM, DELETE),
+    "a call in the address": ("GET", f"/?{DELETE}", {}, ""),
+    "a call with somebody's key": (
+        "POST",
+        "/",
+        {**FORM, "Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/cloudformation/aws4_request"},
+        DELETE,
+    ),
+    "a bucket": ("GET", "/bucket/key", {}, ""),
+    "what moto offers": ("GET", "/moto-api/data.json", {}, ""),
+    "moto's reset": ("POST", "/moto-api/reset", TEXT, ""),
+    "moto's recorder": ("POST", "/moto-api/recorder/start-recording", TEXT, ""),
+    "a signal of a node": ("PUT", "/waitcondition/guess", {}, '{"Status": "FAILURE", "UniqueId": "x", "Reason": "x"}'),
+    "leave to ask across origins": ("OPTIONS", "/", {"Access-Control-Request-Method": "PUT"}, ""),
+}
+# As another user, in a process of its own: what it prints is what it got.
+LOOK = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        if os.path.basename(path).endswith(".sock") or os.stat(path).st_mode & 0o170000 == 0o140000:
+            socket.socket(socket.AF_UNIX).connect(path)
+        elif os.path.isdir(path):
+            os.listdir(path)
+        else:
+            open(path).close()
+    except OSError:
+        continue
+    print(path)
+"""
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    with a_cluster(SPEC) as terminal:
+        # Another user can come as far as to the state directory: what is in it must not depend on what is above.
+        terminal.state.parent.chmod(0o755)
+        yield terminal
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize("headers", [{}, EVIL], ids=["from any origin", "rebound"])
+def test_a_page_gets_no_answer_and_changes_nothing(terminal, request_, headers):
+    method, path, own, body = request_
+    there = http.client.HTTPConnection(urlsplit(endpoint(terminal)["url"]).netloc, timeout=20)
+    there.request(method, path, body.encode(), {**own, **headers})
+    answer = there.getresponse()
+    told = answer.read().decode()
+    there.close()
+    assert answer.status in (403, 405), told
+    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+    assert endpoint(terminal)["secret_access_key"] not in told
+    assert json.loads(terminal.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
+
+
+def test_nobody_but_this_machine_reaches_the_api(terminal):
+    host, port = urlsplit(endpoint(terminal)["url"]).netloc.split(":")
+    assert host == "127.0.0.1"
+    outside = [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    for address in {address for address in outside if not address.startswith("127.")}:
+        with socket.socket() as probe, pytest.raises(OSError):
+            probe.settimeout(2)
+            probe.connect((str(address), int(port)))
+
+
+def test_what_others_may_look_at_holds_no_key(terminal):
+    """Every file of the state directory, but for public keys, is this user's alone, by itself or by its directory."""
+    for path in (path for path in terminal.state.rglob("*") if not path.is_symlink()):
+        inside = [parent for parent in (path, *path.parents) if terminal.state in parent.parents]
+        closed = any(not stat.S_IMODE(one.lstat().st_mode) & 0o077 for one in inside)
+        assert closed or path.is_dir(), path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_another_user_reads_and_connects_to_nothing(terminal):
+    terminal.on("head", "true")
+    control = Path("/tmp") / f"phalanx-{os.getuid()}"
+    sockets = [path for path in control.rglob("*") if path.is_socket()]
+    files = [path for path in terminal.state.rglob("*") if "efs" not in path.parts and not path.is_symlink()]
+    places = [control, terminal.state / "local", terminal.state / "clusters/page", *files, *sockets]
+    got = subprocess.run(
+        [sys.executable, "-I", "-c", LOOK, *map(str, places)], capture_output=True, text=True, timeout=60
+    )
+    assert got.stdout.split() in ([], [str(terminal.state / "clusters")]), got
