@@ -190,16 +190,13 @@ def test_workers_start_empty_and_nothing_keeps_them(document):
     assert not {"DesiredCapacity", "NewInstancesProtectedFromScaleIn"} & set(group)
 
 
-@pytest.mark.parametrize(
-    ("group", "role", "name"), [("HeadGroup", "head", "head"), ("WorkersGroup", "worker", "workers")]
-)
-def test_instances_carry_the_clusters_tags(document, group, role, name):
+@pytest.mark.parametrize(("group", "name"), [("HeadGroup", "head"), ("WorkersGroup", "workers")])
+def test_instances_carry_the_clusters_tags(document, group, name):
     properties = document["Resources"][group]["Properties"]
     shown = {"Fn::Sub": "${AWS::StackName}-" + name}
     assert properties["AutoScalingGroupName"] == shown
     assert properties["Tags"] == [
         {"Key": "phalanx:cluster", "Value": {"Ref": "AWS::StackName"}, "PropagateAtLaunch": True},
-        {"Key": "phalanx:role", "Value": role, "PropagateAtLaunch": True},
         {"Key": "Name", "Value": shown, "PropagateAtLaunch": True},
     ]
 

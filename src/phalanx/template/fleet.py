@@ -8,7 +8,7 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan import Plan
 from phalanx.template import userdata
-from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, ROLE_TAG, WORKERS_GROUP, cluster_tag
+from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, cluster_tag
 from phalanx.template.rendezvous import NODES_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
@@ -72,13 +72,13 @@ def _group(title: str, role: str, name: Any, subnet: str, **sizes: Any) -> autos
                 TopicARN=Ref("FleetTopic"), NotificationTypes=[f"autoscaling:EC2_INSTANCE_{event}" for event in _EVENTS]
             )
         ],
-        Tags=_propagated_tags(role.lower(), name),
+        Tags=_propagated_tags(name),
         **sizes,
     )
 
 
-def _propagated_tags(role: str, name: Any) -> list[dict[str, Any]]:
-    wanted = {CLUSTER_TAG: Ref("AWS::StackName"), ROLE_TAG: role, "Name": name}
+def _propagated_tags(name: Any) -> list[dict[str, Any]]:
+    wanted = {CLUSTER_TAG: Ref("AWS::StackName"), "Name": name}
     return [{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in wanted.items()]
 
 

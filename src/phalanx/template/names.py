@@ -9,7 +9,6 @@ from troposphere import If, Ref, Sub, Tags
 CLUSTER_TAG = "phalanx:cluster"
 """`up` gives it to the stack, and CloudFormation to what it makes (docs/aws-behaviour.md 1.25); so what is left of a
 cluster can be found."""
-ROLE_TAG = "phalanx:role"
 
 HEAD_GROUP = Sub("${AWS::StackName}-head")
 WORKERS_GROUP = Sub("${AWS::StackName}-workers")

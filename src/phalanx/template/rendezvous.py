@@ -105,7 +105,6 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
     }
     function = awslambda.Function(
         "Function",
-        Description="Gives the head its Elastic IP, and tells the stack when the head can't be launched",
         Runtime="python3.12",
         Handler="index.handler",
         Code=awslambda.Code(ZipFile=function_source()),
