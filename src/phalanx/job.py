@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -127,7 +128,14 @@ def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
     root = f"{cluster.shared}/{JOBS}"
     command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root)}"
     done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=30.0)
-    return [JobStatus.from_record(json.loads(line)) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    return list(_statuses(done.stdout))
+
+
+def _statuses(answer: bytes) -> Iterator[JobStatus]:
+    """What each line says of a job; a login script may have written others."""
+    for line in answer.splitlines():
+        with contextlib.suppress(JobError):
+            yield JobStatus.from_line(line)
 
 
 def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
@@ -219,7 +227,7 @@ class Job:
         remote, shared, command = self._cluster.remote(), self._cluster.shared, self._verb("stop", f"{timeout_s:g}")
         done = toolbox.run(remote, shared, command, timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
-        stopped = JobStatus.from_record(json.loads(records[-1])) if records else None
+        stopped = JobStatus.from_line(records[-1]) if records else None
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))
 
     def _verb(self, verb: str, *words: str) -> str:
@@ -260,7 +268,7 @@ class Job:
                 for data in connection.chunks(deadline):
                     silent_since = time.monotonic()
                     for event in decoder.feed(data):
-                        told = JobStatus.from_record(event) if isinstance(event, dict) else event
+                        told = event if isinstance(event, OutputLine) else JobStatus.from_record(event)
                         yield told
                         if isinstance(told, JobStatus) and told.state.final:
                             return  # nothing comes after it but the ends of two processes

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from phalanx.errors import JobError
+from phalanx.node.runner.record import parse
+from phalanx.node.runner.schema import job_state
+from phalanx.node.validate import Invalid
 
 if TYPE_CHECKING:
     from phalanx.environments import Environment
@@ -23,7 +26,10 @@ _NOT_SENT = ("directory", "secrets")
 
 
 class JobState(str, Enum):
-    """In the order in which a job passes through them; the last four are final."""
+    """In the order in which a job passes through them; the last five are final.
+
+    `damaged`: its record can't be read, so nothing more can be told of it. `stop` ends what there may be.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -31,6 +37,7 @@ class JobState(str, Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     LOST = "lost"
+    DAMAGED = "damaged"
 
     @property
     def final(self) -> bool:
@@ -192,13 +199,25 @@ class JobStatus:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> JobStatus:
-        """From what state.json holds."""
-        own = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
-        own["state"] = JobState(record["state"])
-        own["command"], own["tail"] = tuple(record["command"]), tuple(record["tail"])
-        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in record["nodes"])
+    def from_record(cls, record: Any) -> JobStatus:
+        """From what the head says of it. Raises JobError when that is no job's state."""
+        try:
+            state = job_state(record)
+        except Invalid as error:
+            raise JobError(f"the head says something else of a job: {error}") from error
+        own = {name: state[name] for name in cls.__dataclass_fields__}
+        own["state"] = JobState(state["state"])
+        own["command"], own["tail"] = tuple(state["command"]), tuple(state["tail"])
+        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in state["nodes"])
         return cls(**own)
+
+    @classmethod
+    def from_line(cls, line: bytes) -> JobStatus:
+        """From a line of JSON. Raises JobError."""
+        try:
+            return cls.from_record(parse(line))
+        except Invalid as error:
+            raise JobError(f"the head says something else of a job, which {error}") from error
 
     def has(self, tags: Mapping[str, str]) -> bool:
         """Does the job carry all of these tags?"""
@@ -212,6 +231,8 @@ class JobStatus:
     @property
     def verified(self) -> bool:
         """Is it proved that no process of it is left on any node? What started none needs no proof."""
+        if self.state is JobState.DAMAGED:
+            return False
         return self.state.final and bool(self.nodes or not self.processes) and all(one.clean for one in self.nodes)
 
     @property

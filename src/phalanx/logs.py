@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from phalanx.errors import JobError
 from phalanx.node.runner import follow_frames as wire
 from phalanx.node.runner.frames import STDERR
+from phalanx.node.runner.record import MOST_BYTES, parse
+from phalanx.node.runner.schema import output_process
+from phalanx.node.validate import Invalid
 
 # A process that never ends its line is shown in pieces of this size, so that memory stays bounded.
 LONGEST_LINE_BYTES = 1 << 16
@@ -72,6 +74,12 @@ class FollowDecoder:
 
     def feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
         """Lines and states that are whole now. Raises JobError for bytes that are no frames."""
+        try:
+            yield from self._feed(data)
+        except Invalid as error:
+            raise JobError(f"the head answers with something else: a frame that {error}") from error
+
+    def _feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
         self._data += data
         if not self._began and not self._begin():
             return
@@ -79,6 +87,8 @@ class FollowDecoder:
         while len(self._data) - start >= size:
             kind, stream, number, length, position, time_ns = wire.HEADER.unpack_from(self._data, start)
             end = start + size + length
+            if length > MOST_BYTES:
+                raise Invalid(f"says that it has {length} bytes")
             if end > len(self._data):
                 break
             payload = self._data[start + size : end]
@@ -103,9 +113,9 @@ class FollowDecoder:
         self, kind: int, stream: int, number: int, time_s: float, payload: bytes
     ) -> Iterator[OutputLine | dict[str, Any]]:
         if kind == wire.PROCESS:
-            self._processes[number] = json.loads(payload)
+            self._processes[number] = output_process(parse(payload))
         elif kind == wire.STATE:
-            yield json.loads(payload)
+            yield parse(payload)
         elif kind == wire.OUTPUT:
             buffer = self._lines.setdefault((number, stream), LineBuffer())
             yield from self._as_lines(number, stream, time_s, buffer.feed(payload))
@@ -115,6 +125,8 @@ class FollowDecoder:
                     yield from self._as_lines(number, own_stream, time_s, buffer.end())
 
     def _as_lines(self, number: int, stream: int, time_s: float, lines: list[bytes]) -> Iterator[OutputLine]:
+        if number not in self._processes:
+            raise Invalid(f"is of process {number}, which was not told of")
         process = self._processes[number]
         name = "stderr" if stream == STDERR else "stdout"
         for line in lines:

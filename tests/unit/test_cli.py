@@ -196,7 +196,8 @@ def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
 
 
 def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.cli.status._jobs_running", lambda cluster: 1)
+    counts = {"jobs_running": 1, "jobs_damaged": 0}
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)
     cloud.roster = roster(2, missing=[MISSING])
     phalanx("up")
     assert phalanx("status") == 0
@@ -204,7 +205,7 @@ def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     assert "deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
     assert phalanx("status", "--json") == 0
     assert json.loads(phalanx.out)["jobs_running"] == 1
-    monkeypatch.setattr("phalanx.cli.status._jobs_running", lambda cluster: "unknown: it reboots")
+    counts["jobs_running"] = "unknown: it reboots"
     assert phalanx("status") == 0
     assert "jobs      unknown: it reboots\n" in phalanx.out
 

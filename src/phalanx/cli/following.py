@@ -122,7 +122,8 @@ def _tell_end(status: JobStatus) -> None:
 
 def _verdict(status: JobStatus) -> str:
     """What was proven on the nodes about the job's processes."""
-    if not status.nodes and not status.processes:
+    is_damaged = status.state.value == "damaged"
+    if not status.nodes and not status.processes and not is_damaged:
         return "nothing was started"
     if not status.nodes:
         return "what is left of it on the nodes is not known"

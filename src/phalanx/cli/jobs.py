@@ -47,6 +47,8 @@ def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: 
 
 
 def _row(job: JobStatus) -> tuple[object, ...]:
+    if job.state.value == "damaged":
+        return job.id, "-", "-", job.state.value, "-", "-", "-", job.message
     took = duration(job.duration_s(time.time())) if job.started_at else "-"
     tags = " ".join(f"{name}={value}" for name, value in job.tags.items()) or "-"
     return job.id, job.name or "-", tags, job.state.value, job.launcher, job.processes, took, shlex.join(job.command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,9 @@ import click
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
 from phalanx.errors import JobError
+from phalanx.node.runner.record import MOST_BYTES, parse
+from phalanx.node.runner.schema import output_process
+from phalanx.node.validate import Invalid
 
 if TYPE_CHECKING:
     from phalanx.cluster import Cluster
@@ -52,10 +54,20 @@ def command(
 
 def _require(rank: str, cluster: Cluster, job: Job) -> None:
     """Raise JobError when the job has no such process. Asked afterwards: ranks become known as they begin."""
-    index = cluster.remote().run(f"cat {shlex.quote(f'{job.directory}/output/processes')}", timeout_s=20, check=False)
-    labels = {json.loads(line)["label"] for line in index.stdout.splitlines()}
+    index = f"{job.directory}/output/processes"
+    # A file, and no more than a job's processes need: the job can put anything there.
+    command = f"[ ! -f {shlex.quote(index)} ] || head -c {MOST_BYTES} {shlex.quote(index)}"
+    lines = cluster.remote().run(command, timeout_s=20, check=False).stdout.splitlines()
+    labels = {label for label in map(_label, lines) if label is not None}
     if rank not in labels:
         raise JobError(f"job {job.id} has no process '{rank}'", _listed(labels))
+
+
+def _label(line: bytes) -> str | None:
+    try:
+        return output_process(parse(line))["label"]
+    except Invalid:
+        return None
 
 
 def _by_number(label: str) -> tuple[str, int, str]:

@@ -34,7 +34,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     cluster = load_cluster(name, file)
     state, roster = look(cluster)
     facts = describe(cluster, state.status, roster)
-    facts["jobs_running"] = _jobs_running(cluster) if cluster.ready else None
+    facts.update(_count_jobs(cluster) if cluster.ready else {"jobs_running": None, "jobs_damaged": None})
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
         print_json(facts)
@@ -81,14 +81,18 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
     }
 
 
-def _jobs_running(cluster: Cluster) -> int | str:
+def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
     """How many jobs run; in words when the head can't be asked (the rest of the status is still worth telling)."""
-    from phalanx.job import list_jobs
+    from phalanx.job import JobState, list_jobs
 
     try:
-        return sum(not job.state.final for job in list_jobs(cluster))
+        states = [job.state for job in list_jobs(cluster)]
     except PhalanxError as error:
-        return f"unknown: {error.message}"
+        return {"jobs_running": f"unknown: {error.message}", "jobs_damaged": None}
+    return {
+        "jobs_running": sum(not state.final for state in states),
+        "jobs_damaged": states.count(JobState.DAMAGED),
+    }
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -102,12 +106,15 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
     say(f"accounts  {_accounts(facts)}")
-    say(f"jobs      {_jobs(facts['jobs_running'])}")
+    say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     say(f"age       {duration(facts['age_s'])}")
 
 
-def _jobs(running: int | str | None) -> str:
-    return running if isinstance(running, str) else f"{'-' if running is None else running} running"
+def _jobs(running: int | str | None, damaged: int | None) -> str:
+    if isinstance(running, str):
+        return running
+    beside = f", {damaged} with a damaged record" if damaged else ""
+    return f"{'-' if running is None else running} running{beside}"
 
 
 def _accounts(facts: dict[str, Any]) -> str:

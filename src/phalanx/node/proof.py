@@ -35,7 +35,9 @@ def settle_jobs(shared: str, user: str, uid: int) -> None:
 
     By a login, which gives them what every job gets. Raises CommandError.
     """
-    newest = 'r=$(ls -d */runner.pyz 2>/dev/null | tail -n 1); [ -z "$r" ] || exec /usr/bin/python3 -IS "$r" list .'
+    # A file alone: a job could have put a FIFO there, which has no end.
+    newest = "r=$(find ./[0-9]*/runner.pyz -type f | sort | tail -n 1)"
+    newest += '; [ -z "$r" ] || exec /usr/bin/python3 -IS "$r" list .'
     look = f"cd {shlex.quote(shared)}/.phalanx/jobs 2>/dev/null || exit 0; {newest}"
     run(["ssh", "-o", "BatchMode=yes", MASTER, look], _SETTLE_S, **_as_user(user, uid))
 

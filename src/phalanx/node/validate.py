@@ -91,7 +91,7 @@ def reason(value: Any) -> str:
 
 def node(item: Any) -> Node:
     """The node that `item` describes; its host name is its own, of its address or of its instance."""
-    found = Node(**_fields(_NODE, item))
+    found = Node(**fields(_NODE, item))
     own = ("ip-" + found.address.replace(".", "-"), found.instance_id)
     if found.hostname.split(".")[0] not in own:
         raise _no(f"host name of {found.address}", found.hostname)
@@ -103,7 +103,7 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
     if len(text) > ROSTER_BYTES:
         raise _no("roster, it is too long", text)
     try:
-        found = Roster(**_fields(_ROSTER, json.loads(text)))
+        found = Roster(**fields(_ROSTER, json.loads(text)))
     except (json.JSONDecodeError, RecursionError) as error:
         raise _no("roster", text) from error
     for member in found.nodes:
@@ -116,7 +116,8 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
     return found
 
 
-def _fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
+def fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
+    """What the checks return of an object's fields; others are passed over."""
     found = {}
     for name, check in checks.items():
         try:
@@ -126,7 +127,8 @@ def _fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, 
     return found
 
 
-def _truth(value: Any) -> bool:
+def truth(value: Any) -> bool:
+    """`value` when it is true or false."""
     if not isinstance(value, bool):
         raise _no("truth value", value)
     return value
@@ -156,7 +158,7 @@ _NODE = {
     "type": instance_type,
     "gpus": _slots,
     "slots": _slots,
-    "head": _truth,
+    "head": truth,
     "host_key": key_line,
     "user_key": key_line,
 }
@@ -167,6 +169,6 @@ _ROSTER = {
     "requested": count,
     "minimum": count,
     "nodes": _several(node),
-    "missing": _several(lambda item: Missing(**_fields(_MISSING, item))),
+    "missing": _several(lambda item: Missing(**fields(_MISSING, item))),
     "revoked": _several(key_line),
 }

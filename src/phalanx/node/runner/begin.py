@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.process import RefusedError
-from phalanx.node.runner import checked
+from phalanx.node.runner import checked, record
 from phalanx.node.runner import state as states
 from phalanx.node.runner.campaign import Campaign
 from phalanx.node.runner.doorway import open_listener
 from phalanx.node.runner.early import EarlyLines
 from phalanx.node.runner.membership import read_roster
-from phalanx.node.runner.names import RECORD, RUNNER, STOP
+from phalanx.node.runner.names import OUTPUT, RECORD, RUNNER, STOP
 from phalanx.node.runner.output import OutputReader
 from phalanx.node.runner.restarts import Attempt, with_lost
 from phalanx.node.runner.stage import Stage
@@ -44,12 +43,11 @@ def resume(directory: str, plugins: Plugins) -> int:
 
     state = states.read(directory)
     message = lost_state(state)["message"]
-    position = OutputReader(os.path.join(directory, "output")).end()
-    attempts = with_lost([Attempt(**record) for record in state["attempts"]], message, position)
+    position = OutputReader(os.path.join(directory, OUTPUT)).end()
+    attempts = with_lost([Attempt(**attempt) for attempt in state["attempts"]], message, position)
     state["attempts"] = [attempt.to_json() for attempt in attempts]
     state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
-    with open(os.path.join(directory, RECORD)) as file:
-        job = {**json.load(file), "secrets": {}}
+    job = {**record.read_json(os.path.join(directory, RECORD)), "secrets": {}}
     _start(Runner(directory, job, plugins, state, EarlyLines()), read_roster())
     return 0
 
@@ -94,7 +92,7 @@ def _daemonize(runner: Runner, door: socket.socket) -> None:
 
 
 def _detach_streams(directory: str) -> None:
-    log = os.open(os.path.join(directory, "runner.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = record.open_log(directory)
     null = os.open(os.devnull, os.O_RDWR)
     for target, fd in enumerate((null, log, log)):
         os.dup2(fd, target)

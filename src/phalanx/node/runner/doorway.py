@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
+from contextlib import suppress
 
 from phalanx.node.runner.answers import REFUSED, answer
 from phalanx.node.runner.loop import Loop
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _FOLLOW = b"follow"
+_STOP = b"stop"
 ATTEND = b"attend\0"
 
 
@@ -37,27 +40,42 @@ def open_listener(job_id: str) -> socket.socket:
     return listener
 
 
-def wait_for_news(job_id: str) -> socket.socket | None:
+def wait_for_news(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None:
     """A follower's connection: one byte comes with each news, its end with the runner's. None: no runner."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect("\0" + socket_name(job_id))
-        connection.send(_FOLLOW)
+        connection.send(wish)
     except OSError:
         connection.close()
         return None
     return connection
 
 
+def ask_to_stop(job_id: str, timeout_s: float) -> None:
+    """End a job without knowing its runner's pid; returns when the runner has gone, or never was, or in time."""
+    runner = wait_for_news(job_id, _STOP)
+    if runner is None:
+        return
+    deadline = time.monotonic() + timeout_s
+    with runner, suppress(OSError):
+        while (left_s := deadline - time.monotonic()) > 0:
+            runner.settimeout(left_s)
+            if not runner.recv(4096):
+                return
+
+
 class Doorway:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
-    `request` is called for each agent, `attend` for each starter; both are the present attempt's.
+    `request` is called for each agent, `attend` for each starter; both are the present attempt's. `stop` is called when
+    somebody wants the job's end.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
         self.request: OnRequest = _refuse
         self.attend: OnAttend = turn_away
+        self.stop: Callable[[], None] = lambda: None
         self._loop = loop
         self._listener = listener
         self._followers: List[socket.socket] = []
@@ -94,7 +112,9 @@ class Doorway:
             message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
-        if message == _FOLLOW:
+        if message == _STOP:
+            self.stop()
+        if message in (_FOLLOW, _STOP):
             self._followers.append(connection)
             self.tell()
             return

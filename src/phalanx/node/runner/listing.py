@@ -7,17 +7,19 @@ import os
 from typing import Optional
 
 from phalanx.node.runner import state as states
+from phalanx.node.runner.schema import is_job_id
 from phalanx.node.runner.settle import is_orphan, settle_in_background, what_died
+from phalanx.node.validate import Invalid
 
 
 def list_jobs(root: str) -> int:
     """Print one JSON state per line, newest first.
 
     A job whose runner is gone without a word says so, and stays what it was until its nodes were asked: that is done in
-    the background, and may end with another start.
+    the background, and may end with another start. Of a job whose record is damaged that is said, and no more.
     """
     root = os.path.abspath(root)
-    for name in sorted(os.listdir(root), reverse=True):
+    for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
         state = _state(os.path.join(root, name))
         if state:
             print(json.dumps(state))
@@ -29,6 +31,8 @@ def _state(directory: str) -> Optional[states.State]:
         state = states.read(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None  # still on its way here, or not a job
+    except Invalid as error:
+        return states.damaged(directory, error)
     if not is_orphan(state):
         return state
     settle_in_background(directory)

@@ -9,6 +9,7 @@ RUNNER = "runner.pyz"
 WORK = "work"
 # What the job is, as JSON.
 RECORD = "job.json"
+OUTPUT = "output"
 # What work/ is to be made of, where it does not come whole.
 MANIFEST = "code.json"
 # What comes last of a submission's archive.

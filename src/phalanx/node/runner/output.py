@@ -15,6 +15,10 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
+from phalanx.node.runner.record import MOST_BYTES, open_to_append, open_to_read, parse, read_text
+from phalanx.node.runner.schema import output_process
+from phalanx.node.validate import Invalid
+
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Tuple
 
@@ -97,7 +101,7 @@ class OutputWriter:
             return file.read().decode(errors="replace").splitlines()[-lines:]
 
     def _open(self, name: str) -> int:
-        return os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return open_to_append(os.path.join(self._directory, name))
 
     def _write(self, fd: int, data: bytes) -> bool:
         if self.error:
@@ -122,32 +126,47 @@ class OutputReader:
         self.processes: List[Dict[str, Any]] = []
 
     def records(self) -> Iterator[Tuple[int, Record]]:
-        """(position after it, record) of all that are there and were not read yet."""
+        """(position after it, record) of all that are there and were not read yet. Raises Invalid."""
         try:
-            with open(os.path.join(self._directory, _INDEX), "rb") as file:
+            with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
                 file.seek(self.position * RECORD.size)
                 yield from self._records(file)
         except FileNotFoundError:
             return
 
     def refresh(self) -> List[Dict[str, Any]]:
-        """Processes that were added since the last call."""
+        """Processes that were added since the last call. Raises Invalid."""
         known = len(self.processes)
         try:
-            with open(os.path.join(self._directory, _PROCESSES), errors="replace") as file:
-                lines = [line for line in file if line.endswith("\n")]
+            text = read_text(os.path.join(self._directory, _PROCESSES))
         except FileNotFoundError:
             return []
-        self.processes = [json.loads(line) for line in lines]
+        # The last line may still be on its way.
+        for line in text.split("\n")[known:-1]:
+            self.processes.append(self._process(line))
         return self.processes[known:]
 
+    def _process(self, line: str) -> Dict[str, Any]:
+        process = output_process(parse(line))
+        if process["number"] != len(self.processes):
+            raise Invalid(f"process {process['number']} is listed in the place of {len(self.processes)}")
+        return process
+
     def data(self, record: Record) -> bytes:
-        """The bytes of an output record."""
+        """The bytes of an output record. Raises Invalid."""
         _, offset, length, number, _ = record
+        if length > MOST_BYTES:
+            raise Invalid(f"{length} bytes at once")
         name = self.processes[number]["file"]
         if name not in self._files:
-            self._files[name] = os.open(os.path.join(self._directory, name), os.O_RDONLY)
+            self._files[name] = self._open(name)
         return os.pread(self._files[name], length, offset)
+
+    def _open(self, name: str) -> int:
+        try:
+            return open_to_read(os.path.join(self._directory, name))
+        except FileNotFoundError as error:
+            raise Invalid(f"{name} is gone") from error
 
     def end(self) -> int:
         """The position behind the last record that is there now."""

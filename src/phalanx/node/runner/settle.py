@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node import validate
-from phalanx.node.runner import checked
+from phalanx.node.runner import checked, record
 from phalanx.node.runner import state as states
 from phalanx.node.runner.beats import FENCE_S
 from phalanx.node.runner.login import command_on
@@ -19,6 +18,7 @@ from phalanx.node.runner.membership import read_roster
 from phalanx.node.runner.names import RUNNER
 from phalanx.node.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.node.runner.restarts import Attempt, decide, with_lost
+from phalanx.node.runner.schema import sweep_report
 from phalanx.node.runner.system import roster_path
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ _CONNECT_WITHIN_S = 3
 _SSHD_AWAY = (b"Connection refused", b"Connection reset by peer")
 _SSHD_BACK_WITHIN_S = 2.0
 _DEADLINE_S = _CONNECT_WITHIN_S + GRACE_S + KILL_WAIT_S + 5.0
+_LOCK = "settle.lock"
+_SETTLED_WITHIN_S = 30.0
+_RESUMED_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.05
 # A killed runner's files are closed a moment before it counts as gone.
 _RUNNER_GONE_WITHIN_S = 3.0
 
@@ -70,12 +74,18 @@ class Inquiry:
             return self._unverified(f"no answer within {_DEADLINE_S:g} s")
         # The runner reaps all children, this one too, and its exit code may be lost then: the answer itself counts.
         if out.endswith(b"}\n"):
-            return states.verdict(self._node, json.loads(out.splitlines()[-1]))
+            return self._as_told(out.splitlines()[-1])
         reason = err.decode(errors="replace").strip().splitlines()
         return self._unverified(reason[-1] if reason else "no answer")
 
     def _answer(self) -> Tuple[bytes, bytes]:
         return self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
+
+    def _as_told(self, answer: bytes) -> Dict[str, Any]:
+        try:
+            return states.verdict(self._node, sweep_report(record.parse(answer)))
+        except validate.Invalid as error:
+            return self._unverified(f"its answer {error}")
 
     def _unverified(self, reason: str) -> Dict[str, Any]:
         fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"
@@ -90,10 +100,35 @@ def settle(directory: str, is_stop: bool = False) -> states.State:
     state = states.read(directory)
     if not _can_settle(state):
         return state
-    with open(os.path.join(directory, "settle.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = _open_lock(directory)
+    try:
+        if not _is_locked(lock):
+            return state
         state = states.read(directory)
         return _settle(directory, state, is_stop) if _can_settle(state) else state
+    finally:
+        os.close(lock)
+
+
+def _open_lock(directory: str) -> int:
+    try:
+        return record.open_to_append(os.path.join(directory, _LOCK))
+    except OSError:  # a job may have put anything there
+        states.set_aside(directory, _LOCK)
+        return record.open_to_append(os.path.join(directory, _LOCK))
+
+
+def _is_locked(lock: int) -> bool:
+    """Is it ours alone within the time that others need to settle the job?"""
+    deadline = time.monotonic() + _SETTLED_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _can_settle(state: states.State) -> bool:
@@ -110,7 +145,7 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
         unreturned = _run_verb(directory, "release")
         over["message"] += f" ({unreturned})" if unreturned else ""
         over["allocation"] = None
-    over["nodes"] = _verify(directory, state)
+    over["nodes"] = verify(directory)
     again, reason = (False, "") if is_stop else _decide(over)
     if again:
         # A new runner takes the job over; this returns when it has written its state.
@@ -125,22 +160,16 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
 
 def settle_in_background(directory: str) -> None:
     """The same as a daemon of its own; returns at once."""
-    log = os.path.join(directory, "runner.log")
-    with open(log, "ab") as out:
-        subprocess.Popen(
-            checked.argv(sys.argv[0], "settle", directory),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+    argv, log = checked.argv(sys.argv[0], "settle", directory), record.open_log(directory)
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    os.close(log)
 
 
 def settle_patiently(directory: str) -> states.State:
     """As `settle`, for who has just seen the runner's connections close: its process may need a moment to go."""
     deadline = time.monotonic() + _RUNNER_GONE_WITHIN_S
     while states.runner_lives(states.read(directory)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(_LOOK_EVERY_S)
     return settle(directory)
 
 
@@ -160,7 +189,7 @@ def what_died(state: states.State) -> str:
     try:
         with open(roster_path()) as file:
             head = validate.roster(file.read()).head.instance_id
-    except OSError:
+    except (OSError, validate.Invalid):
         head = runner.get("head", "")
     if runner.get("head", head) != head:
         return f"head lost: {runner['head']} is gone and the job's runner with it; the head is {head} now"
@@ -169,18 +198,18 @@ def what_died(state: states.State) -> str:
     return "the job's runner died (it was killed, or the head had no memory left)"
 
 
-def _verify(directory: str, state: states.State) -> List[Dict[str, Any]]:
-    """All nodes of the job's roster, because a process of the job may have logged in to any of them."""
-    inquiries = [Inquiry(directory, state["id"], node) for node in _roster(directory).nodes]
+def verify(directory: str) -> List[Dict[str, Any]]:
+    """End what is left of a job: on all nodes of its roster, as a process of it may have logged in to any of them."""
+    job_id = states.job_id_of(directory)
+    inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 
 
 def _roster(directory: str) -> Roster:
     """The job's, or the present one: before its first attempt is planned a job has none, and at most prepares here."""
     try:
-        with open(os.path.join(directory, "roster.json")) as file:
-            return validate.roster(file.read())
-    except FileNotFoundError:
+        return validate.roster(record.read_text(os.path.join(directory, "roster.json")))
+    except (FileNotFoundError, validate.Invalid):
         return read_roster()
 
 
@@ -189,7 +218,7 @@ def _decide(lost: states.State) -> tuple[bool, str]:
         return False, ""
     if lost["has_secrets"]:
         return False, "its secrets ended with the runner, so it can't start again by itself"
-    attempts = with_lost([Attempt(**record) for record in lost["attempts"]], lost["message"])
+    attempts = with_lost([Attempt(**attempt) for attempt in lost["attempts"]], lost["message"])
     decision = decide(attempts, lost["restarts"])
     return decision.again, decision.reason
 
@@ -197,5 +226,9 @@ def _decide(lost: states.State) -> tuple[bool, str]:
 def _run_verb(directory: str, verb: str) -> str:
     """One that needs what only the zipapp's __main__ knows: launchers or schedulers. What went wrong, else ""."""
     argv = checked.argv(os.path.join(directory, RUNNER), verb, directory)
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
-    return done.stderr.strip() if done.returncode else ""
+    options: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(argv, timeout=_RESUMED_WITHIN_S, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return f"`runner.pyz {verb}` did not end within {_RESUMED_WITHIN_S:g} s"
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""

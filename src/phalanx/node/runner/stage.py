@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.runner.doorway import Doorway
 from phalanx.node.runner.loop import Loop
-from phalanx.node.runner.names import STOP
+from phalanx.node.runner.names import OUTPUT, STOP
 from phalanx.node.runner.output import OutputWriter
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ class Stage:
         self.early = early
         self.loop = Loop()
         self.door = Doorway(self.loop, door)
-        self.output = OutputWriter(os.path.join(directory, "output"))
+        self.output = OutputWriter(os.path.join(directory, OUTPUT))
         self.stop_asked = False
+        self.door.stop = self._on_stop
         self.on_wait: Callable[[str], None] = lambda _text: None  # told what the job waits for before it begins
         self._watch_signals()
 

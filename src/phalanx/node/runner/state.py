@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
+from phalanx.node.runner import record
+from phalanx.node.runner.names import OUTPUT
+from phalanx.node.runner.schema import DAMAGED, FINAL, job_state
 from phalanx.node.runner.system import boot_id, process_stat
+from phalanx.node.validate import Invalid
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Sequence
@@ -19,7 +24,7 @@ SUCCEEDED = "succeeded"
 FAILED = "failed"
 STOPPED = "stopped"
 LOST = "lost"
-FINAL = (SUCCEEDED, FAILED, STOPPED, LOST)
+_FILE = "state.json"
 # Kept from the job's submission to its end, for its last state.
 _ROOM = "room"
 _ROOM_BYTES = 64 << 10
@@ -58,7 +63,7 @@ def write(directory: str, state: State) -> None:
 
     Raises OSError on a full disk; a final state is written in the room that was kept for it then.
     """
-    path, text = os.path.join(directory, "state.json"), json.dumps(state)
+    path, text = os.path.join(directory, _FILE), json.dumps(state)
     if state["state"] not in FINAL:
         write_file(path, text)
         return
@@ -78,9 +83,38 @@ def _give_room(directory: str) -> None:
 
 
 def read(directory: str) -> State:
-    """The state as it is now. Raises FileNotFoundError where there is no job."""
-    with open(os.path.join(directory, "state.json")) as file:
-        return json.load(file)
+    """The state as it is now. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid."""
+    try:
+        state = record.read_json(os.path.join(directory, _FILE))
+    except FileNotFoundError:
+        if os.path.lexists(os.path.join(directory, OUTPUT)):  # a job's first state comes before its output
+            raise Invalid(f"{_FILE} is gone") from None
+        raise
+    try:
+        state = job_state(state, job_id_of(directory))
+    except Invalid as error:
+        raise Invalid(f"{_FILE}: {error}") from error
+    if state["state"] == DAMAGED:
+        raise Invalid(f"{_FILE}: no runner has written that")
+    return state
+
+
+def job_id_of(directory: str) -> str:
+    """The id of the job that this directory is, whatever its record says."""
+    return os.path.basename(os.path.abspath(directory))
+
+
+def damaged(directory: str, reason: object) -> State:
+    """What is shown of a job whose record can't be believed."""
+    job = {"id": job_id_of(directory), "name": "", "launcher": "", "command": [], "submitted_at": 0.0}
+    return {**initial(job, has_secrets=False), "state": DAMAGED, "message": f"damaged record: {reason}"}
+
+
+def set_aside(directory: str, name: str = _FILE) -> None:
+    """Make room for a sound file of this name; whatever is there stays beside it."""
+    path = os.path.join(directory, name)
+    if os.path.lexists(path):
+        os.rename(path, f"{path}.damaged-{time.time_ns()}")
 
 
 def write_file(path: str, text: str, mode: int = 0o600) -> None:

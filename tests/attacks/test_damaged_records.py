@@ -1,0 +1,133 @@
+"""A job can write into every job's directory: it must not get more by that than one line about each job it damaged.
+
+Not the end of `phalanx jobs`, `logs`, `status` or `stop`, not one that waits for ever, no traceback, no other job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from damage import ORPHANS, OUTPUTS, STATES
+
+from conftest import Terminal, a_cluster
+from phalanx.node import proof
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: damaged\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
+JOBS = "/efs/.phalanx/jobs"
+# A command of the CLI takes half a second; who waits for a FIFO waits for ever.
+ANSWER_S = 30.0
+# What the CLI ends with when a job can't be asked, and it says why.
+REFUSED = 7
+# Whatever is wrong inside of a file is for tests/unit; these are of other kinds each.
+KINDS = ("empty", "fifo", "directory", "nested", "gone")
+
+
+@pytest.fixture(scope="module")
+def victim() -> Iterator[Terminal]:
+    with a_cluster(SPEC) as terminal:
+        yield terminal
+
+
+@pytest.fixture(scope="module")
+def sound(victim: Terminal) -> str:
+    """A job that nobody touches."""
+    return run(victim, "sh", "-c", "echo kept | tee kept").stderr.split()[1]
+
+
+@pytest.fixture(scope="module")
+def damaged(victim: Terminal, sound: str) -> dict[str, str]:
+    """What a hostile job has made: the ways in which records are damaged, each with its job's id."""
+    code = victim.directory / "hostile"
+    code.mkdir()
+    (code / "damage.py").write_text((Path(__file__).parent / "damage.py").read_text())
+    victim.phalanx("run", "--launcher", "exec", "--directory", str(code), "--", "true")
+    done = victim.phalanx(
+        "run", "--launcher", "exec", "--directory", str(code), "--", "python3", "damage.py", JOBS, sound
+    )
+    return json.loads(done.stdout.partition("[0] ")[2])
+
+
+def run(terminal: Terminal, *words: str) -> subprocess.CompletedProcess[str]:
+    return terminal.phalanx("run", "--launcher", "exec", "--", *words)
+
+
+def asked(terminal: Terminal, *words: str) -> str:
+    """What the user is told, however it ends: without a traceback, and in time."""
+    done = terminal.phalanx(*words, check=False, timeout_s=ANSWER_S)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said and 'File "' not in said, f"{words} → {done.returncode}\n{said}"
+    assert done.returncode in (0, 1, REFUSED), f"{words} → {done.returncode}\n{said}"
+    return said
+
+
+def listed(terminal: Terminal) -> dict[str, dict]:
+    done = terminal.phalanx("jobs", "--json", timeout_s=ANSWER_S)
+    return {job["id"]: job for job in json.loads(done.stdout)}
+
+
+def test_a_damaged_record_is_one_jobs_line_and_hides_no_other(victim, sound, damaged):
+    jobs = listed(victim)
+    assert jobs[sound]["state"] == "succeeded"
+    for way in STATES:
+        job = jobs[damaged[way]]
+        assert (way, job["state"]) == (way, "damaged")
+        assert job["message"].startswith("damaged record: ")
+    assert {jobs[damaged[way]]["state"] for way in OUTPUTS} == {"succeeded"}
+    table = victim.phalanx("jobs").stdout.splitlines()
+    assert sum("damaged record: " in line for line in table) == len(STATES)
+    assert "\x1b" not in "".join(table)
+
+
+def test_status_counts_the_others(victim, damaged):
+    assert f"{len(STATES)} with a damaged record" in asked(victim, "status")
+
+
+@pytest.mark.parametrize("way", [*KINDS, *OUTPUTS])
+def test_logs_of_a_damaged_job_end_and_say_why(victim, damaged, way):
+    said = asked(victim, "logs", damaged[way])
+    assert "damaged" in said
+    if way in OUTPUTS:
+        asked(victim, "logs", damaged[way], "--rank", "0")
+
+
+@pytest.mark.parametrize("way", [*KINDS, *ORPHANS])
+def test_a_stop_ends_a_damaged_job_in_time(victim, damaged, way):
+    asked(victim, "stop", damaged[way])
+
+
+def test_a_head_that_has_come_back_settles_jobs_past_what_is_damaged(victim, damaged, monkeypatch):
+    typed: list[str] = []
+    monkeypatch.setattr(proof, "run", lambda argv, *_, **__: typed.append(argv[-1]))
+    proof.settle_jobs("/efs", "phalanx", os.getuid())
+    listed = victim.on("head", typed[0], timeout_s=ANSWER_S).splitlines()
+    assert {json.loads(line)["id"] for line in listed} > set(damaged.values())
+
+
+def test_a_job_that_damages_its_own_record_is_followed_to_its_end(victim):
+    own = f"cd {JOBS}/$PHALANX_JOB && echo '[' > state.json && echo first && sleep 1 && echo last"
+    done = run(victim, "sh", "-c", own)
+    assert "[0] last" in done.stdout and "succeeded" in done.stderr
+    job_id = done.stderr.split()[1]
+    assert listed(victim)[job_id]["state"] == "succeeded"
+
+
+def test_a_job_that_damages_its_own_record_can_be_stopped(victim):
+    own = f"cd {JOBS}/$PHALANX_JOB && rm state.json && mkfifo state.json && echo ready && exec sleep 4711"
+    job_id = victim.phalanx("run", "--detach", "--launcher", "exec", "--", "sh", "-c", own).stdout.strip()
+    victim.wait_until_printed(job_id, "ready")
+    assert listed(victim)[job_id]["state"] == "damaged"
+    said = asked(victim, "stop", job_id)
+    assert "no process of it is left" in said
+    assert "4711" not in victim.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
+
+
+def test_results_of_a_sound_job_come_home_beside_damaged_ones(victim, sound, damaged, tmp_path):
+    victim.phalanx("get", sound, "kept", str(tmp_path), timeout_s=ANSWER_S)
+    assert (tmp_path / "kept").read_text() == "kept\n"

@@ -1,0 +1,135 @@
+"""A job's record is read as it was written, or it is damaged and that is said; whatever anybody put there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.errors import JobError
+from phalanx.job_model import JobState, JobStatus
+from phalanx.node.runner import record
+from phalanx.node.runner import state as states
+from phalanx.node.runner.schema import job_state
+from phalanx.node.validate import Invalid
+
+JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.5}
+RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}
+STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
+# JSON values of any shape, some of which a state has.
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(list(STATE)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list(STATE)), inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "J1").mkdir()
+    return tmp_path / "J1"
+
+
+def test_what_was_written_is_read(job):
+    verdict = {"node": "n", "clean": True, "killed": 0, "message": ""}
+    state = {
+        **STATE,
+        "state": "failed",
+        "ended_at": 3.5,
+        "exit_code": 3,
+        "tail": ["no\u2028", "\x1b"],
+        "nodes": [verdict],
+    }
+    states.write(str(job), state)
+    assert json.loads(json.dumps(states.read(str(job)))) == state
+    assert JobStatus.from_record(states.read(str(job))).nodes[0].clean
+
+
+def test_fields_of_later_versions_are_passed_over():
+    assert job_state({**STATE, "colour": "red"}) == job_state(STATE)
+
+
+def test_records_from_before_there_were_tags_are_read():
+    assert job_state({name: value for name, value in STATE.items() if name != "tags"}) == job_state(STATE)
+
+
+@pytest.mark.parametrize("name", sorted({*STATE} - {"tags"}))
+def test_a_field_that_is_missing_or_of_another_kind_is_named(name):
+    with pytest.raises(Invalid, match=name):
+        job_state({key: value for key, value in STATE.items() if key != name})
+    with pytest.raises(Invalid, match=name):
+        job_state({**STATE, name: object()})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("9" * 100_000, "no JSON"),
+        ('{"submitted_at": NaN}', "no JSON"),
+        ("[]", "state.json"),
+        (json.dumps({**STATE, "id": "J2"}), "another job's"),
+        (json.dumps({**STATE, "id": "../J1"}), "id"),
+        (json.dumps({**STATE, "state": "damaged"}), "no runner has written"),
+        (json.dumps(STATE).replace("1.5", "1e999"), "submitted_at"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_damaged_record_says_why(job, text, why):
+    (job / "state.json").write_text(text)
+    with pytest.raises(Invalid, match=why):
+        states.read(str(job))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path)],
+    ids=["fifo", "directory", "link to a device", "link to itself"],
+)
+def test_what_is_no_file_is_not_waited_for(job, make):
+    make(job / "state.json")
+    with pytest.raises(Invalid, match=r"state\.json"):
+        states.read(str(job))
+
+
+def test_a_file_without_end_is_not_read_whole(job):
+    with (job / "state.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(Invalid, match="larger than 16 MiB"):
+        states.read(str(job))
+
+
+def test_room_is_made_for_a_sound_record_whatever_is_there(job):
+    (job / "state.json").mkdir()
+    states.set_aside(str(job))
+    states.write(str(job), {**STATE, "state": "stopped"})
+    assert states.read(str(job))["state"] == "stopped"
+
+
+@given(VALUES)
+def test_no_value_is_taken_for_a_state_but_a_state(value):
+    for candidate in (value, {**STATE, **value} if isinstance(value, dict) else value):
+        try:
+            state = job_state(record.parse(json.dumps(candidate)))
+        except Invalid:
+            continue
+        assert JobStatus.from_record(state).id == "J1" or candidate["id"] != "J1"
+
+
+def test_the_users_machine_takes_no_other_word_for_a_state():
+    assert JobStatus.from_line(json.dumps(STATE).encode()).state is JobState.PENDING
+    for line in (b"{", b"{}", b"[]", json.dumps({**STATE, "tail": "x"}).encode()):
+        with pytest.raises(JobError, match="the head says something else"):
+            JobStatus.from_line(line)
+
+
+def test_of_a_damaged_job_nothing_is_proved():
+    status = JobStatus.from_record(states.damaged("/efs/.phalanx/jobs/J1", "state.json is empty"))
+    assert (status.id, status.state, status.message) == ("J1", JobState.DAMAGED, "damaged record: state.json is empty")
+    assert status.state.final and not status.verified
