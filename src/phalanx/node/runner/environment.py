@@ -145,7 +145,9 @@ def _make(path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> 
         "made_in_s": round(time.monotonic() - began, 1),
         "made_at": time.time(),
     }
-    states.write_file(os.path.join(path, COMPLETE), json.dumps(facts))
+    # The packages first: what is said to be whole must be so after a power failure, too.
+    os.sync()
+    states.write_file(os.path.join(path, COMPLETE), json.dumps(facts), is_synced=True)
     _say(f"made in {facts['made_in_s']:.0f} s, {facts['bytes'] / 1e6:.0f} MB")
 
 

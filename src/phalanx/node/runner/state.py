@@ -59,20 +59,25 @@ def keep_room(directory: str) -> None:
 
 
 def write(directory: str, state: State) -> None:
-    """Replace state.json in one step: a reader sees the old one or the new one.
+    """Replace state.json in one step: a reader sees the old one or the new one, after a power failure, too.
 
-    Raises OSError on a full disk; a final state is written in the room that was kept for it then.
+    That a job was taken, and how it ended, is on the disk when this returns; what comes between may be forgotten with
+    the machine that it happened on. Raises OSError on a full disk; a final state is written in the room that was kept
+    for it then.
     """
     path, text = os.path.join(directory, _FILE), json.dumps(state)
-    if state["state"] not in FINAL:
-        write_file(path, text)
-        return
+    is_final, is_first = state["state"] in FINAL, not os.path.lexists(path)
     try:
-        write_file(path, text)
+        write_file(path, text, is_synced=True)
     except OSError:
+        if not is_final:
+            raise
         _give_room(directory)
-        write_file(path, text)
-    _give_room(directory)
+        write_file(path, text, is_synced=True)
+    if is_final:
+        _give_room(directory)
+    if is_final or is_first:
+        sync_directory(directory)
 
 
 def _give_room(directory: str) -> None:
@@ -117,17 +122,40 @@ def set_aside(directory: str, name: str = _FILE) -> None:
         os.rename(path, f"{path}.damaged-{time.time_ns()}")
 
 
-def write_file(path: str, text: str, mode: int = 0o600) -> None:
-    """Write beside and rename."""
+def write_file(path: str, text: str, mode: int = 0o600, is_synced: bool = False) -> None:
+    """Write beside and rename: who reads sees the old text or the new one, whole.
+
+    `is_synced`: after a power failure, too, for the text is on the disk before it has its name. Without it an empty
+    file may be left, which is enough for what is made again.
+    """
     beside = f"{path}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
+        try:
+            _write_all(fd, text.encode())
+            if is_synced:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
         os.replace(beside, path)
     except OSError:
         os.unlink(beside)
         raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def sync_directory(path: str) -> None:
+    """What names it holds is on the disk when this returns."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def this_runner(head: str) -> Dict[str, Any]:

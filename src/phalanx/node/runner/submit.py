@@ -145,7 +145,8 @@ def _unpack(directory: str, stdin: BinaryIO) -> None:
 def _keep(job: Dict[str, Any], directory: str) -> None:
     """The record, but for the secrets, and the room for its last state. Raises OSError."""
     record = {name: value for name, value in job.items() if name != "secrets"}
-    states.write_file(os.path.join(directory, RECORD), json.dumps(record))
+    states.write_file(os.path.join(directory, RECORD), json.dumps(record), is_synced=True)
+    states.sync_directory(os.path.dirname(directory))
     states.keep_room(directory)
 
 
