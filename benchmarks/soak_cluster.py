@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.cluster import BenchCluster
 from benchmarks.measure import PHALANX, descendants
+from phalanx.node.runner.checked import VERB_AT
 
 NODES = tuple(f"deeplearning-worker{number}" for number in range(1, 5))
 BYSTANDER = "86399"  # `sleep` of the user's own, on every node
@@ -96,6 +97,17 @@ class SoakCluster:
             time.sleep(_LOOK_EVERY_S)
         return None
 
+    def wait_for_new_job(self, known: set[str]) -> str:
+        """The id of a job that the head takes now; "" when none came."""
+        deadline = time.monotonic() + _VICTIM_WITHIN_S
+        while time.monotonic() < deadline:
+            for seen in self.processes():
+                verb, *job = verb_of(seen.words) or ("",)
+                if verb == "submit" and job and job[0] not in known:
+                    return job[0]
+            time.sleep(_LOOK_EVERY_S)
+        return ""
+
     def left_of(self, job_id: str, token: str) -> list[str]:
         """The job's processes on any node, by its mark and by what its ranks' children sleep for."""
         return [f"{one.hostname}: {one.line[:120]}" for one in self.processes() if is_of(one, job_id, token)]
@@ -136,9 +148,11 @@ class SoakCluster:
         jobs = json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
         return next((job for job in jobs if job["id"] == job_id), {})
 
+    def job_ids(self) -> set[str]:
+        return {job["id"] for job in json.loads(self.phalanx("jobs", "--json").stdout or "[]")}
+
     def newest(self) -> str:
-        jobs = json.loads(self.phalanx("jobs", "--json").stdout or "[]")
-        return jobs[0]["id"] if jobs else ""
+        return max(self.job_ids(), default="")
 
     def heal(self, broken: str, timeout_s: float = 120) -> bool:
         """Wait until another machine has the broken node's name, every node lets the user in and knows the others."""
@@ -197,6 +211,11 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The verb and the job of a process of the runner's zipapp; others have something else there."""
+    return words[VERB_AT : VERB_AT + 2]
 
 
 def words_of(pid: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.soak_cluster import NODES, Seen, SoakCluster, parent_of, words_of
+from benchmarks.soak_cluster import NODES, Seen, SoakCluster, parent_of, verb_of, words_of
 
 # How often each is drawn; the last two take a recipe's environment, and long to start.
 LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
@@ -53,7 +53,7 @@ def _rank(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
 
 def _starter(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
     """The starter or its guard, whichever is seen first: of two processes that look the same, one is killed."""
-    return cluster.kill(trial.node, lambda one: one.words[2:5] == ("runner.pyz", "starter", job_id))
+    return cluster.kill(trial.node, lambda one: verb_of(one.words) == ("starter", job_id))
 
 
 def _keeper(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
@@ -79,8 +79,8 @@ def _mpiexec(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
 
 def _runner(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
     """The child: its parent, which only settles the job after it, looks the same."""
-    words = ("runner.pyz", "submit", job_id)
-    return cluster.kill(NODES[0], lambda one: one.words[2:5] == words == words_of(parent_of(one.pid))[2:5])
+    words = ("submit", job_id)
+    return cluster.kill(NODES[0], lambda one: verb_of(one.words) == words == verb_of(words_of(parent_of(one.pid))))
 
 
 def _stop(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
@@ -91,6 +91,10 @@ def _stop(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
 
 def _node_clean(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None:
     return cluster.fault({"kill": {"instance_id": cluster.nodes()[trial.node]["instance_id"]}})
+
+
+def _head(cluster: SoakCluster, _trial: Trial, _job_id: str) -> float | None:
+    return cluster.fault({"kill": {"instance_id": cluster.nodes()[NODES[0]]["instance_id"]}})
 
 
 def _node_silent(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None:
@@ -114,6 +118,9 @@ FAULTS = {
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, tuple(_DAEMONS)),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
+    # Typed and followed, and struck within its first 0.6 s: while it is dialled, checked or about to begin.
+    "runner, early": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
+    "head, early": Fault(_head, LOST, ("head lost",), 90, names_node=False, breaks_node=True, weight=2),
     "stop": Fault(_stop, STOPPED, ("on request",), 10, names_node=False),
     "cli": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
     "ctrl-c": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
@@ -126,8 +133,14 @@ FAULTS = {
 NEVER_ON_THE_HEAD = ("connection",)
 
 
+# Struck as soon as the job is known, after a fifth of the trial's delay.
+EARLY = ("runner, early", "head, early")
+
+
 def possible_nodes(fault: str, launcher: str) -> tuple[str, ...]:
     """Where this can be done to a job of this launcher."""
+    if fault in EARLY:
+        return NODES[:1]
     if (fault, launcher) == ("rank", "ray"):
         return NODES[:1]  # the driver's place
     nodes = NODES[:2] if launcher in ON_TWO_NODES else NODES
