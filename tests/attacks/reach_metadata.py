@@ -15,45 +15,57 @@ from functools import partial
 ADDRESS = "169.254.169.254"
 SO_DONTROUTE = 5
 TOKEN = re.compile(r"[\w=-]{40,}")
-ASK = "PUT /latest/api/token HTTP/1.0\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n"
-CURL = "curl -s -g -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60'"
-PATH = "latest/api/token"
-URL = f"http://{ADDRESS}/{PATH}"
+ASK = "PUT {}/latest/api/token HTTP/1.0\r\nHost: 169.254.169.254\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n"
 TO_ROOT = (
     "import os, socket; s = socket.socket(); s.settimeout(5); os.fchown(s.fileno(), 0, 0);"
-    f" s.connect(('{ADDRESS}', 80)); s.send({ASK.encode()!r}); print(s.recv(9999).decode())"
+    f" s.connect(('{ADDRESS}', 80)); s.send({ASK.format('').encode()!r}); print(s.recv(9999).decode())"
 )
+
+
+def ask(host, port="80", device="", how=""):
+    """Print what is said to a request for a token: sent as to a server, to a proxy, or through a proxy's tunnel."""
+    family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        connection.connect(address)
+        if how == "tunnel":
+            connection.sendall(f"CONNECT {ADDRESS}:80 HTTP/1.0\r\n\r\n".encode())
+            connection.recv(9999)
+        connection.sendall(ASK.format(f"http://{ADDRESS}" if how == "proxy" else "").encode())
+        print(connection.recv(9999).decode())
 
 
 def shells(gateway, neighbour):
     """Ways that a shell has."""
+    me = f"python3 {__file__} ask"
+    here = f"{me} {ADDRESS}"
     return {
-        "curl, IPv4": f"{CURL} {URL}",
-        "curl, IPv6": f"{CURL} http://[fd00:ec2::254]/{PATH}",
-        "curl, IPv4 in IPv6": f"{CURL} http://[::ffff:{ADDRESS}]/{PATH}",
-        "curl, from loopback": f"{CURL} --interface 127.0.0.1 {URL}",
-        "curl, by the device": f"{CURL} --interface if!eth0 {URL}",
-        "curl, IPv6 by the device": f"{CURL} --interface if!eth0 http://[fd00:ec2::254]/{PATH}",
-        "curl, IPv4 in IPv6 by the device": f"{CURL} --interface if!eth0 http://[::ffff:{ADDRESS}]/{PATH}",
-        "curl, by the loopback device": f"{CURL} --interface if!lo {URL}",
-        "root of a user namespace, by the device": f"unshare -Ur {CURL} --interface if!eth0 {URL}",
-        "root of a user namespace": f"unshare -Ur {CURL} {URL}",
-        "a user namespace in another": f"unshare -Ur unshare -Ur {CURL} {URL}",
-        "a network namespace of its own": f"unshare -Urn {CURL} {URL}",
-        "subordinate ids": f"unshare --map-auto --map-root-user -S 1 {CURL} {URL}",
-        "sudo": f"sudo -n {CURL} {URL}",
-        "su": f'su -c "{CURL} {URL}"',
-        "pkexec": f"pkexec {CURL} {URL}",
+        "IPv4": here,
+        "IPv6": f"{me} fd00:ec2::254",
+        "IPv4 in IPv6": f"{me} ::ffff:{ADDRESS}",
+        "by the device": f"{here} 80 eth0",
+        "IPv6 by the device": f"{me} fd00:ec2::254 80 eth0",
+        "IPv4 in IPv6 by the device": f"{me} ::ffff:{ADDRESS} 80 eth0",
+        "by the loopback device": f"{here} 80 lo",
+        "root of a user namespace": f"unshare -Ur {here}",
+        "root of a user namespace, by the device": f"unshare -Ur {here} 80 eth0",
+        "a user namespace in another": f"unshare -Ur unshare -Ur {here}",
+        "a network namespace of its own": f"unshare -Urn {here}",
+        "subordinate ids": f"unshare --map-auto --map-root-user -S 1 {here}",
+        "sudo": f"sudo -n {here}",
+        "su": f"su -c '{here}'",
+        "pkexec": f"pkexec {here}",
         "a socket given to root": f'python3 -c "{TO_ROOT}"',
         "a socket given to a namespace's root": f'unshare -Ur python3 -c "{TO_ROOT}"',
-        "a shell on a neighbour": f'ssh {neighbour} "{CURL} {URL}"',
-        "a neighbour's sshd": f"printf '{ASK}' | ssh -W {ADDRESS}:80 {neighbour}",
-        "the way out, as a web server": f"{CURL} --connect-to ::{gateway}:80 {URL}",
-        "the way out, as a proxy": f"{CURL} -x http://{gateway}:80 {URL}",
-        "the way out, as a tunnel": f"{CURL} -p -x http://{gateway}:443 {URL}",
-        "the resolver's address": f"{CURL} --connect-to ::169.254.169.253:80 {URL}",
-        "the API's address": f"{CURL} --connect-to ::169.254.1.1:80 {URL}",
-        "the API": f"{CURL} http://169.254.1.1:4566/{PATH}",
+        "a shell on a neighbour": f"ssh {neighbour} {here}",
+        "a neighbour's sshd": f"printf '{ASK.format('')}' | ssh -W {ADDRESS}:80 {neighbour}",
+        "the way out, as a web server": f"{me} {gateway}",
+        "the way out, as a proxy": f"{me} {gateway} 80 '' proxy",
+        "the way out, as a tunnel": f"{me} {gateway} 443 '' tunnel",
+        "the resolver's address": f"{me} 169.254.169.253",
+        "the API's address": f"{me} 169.254.1.1",
+        "the API": f"{me} 169.254.1.1 4566",
     }
 
 
@@ -85,7 +97,7 @@ def by_socket(options):
         for option in options:
             connection.setsockopt(*option)
         connection.connect((ADDRESS, 80))
-        connection.sendall(ASK.encode())
+        connection.sendall(ASK.format("").encode())
         return connection.recv(9999).decode()
 
 
@@ -106,4 +118,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    ask(*sys.argv[2:]) if sys.argv[1] == "ask" else main()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,31 @@ pytestmark = pytest.mark.cluster
 HERE = Path(__file__).parent
 SPEC = "name: guests\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
 HEAD, WORKER = "deeplearning-master", "deeplearning-worker2"
+# The errno of a connection to the metadata service by the device, which needs more than a rule; 0 when there is one.
+CONNECT = (
+    "import socket; s = socket.socket(); s.settimeout(5); s.setsockopt(1, socket.SO_BINDTODEVICE, b'eth0');"
+    " print(s.connect_ex(('169.254.169.254', 80)))"
+)
+CLIENT = (
+    "import sys, http.client; c = http.client.HTTPConnection('127.0.0.1', 331);"
+    " c.request('GET', '/', headers={'Authorization': sys.argv[1]}); print(c.getresponse().status)"
+)
+# The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
+SHUT_S, BACK_S = 15.0, 60.0
+SECRETS = (
+    *("/opt/phalanx/config.json", "/opt/phalanx/authority/key", "/etc/ssh/ssh_host_ed25519_key"),
+    *("/var/lib/cloud/instance/user-data.txt", "/var/lib/cloud/instance/scripts/part-001"),
+    *("/proc/$agent/environ", "/proc/$agent/mem", "/proc/$agent/fd"),
+)
+GUEST = """
+import sys, boto3
+print(boto3.client("sts").get_caller_identity()["Arn"])
+try:
+    boto3.client("sqs").send_message(QueueUrl=sys.argv[1], MessageBody="hello")
+    print("sent")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
 NODES = {"head": WORKER, "worker2": HEAD}
 
 
@@ -43,7 +70,9 @@ def test_no_way_leads_a_job_to_the_credentials_of_its_instance(lab, node):
     own = lab.on(node, "hostname -I").split()[0]
     gateway = lab.on(node, "ip route show default").split()[2]
     found = json.loads(lab.on(node, f"python3 {reach} {own} {gateway} {NODES[node]}"))
-    assert len(found) > 20
+    assert len(found) > 30
+    root = lab.phalanx("exec", "--sudo", "--node", node, "--", f"python3 {reach} ask 169.254.169.254").stdout
+    assert " 200 OK" in root, "the same request is answered for root"
     assert ", ".join(way for way, brought in found.items() if brought) == ""
 
 
@@ -53,3 +82,82 @@ def test_a_job_on_the_head_can_not_make_itself_the_authority(lab):
     assert "the table: forged" not in said
     assert "the worker: root\n" not in said
     assert "the table: " in said and "the worker: " in said
+
+
+def test_a_job_reads_nothing_of_the_agent_s(lab):
+    looks = "; ".join(f"ls {path}/ >&2 || head -c 1 {path}" for path in SECRETS)
+    said = lab.on("head", f"agent=$(pgrep -of '/opt/phalanx|part-001'); [ $agent ] && echo found; {looks}", check=False)
+    assert said == "found\n"
+
+
+def role(terminal: Terminal) -> dict[str, str]:
+    return {"RoleName": outputs(terminal)["JobRole"], "PolicyName": "granted"}
+
+
+def as_guest(terminal: Terminal, code: Path, *options: str) -> list[str]:
+    """What a job on both nodes says of itself and of sending to a queue."""
+    (code / "guest.py").write_text(GUEST)
+    url = api(terminal, "sqs").create_queue(QueueName="guests")["QueueUrl"]
+    words = ("--directory", str(code), "--launcher", "exec", *options, "--", "python3", "guest.py", url)
+    return sorted(terminal.phalanx("run", *words).stdout.splitlines())
+
+
+def test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted(lab, tmp_path):
+    name = outputs(lab)["JobRole"]
+    whole = as_guest(lab, tmp_path)
+    assert sum(line.split()[1].startswith("arn:") and f"assumed-role/{name}/" in line for line in whole) == 2
+    assert sum("AccessDenied" in line for line in whole) == 2
+    send = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [send]})
+    api(lab, "iam").put_role_policy(**role(lab), PolicyDocument=policy)
+    assert sum(line.endswith(" sent") for line in as_guest(lab, tmp_path)) == 2
+    api(lab, "iam").delete_role_policy(**role(lab))
+
+
+def test_the_user_s_own_credentials_come_first(lab, tmp_path):
+    own = ("--env", "AWS_ACCESS_KEY_ID=AKIAOWN", "--env", "AWS_SECRET_ACCESS_KEY=own")
+    words = ("python3", "-c", "import boto3; print(boto3.Session().get_credentials().access_key)")
+    done = lab.phalanx("run", "--directory", str(tmp_path), "--launcher", "exec", *own, "--", *words)
+    assert done.stdout.count("AKIAOWN") == 2
+
+
+def asked(terminal: Terminal, token: str) -> str:
+    """The status that the head's agent gives to who names this token."""
+    return terminal.on("head", f'python3 -c "{CLIENT}" "{token}"').strip()
+
+
+def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):
+    print_it = "echo $AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
+    with lab.start("run", "--launcher", "exec", "-n", "1", "--", "sh", "-c", print_it) as job:
+        assert job.stdout
+        token = next(line.split()[1] for line in job.stdout if line.startswith("[0]"))
+        assert asked(lab, token) == "200"
+        assert asked(lab, token[:-1]) == asked(lab, "") == asked(lab, "x" * 64) == "401"
+        lab.phalanx("stop", json.loads(lab.phalanx("jobs", "--json").stdout)[0]["id"])
+        job.wait(timeout=60)
+    assert asked(lab, token) == "401"
+
+
+def test_rules_that_somebody_removes_come_back(lab):
+    """systemd-networkd removes rules when it is started again, and a person may by mistake."""
+    removed = "ip rule del pref 1; ip rule del pref 2; ip -6 rule del pref 1; ip route flush table 7312"
+    lab.phalanx("exec", "--sudo", "--node", "worker2", "--", removed)
+    end = time.monotonic() + SHUT_S
+    while lab.on("worker2", f'python3 -c "{CONNECT}"') == "0\n":
+        assert time.monotonic() < end
+        time.sleep(1)
+
+
+def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
+    """Even without its agent: the first shell that is let in tries at once."""
+    gone = "rm /etc/systemd/system/multi-user.target.wants/phalanx.service; echo removed"
+    lab.phalanx("exec", "--sudo", "--node", "worker2", "--", gone)
+    began = "cut -d ' ' -f 22 /proc/1/stat"
+    before = lab.on("worker2", began)
+    worker = json.loads(lab.phalanx("status", "--json").stdout)["nodes"][1]["instance_id"]
+    api(lab, "ec2").reboot_instances(InstanceIds=[worker])
+    look = f'{began}; python3 -c "{CONNECT}"'
+    end = time.monotonic() + BACK_S
+    while not (said := lab.on("worker2", look, check=False)) or said.startswith(before):
+        assert time.monotonic() < end
+    assert said.split()[1] == str(errno.ENETUNREACH)

@@ -33,6 +33,7 @@ def serve(monkeypatch, tmp_path):
         )
         monkeypatch.setattr(daemon, "Agent", lambda *_: agent)
         monkeypatch.setattr(daemon.firewall, "watch", lambda _: None)
+        monkeypatch.setattr(daemon.credentials, "serve", lambda *_: None)
         monkeypatch.setattr(worker, "serve", work)
         monkeypatch.setattr(daemon.time, "sleep", lambda _: None)
         monkeypatch.setattr(failure, "report", lambda _s, _a, step, error: told.append(f"{step}: {error}"))

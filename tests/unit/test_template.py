@@ -38,6 +38,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "queue_url": "https://sqs.ap-southeast-1.amazonaws.com/123456789012/" + "q" * 80,
         "table": "t" * 100,
         "log_group": "l" * 100,
+        "job_role": "arn:aws-us-gov:iam::123456789012:role/" + "r" * 64,
         "nodes": "1000",
         "min": "1000",
         "node_timeout_s": "2700",
@@ -83,7 +84,7 @@ def test_resources(document):
         *("HeadSecurityGroup", "NodeSecurityGroup", "StorageSecurityGroup", "HeadRole", "WorkerRole", "FunctionRole"),
         *("HeadInstanceProfile", "WorkerInstanceProfile", "FileSystem", "MountTarget", "HeadQueue", "HeadQueuePolicy"),
         *("RosterTable", "FleetTopic", "Function", "FunctionPermission", "HeadAddress", "HeadLaunchTemplate"),
-        *("WorkerLaunchTemplate", "HeadGroup", "WorkersGroup", "LogGroup", "Ready1", "ReadyHandle1"),
+        *("WorkerLaunchTemplate", "HeadGroup", "WorkersGroup", "LogGroup", "Ready1", "ReadyHandle1", "JobRole"),
     }
 
 
@@ -98,7 +99,7 @@ def test_outputs(document):
             "SharedFileSystem",
             "LogGroup",
         ),
-        *("HeadGroup", "WorkersGroup", "AgentVersion"),
+        *("JobRole", "HeadGroup", "WorkersGroup", "AgentVersion"),
     }
 
 

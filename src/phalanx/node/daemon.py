@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Optional
 
-from phalanx.node import contract, files, firewall
+from phalanx.node import contract, credentials, files, firewall
 from phalanx.node.agent import HOME, Agent
 from phalanx.node.aws import AwsError
 from phalanx.node.command import run
@@ -70,6 +70,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     it keeps a node from becoming a member.
     """
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
+    credentials.serve(settings, metadata)
     errors = 0
     while True:
         try:

@@ -30,8 +30,8 @@ class JobDescription:
     which it takes), `role_env` variables for the processes of one role alone. `hosts` are the only nodes that may be
     used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices`
     (node → numbers or names) are the GPUs that a batch scheduler granted where it names them; elsewhere all are the
-    job's. `token` is a secret of this job's own, for engines that ask one of those who join: it may stand in files
-    alone.
+    job's. `token` is a secret of this job's own, for engines that ask one of those who join, and for nodes' agents,
+    which give the job's credentials for it: of what a launcher makes, it may stand in files alone.
     """
 
     id: str

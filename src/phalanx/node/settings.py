@@ -16,6 +16,7 @@ class Settings:
     queue_url: str
     table: str
     log_group: str
+    job_role: str
     nodes: int
     min: int
     node_timeout_s: int

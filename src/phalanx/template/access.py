@@ -1,4 +1,4 @@
-"""Who may do what: security groups, and the roles of head, workers and function."""
+"""Who may do what: security groups, and the roles of head, workers, function and jobs."""
 
 from __future__ import annotations
 
@@ -70,22 +70,33 @@ def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
         _role("WorkerRole", _EC2, _membership_of_worker()),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
         _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs()]),
+        _role_of_jobs(),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
 
 
 def _role(title: str, service: str | Sub, statements: list[dict[str, Any]]) -> iam.Role:
-    trusted = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     return iam.Role(
         title,
-        AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trusted]},
+        AssumeRolePolicyDocument=_trust({"Service": service}),
         Policies=[iam.Policy(**_policy("phalanx", statements))],
     )
 
 
 def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
+
+
+def _role_of_jobs() -> iam.Role:
+    """Empty: jobs may do what the user attaches to it. Their nodes' agents assume it (docs/aws-behaviour.md 6)."""
+    agents = {"AWS": [GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")]}
+    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents))
+
+
+def _trust(principal: dict[str, Any]) -> dict[str, Any]:
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return {"Version": "2012-10-17", "Statement": [statement]}
 
 
 def _membership_of_head() -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
 
 
 def config(role: str, plan: Plan) -> dict[str, Any]:
-    """The settings of the agent; `role` is head or worker. No secrets: everybody on a node can read its user data.
+    """The settings of the agent; `role` is head or worker. No secrets: many may look at a launch template.
 
     The stack's id tells its name, and with it the workers' group, and the region.
     """
@@ -114,6 +114,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "queue_url": Ref("HeadQueue"),
         "table": Ref("RosterTable"),
         "log_group": Ref("LogGroup"),
+        "job_role": GetAtt("JobRole", "Arn"),
         "nodes": Ref("Nodes"),
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),

@@ -29,7 +29,7 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 def _for_tools() -> dict[str, Any]:
     """Their names say what they are."""
-    made = ("RosterTable", "HeadQueue", "LogGroup", "HeadGroup", "WorkersGroup")
+    made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup")
     return {name: Ref(name) for name in made} | {"SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
 
 

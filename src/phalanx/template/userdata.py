@@ -24,8 +24,8 @@ LIMIT_BYTES = 16_384
 STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws", "records")
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
-    *("progress", "boot", "files", "firewall", "proof", "services", "daemon", "decision", "worker", "beats", "head"),
-    "failure",
+    *("progress", "boot", "files", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
+    *("beats", "head", "failure"),
 )
 """The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
 

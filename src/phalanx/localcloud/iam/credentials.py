@@ -96,15 +96,27 @@ def for_instance(context: Context, instance: Instance) -> dict[str, str]:
     region = instance.ec2_backend.region_name
     arn = f"arn:aws:ec2:{region}:{context.account}:instance/{instance.id}"
     session = _session(context, role, instance.id, "ec2.amazonaws.com", arn)
+    return {"Code": "Success", "LastUpdated": _iso(context.clock.now()), "Type": "AWS-HMAC", **document(session)}
+
+
+def document(session: Session) -> dict[str, str]:
+    """The credentials, by the names that AWS's documents give them."""
     return {
-        "Code": "Success",
-        "LastUpdated": _iso(context.clock.now()),
-        "Type": "AWS-HMAC",
         "AccessKeyId": session.issued.access_key_id,
         "SecretAccessKey": session.issued.secret_access_key,
         "Token": session.issued.session_token,
         "Expiration": _iso(session.expires),
     }
+
+
+def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
+    """A session of its own for whoever may assume the role."""
+    now = context.clock.now()
+    with _lock:
+        session = Session(context.issue(role.name), role.name, name, now + lasts, role_id=role.id)
+        _by_key[session.issued.access_key_id] = session
+        _drop_expired(context, now)
+    return session
 
 
 def for_function(context: Context, role_arn: str, function_name: str) -> Session:
@@ -144,8 +156,7 @@ def _drop_expired(context: Context, now: datetime) -> None:
 
 def trusts(role: Role, service: str) -> bool:
     """True when the role's trust policy lets the service assume it."""
-    document: dict[str, Any] = _document(role.assume_role_policy_document)
-    statements = document.get("Statement", [])
+    statements = trust_policy(role).get("Statement", [])
     for statement in statements if isinstance(statements, list) else [statements]:
         principal = statement.get("Principal", {})
         services = principal.get("Service", []) if isinstance(principal, dict) else principal
@@ -154,7 +165,9 @@ def trusts(role: Role, service: str) -> bool:
     return False
 
 
-def _document(text: Any) -> dict[str, Any]:
+def trust_policy(role: Role) -> dict[str, Any]:
+    """Who may assume the role."""
+    text: Any = role.assume_role_policy_document
     return json.loads(text) if isinstance(text, str) else dict(text or {})
 
 

@@ -51,6 +51,11 @@ def expired_token(call: Call, start_response: Any) -> Iterable[bytes]:
     return _refused(call, "ExpiredTokenException", "ExpiredToken", EXPIRED_TOKEN, start_response)
 
 
+def invalid(message: str, start_response: Any) -> Iterable[bytes]:
+    """A parameter of the query protocol that AWS does not take."""
+    return _query("ValidationError", message, start_response, 400)
+
+
 def access_denied(call: Call, message: str, start_response: Any) -> Iterable[bytes]:
     """No policy allows it. EC2 has a name of its own for this, SQS a header for older clients."""
     if call.service == "ec2":
@@ -91,12 +96,12 @@ def _xml(call: Call, code: str, message: str, start_response: Any) -> Iterable[b
     return _answer(403, document, [("Content-Type", "text/xml")], start_response)
 
 
-def _query(code: str, message: str, start_response: Any) -> Iterable[bytes]:
+def _query(code: str, message: str, start_response: Any, status: int = 403) -> Iterable[bytes]:
     document = (
         f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
         f"<RequestId>{uuid.uuid4()}</RequestId></ErrorResponse>"
     )
-    return _answer(403, document, [("Content-Type", "text/xml")], start_response)
+    return _answer(status, document, [("Content-Type", "text/xml")], start_response)
 
 
 def _answer(status: int, document: str, headers: list[tuple[str, str]], start_response: Any) -> Iterable[bytes]:

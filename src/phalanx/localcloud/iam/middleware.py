@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from moto.iam.models import iam_backends
 
 from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.iam import calls, credentials, errors, policy, resources, signature
+from phalanx.localcloud.iam import calls, credentials, errors, policy, resources, signature, sts
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
 
@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 PATCHED: tuple[str, ...] = ()
 
 App = Callable[[dict[str, Any], Any], Iterable[bytes]]
-# AWS lets everyone ask who he is.
-_ALWAYS_ALLOWED = ("sts:GetCallerIdentity",)
 
 
 def install(_context: Context) -> None:
@@ -47,6 +45,11 @@ def wrap(context: Context, app: App) -> App:
         session = credentials.session_of(call.access_key_id)
         if session is None or session.expires <= context.clock.now():
             return errors.expired_token(call, start_response)
+        if call.action == sts.WHO_AM_I:
+            return sts.identity(context, session, start_response)
+        if call.action == sts.ASSUME:
+            own = role_statements(context, session.role)
+            return sts.assume(context, session, own, call, _keys(context, session, call), start_response)
         refusal = judge(context, session, call)
         if refusal:
             return errors.access_denied(call, refusal, start_response)
@@ -58,8 +61,6 @@ def wrap(context: Context, app: App) -> App:
 
 def judge(context: Context, session: Session, call: Call) -> str:
     """Empty when the role may do it, else AWS's sentence: who, what, on which resource, and why not."""
-    if call.action in _ALWAYS_ALLOWED:
-        return ""
     found = resources.targets(call, context.account)
     if found is None:
         log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)

@@ -30,6 +30,8 @@ class Ask:
     resource: str
     keys: Keys = field(default_factory=dict)
     principal_service: str = ""
+    principals: tuple[str, ...] = ()
+    """The names by which a policy may mean the account, role or session that asks."""
 
 
 def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
@@ -67,13 +69,14 @@ def _matches(statement: Statement, ask: Ask) -> bool:
 
 
 def _principal_matches(statement: Statement, ask: Ask) -> bool:
-    """Identity policies have no Principal; resource policies must name the service that asks, or everyone."""
+    """Identity policies have no Principal; resource policies must name who asks, or everyone."""
     if "Principal" not in statement:
         return True
     principal = statement["Principal"]
     if principal == "*":
         return True
-    return ask.principal_service in as_list(principal.get("Service")) or "*" in as_list(principal.get("AWS"))
+    named = {"*", *ask.principals} & set(as_list(principal.get("AWS")))
+    return bool(named) or ask.principal_service in as_list(principal.get("Service"))
 
 
 def _element(statement: Statement, name: str, value: str, keys: Keys, *, ignore_case: bool) -> bool:

@@ -270,5 +270,4 @@ TABLE: dict[str, Finder] = {
     "cloudformation:DescribeStackResource": stack,
     "cloudformation:DescribeStackEvents": stack,
     "cloudformation:GetTemplate": stack,
-    "sts:GetCallerIdentity": everything,
 }

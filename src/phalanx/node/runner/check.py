@@ -33,7 +33,8 @@ def needs(node: str, job: JobDescription, processes: Sequence[Process]) -> Dict[
     # One node's Python stands for all: they have the same image, or an environment on the shared directory.
     first = next(name for process in processes for name in process.ranks)
     imports = node == first and "PYTHONPATH" not in {*job.secrets, *processes[0].env}
-    return {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
+    asked = {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
+    return {**asked, "token": job.token}
 
 
 class Findings:

@@ -27,6 +27,7 @@ from phalanx.node.runner.check import (
     taken,
 )
 from phalanx.node.runner.forward import Forwarder
+from phalanx.node.runner.guest import Guest
 from phalanx.node.runner.loop import READ_BYTES, Loop, Sender
 from phalanx.node.runner.reaper import Sweep, kill
 from phalanx.node.runner.scratch import Scratch
@@ -76,6 +77,7 @@ class Starter:
         self._pace = Pace()
         self._null = os.open(os.devnull, os.O_RDWR)
         self._scratch = Scratch(job_id)
+        self._guest = Guest(self._loop, job_id)
 
     def run(self) -> None:
         """Serve the head until the job has ended here."""
@@ -99,6 +101,7 @@ class Starter:
         # What waits to be sent says as much as a beat.
         if self._pace.is_due() and not self._out.pending:
             self._out.send(_BEAT)
+            self._guest.register()
         if self._contact.look() > FENCE_S:
             self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
 
@@ -138,6 +141,8 @@ class Starter:
         if kind == frames.CHECK:
             self._is_asked = True
             self._scratch.make()
+            self._guest.token = body["token"]
+            self._guest.register()
             self._check_in_place(body)
         elif kind == frames.SPAWN:
             self._spawn(number, body)
@@ -218,6 +223,7 @@ class Starter:
         # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
+        node.update(self._guest.variables())
         return activated({"PYTHONUNBUFFERED": "1", **node, **own})
 
     def _terminate(self) -> None:

@@ -1,0 +1,108 @@
+"""Sessions of another role, as AWS STS gives them: who may have one, under which name, and for how long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from fleet_fakes import Cloud, cloud, name
+
+from phalanx.localcloud.context import Issued
+from phalanx.localcloud.iam import credentials
+
+SEND = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Cloud]:
+    with cloud(tmp_path_factory.mktemp("cloud")) as made:
+        yield made
+
+
+def session(local: Cloud, *statements: dict) -> tuple[str, Issued]:
+    """The ARN of a role with these permissions, and a session of it."""
+    arn = arn_of(local, local.role("lambda.amazonaws.com", *statements))
+    return arn, credentials.for_function(local.context, arn, name("function")).issued
+
+
+def arn_of(local: Cloud, role: str) -> str:
+    return f"arn:aws:iam::{local.context.account}:role/{role}"
+
+
+def guest(local: Cloud, *trusted: str, effect: str = "Allow") -> str:
+    """The name of a role that may send, and trusts these principals."""
+    role = local.role("nobody.amazonaws.com", SEND)
+    statement = {"Effect": effect, "Principal": {"AWS": list(trusted)}, "Action": "sts:AssumeRole"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    local.client("iam").update_assume_role_policy(RoleName=role, PolicyDocument=document)
+    return role
+
+
+def assumed(local: Cloud, issued: Issued, role: str, **options: Any) -> tuple[dict, Issued]:
+    """AssumeRole's answer, and the credentials in it."""
+    given = {"RoleSessionName": "job-1@i-1", **options}
+    answer = local.client("sts", issued).assume_role(RoleArn=arn_of(local, role), **given)
+    keys = answer["Credentials"]
+    return answer, Issued(keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"], role)
+
+
+def refusal(call, *arguments, **named) -> dict:
+    with pytest.raises(ClientError) as caught:
+        call(*arguments, **named)
+    return caught.value.response["Error"]
+
+
+def test_a_role_that_the_trust_policy_names_needs_no_permission_of_its_own(local):
+    arn, issued = session(local)
+    role = guest(local, arn)
+    answer, keys = assumed(local, issued, role)
+    own = f"arn:aws:sts::{local.context.account}:assumed-role/{role}/job-1@i-1"
+    assert answer["AssumedRoleUser"]["Arn"] == own
+    known = local.client("sts", keys).get_caller_identity()
+    role_id = local.client("iam").get_role(RoleName=role)["Role"]["RoleId"]
+    assert (known["Arn"], known["UserId"], known["Account"]) == (own, f"{role_id}:job-1@i-1", local.context.account)
+
+
+def test_the_session_is_judged_by_the_policies_of_its_own_role(local):
+    arn, issued = session(local, {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"})
+    _, keys = assumed(local, issued, guest(local, arn))
+    url, _ = local.queue()
+    local.client("sqs", keys).send_message(QueueUrl=url, MessageBody="x")
+    assert refusal(local.client("sqs", keys).receive_message, QueueUrl=url)["Code"] == "AccessDenied"
+
+
+def test_nobody_else_gets_one(local):
+    arn, _ = session(local)
+    other, issued = session(local, {"Effect": "Allow", "Action": "*", "Resource": "*"})
+    error = refusal(assumed, local, issued, guest(local, arn))
+    assert error["Code"] == "AccessDenied"
+    assert " is not authorized to perform: sts:AssumeRole on resource: arn:aws:iam::" in error["Message"]
+    assert refusal(assumed, local, issued, "no-such-role")["Code"] == "AccessDenied"
+    assert refusal(assumed, local, issued, guest(local, other, effect="Deny"))["Code"] == "AccessDenied"
+
+
+def test_where_the_account_is_trusted_the_role_needs_the_permission(local):
+    role = guest(local, f"arn:aws:iam::{local.context.account}:root")
+    _, without = session(local)
+    assert refusal(assumed, local, without, role)["Code"] == "AccessDenied"
+    _, allowed = session(local, {"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": arn_of(local, role)})
+    assert assumed(local, allowed, role)
+
+
+@pytest.mark.parametrize(
+    "options", [{"RoleSessionName": "a job"}, {"DurationSeconds": 900 * 12 * 4}, {"RoleSessionName": "x" * 65}]
+)
+def test_names_and_lengths_have_bounds(local, options):
+    arn, issued = session(local)
+    assert refusal(assumed, local, issued, guest(local, arn), **options)["Code"] == "ValidationError"
+
+
+def test_it_ends_within_the_hour(local):
+    arn, issued = session(local)
+    _, keys = assumed(local, issued, guest(local, arn))
+    local.clock.advance(3600)
+    assert refusal(local.client("sts", keys).get_caller_identity)["Code"] == "ExpiredToken"
+    local.clock.advance(-3600)
