@@ -1,4 +1,4 @@
-.PHONY: lock fresh soak help setup demo test check format docs bench
+.PHONY: fuzz lock fresh soak help setup demo test check format docs bench
 
 # Without compiled modules on disk each of thousands of processes would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,6 +41,9 @@ soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing 
 
 fresh: ## README's two commands in a new minimal Debian; benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh
+
+fuzz: setup ## Random input for whatever reads what others wrote, for SECONDS (an hour): make fuzz SECONDS=60
+	@PHALANX_FUZZ_S=$$(( $(or $(SECONDS),3600) / 9 )) .venv/bin/pytest tests/fuzz
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

@@ -76,6 +76,7 @@ def _place(item: pytest.Item) -> int:
         "test_via",
         "tests/attacks",
         "tests/cluster",
+        "tests/fuzz",
         "tests/parts",
         "tests/unit",
     )

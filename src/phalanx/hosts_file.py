@@ -8,6 +8,8 @@ from pathlib import Path
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
+# Of a file that is no hosts file the first lines tell enough.
+_MOST_TOLD = 20
 # $DEEPLEARNING_WORKERS_PATH on every node: the names of all of them.
 _ON_NODES = "/opt/deeplearning/workers"
 
@@ -18,7 +20,7 @@ def is_nodes_own(path: Path) -> bool:
 
 
 def load(path: Path, roster: Roster) -> tuple[str, ...]:
-    """Names of the nodes, in the file's order. Raises SpecError with every mistake and its line."""
+    """Names of the nodes, in the file's order. Raises SpecError with its mistakes (the first 20) and their lines."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -33,11 +35,14 @@ def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
     lines and comments.
     """
     found: dict[str, int] = {}
-    mistakes = []
+    mistakes: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
+        if len(mistakes) == _MOST_TOLD:
+            mistakes.append("… and so on")
+            break
         mistake = _take(words[0].partition(":")[0], number, roster, found)
         if mistake:
             mistakes.append(f"{place}:{number}: {mistake}")

@@ -21,6 +21,8 @@ _CLASSES = {
 }
 _NEVER = "(?!)"
 _ANY = "[^/]"
+_STAR = f"{_ANY}*"
+_DEEP = "(?:.*/)?"
 
 
 class Pattern(NamedTuple):
@@ -61,7 +63,34 @@ def _expression(text: str) -> str:
     while at < len(text):
         part, at = _piece(text, at)
         parts.append(part)
-    return "".join(parts)
+    return _joined(parts)
+
+
+def _joined(parts: list[str]) -> str:
+    """One expression, whose stars take time in proportion to the path, however many there are.
+
+    What stands between two stars is taken where it comes first: that leaves the next star the most. So a star never
+    goes past the beginning of such a part, and the expression need not try all the ways to share a path among stars.
+    """
+    blocks = [_sections(block, _STAR, _ANY) for block in _split(parts, _DEEP)]
+    return _sections(blocks, _DEEP, f"{_STAR}/", is_split=True)
+
+
+def _sections(parts: list[str], star: str, one: str, is_split: bool = False) -> str:
+    first, *others = parts if is_split else ["".join(section) for section in _split(parts, star)]
+    between = "".join(f"(?:(?!{section}){one})*{section}" for section in others[:-1])
+    return first + between + "".join(f"{star}{section}" for section in others[-1:])
+
+
+def _split(parts: list[str], star: str) -> list[list[str]]:
+    """The parts between those that are this star."""
+    sections: list[list[str]] = [[]]
+    for part in parts:
+        if part == star:
+            sections.append([])
+        else:
+            sections[-1].append(part)
+    return sections
 
 
 def _piece(text: str, at: int) -> tuple[str, int]:
@@ -84,10 +113,10 @@ def _stars(text: str, at: int) -> tuple[str, int]:
         end += 1
     alone = (at == 0 or text[at - 1] == "/") and (end == len(text) or text[end] == "/" or text[end : end + 2] == "\\/")
     if end - at < 2 or not alone:
-        return f"{_ANY}*", end
+        return _STAR, end
     if end == len(text):
         return ".*", end
-    return "(?:.*/)?", end + (1 if text[end] == "/" else 2)
+    return _DEEP, end + (1 if text[end] == "/" else 2)
 
 
 def _bracket(text: str, at: int) -> tuple[str, int]:

@@ -104,7 +104,9 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
         raise _no("roster, it is too long", text)
     try:
         found = Roster(**fields(_ROSTER, json.loads(text)))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except Invalid:
+        raise
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, too
         raise _no("roster", text) from error
     for member in found.nodes:
         address(member.address, network)

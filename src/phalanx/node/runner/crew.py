@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import json
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -191,15 +190,15 @@ class Crew:
     def _on_frame(self, channel: Channel, frame: frames.Frame) -> None:
         kind, stream, number, payload = frame
         if kind == frames.OUTPUT:
-            self._keep(self.book.number(channel.node, number), stream, payload)
+            self._keep(self._number(channel, number), stream, payload)
             return
-        body = json.loads(payload)
+        body = frames.body_of(kind, payload)
         if kind == frames.RANK:
             self._listener.on_rank()
             self._add(Member(body["label"], channel.node, is_rank=True), number)
         elif kind == frames.EXIT:
             end = End(body["code"], body["at"], body["told"])
-            self._on_exit(self.book.number(channel.node, number), end)
+            self._on_exit(self._number(channel, number), end)
         elif kind == frames.CHECKED:
             self._listener.on_checked(channel, body)
         elif kind == frames.ASK:
@@ -208,6 +207,12 @@ class Crew:
             channel.report = body
         elif kind == frames.LEAVING:
             self._listener.on_leaving(channel, body["reason"])
+
+    def _number(self, channel: Channel, number: int) -> int:
+        try:
+            return self.book.number(channel.node, number)
+        except KeyError:
+            raise frames.ChannelBrokenError(f"a word of process {number}, which it did not name") from None
 
     def _keep(self, number: int, stream: int, data: bytes) -> None:
         # What an engine says about having been ended (torchrun: a page per node) is kept, but hides the reason.

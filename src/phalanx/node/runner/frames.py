@@ -41,6 +41,14 @@ MAGIC = b"\0phalanx-starter-1\n"
 # Numbers from here on are the starter's own (ranks that keepers announce); lower ones are the runner's.
 FIRST_RANK_NUMBER = 1 << 20
 
+_BODIES = {
+    CHECKED: {"problem": str, "code": int, "taken": list},
+    RANK: {"label": str},
+    EXIT: {"code": int, "at": (int, float), "told": bool},
+    REPORT: {"ended": list, "killed": list, "left": list},
+    LEAVING: {"reason": str},
+    ASK: {"node": str, "command": str},
+}
 _HEADER = struct.Struct("<BBHII")
 _LONGEST_PAYLOAD = 16 << 20
 _LONGEST_PREAMBLE = 64 << 10
@@ -58,6 +66,17 @@ def pack(kind: int, process: int = 0, payload: bytes = b"", stream: int = 0) -> 
 def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
     """A control frame."""
     return pack(kind, process, lean.dumps(body))
+
+
+def body_of(kind: int, payload: bytes) -> Any:
+    """What a starter's control frame says. Raises ChannelBrokenError where a part is missing or of another kind."""
+    try:
+        body = lean.loads(payload)
+        if all(isinstance(body[name], types) for name, types in _BODIES[kind].items()):
+            return body
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ChannelBrokenError(f"a frame of kind {kind} that makes no sense: {payload[:60]!r}")
 
 
 class FrameReader:

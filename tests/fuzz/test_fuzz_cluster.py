@@ -1,0 +1,203 @@
+"""What a cluster tells: rosters, messages of the queue, frames, a job's state. Whoever wrote it may be an enemy."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import struct
+import tarfile
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fuzzing import changed_bytes, changed_text, changed_value, fuzz
+from hypothesis import strategies as st
+
+from phalanx import transfer
+from phalanx.errors import JobError, PhalanxError
+from phalanx.logs import FollowDecoder
+from phalanx.node import validate
+from phalanx.node.head import Head
+from phalanx.node.roster import Node, Roster
+from phalanx.node.runner import carry, follow_frames, frames
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43
+WORKER = Node(
+    "deeplearning-worker2", "i-0abc", "10.0.1.5", "ip-10-0-1-5", "eu-west-1a", "c5.large", 0, 2, False, KEY, KEY
+)
+HEAD = Node("deeplearning-worker1", "i-0123", "10.0.1.4", "ip-10-0-1-4", "eu-west-1a", "c5.large", 0, 2, True, KEY, KEY)
+ROSTER = Roster("demo", 3, 2, 1, (HEAD, WORKER))
+ROLE = "AROAEXAMPLE"
+
+
+def test_a_roster_is_whole_or_refused():
+    def check(text: str) -> None:
+        with contextlib.suppress(validate.Invalid):
+            roster = validate.roster(text)
+            assert validate.roster(roster.to_json()) == roster
+
+    items = changed_value(json.loads(ROSTER.to_json())).map(json.dumps)
+    fuzz(changed_text(ROSTER.to_json()) | items, check, ["[" * 5000, "9" * 5000, '{"nodes": [[]]}'])
+
+
+def test_a_message_changes_what_is_known_of_its_sender_alone():
+    def check(body: str) -> None:
+        head = a_head()
+        head.hear(body, f"{ROLE}:{WORKER.instance_id}")
+        known = {*head.state.acks, *head.state.failed, *head.state.hellos, *head._newcomers}
+        assert known <= {WORKER.instance_id}
+        assert len(repr(head.state)) < 100_000
+
+    valid = [
+        {"kind": "hello", **asdict(WORKER)},
+        {"kind": "ack", "instance_id": WORKER.instance_id, "generation": 3},
+        {"kind": "failed", "instance_id": WORKER.instance_id, "step": "mount", "reason": "no", "output": "x"},
+    ]
+    bodies = st.one_of(*(changed_value(one) for one in valid)).map(json.dumps)
+    fuzz(bodies | changed_text(*map(json.dumps, valid)), check, ["[" * 5000, "9" * 5000, "[]", "null"])
+
+
+def a_head() -> Any:
+    """One that knows nobody yet; it hears, and does nothing."""
+    head: Any = object.__new__(Head)
+    log = SimpleNamespace(say=lambda text: None)
+    head.agent = SimpleNamespace(settings=SimpleNamespace(worker_role=ROLE), log=log, answered=[])
+    head.state = SimpleNamespace(acks={}, failed={}, hellos={}, heard={}, roster=None, group=None)
+    head._newcomers, head._refused, head._check_s, head._checked_at = {}, 0, 1.0, 0.0
+    return head
+
+
+def test_frames_of_a_starter_are_whole_or_break_the_channel():
+    def check(chunks: list[bytes]) -> None:
+        reader = frames.FrameReader(preamble=True)
+        with contextlib.suppress(frames.ChannelBrokenError):
+            for chunk in chunks:
+                for kind, stream, _, payload in reader.feed(chunk):
+                    assert kind < 256 and stream < 256 and len(payload) <= 16 << 20
+
+    valid = (
+        b"motd\n"
+        + frames.MAGIC
+        + frames.pack(frames.OUTPUT, 1, b"text", 1)
+        + frames.pack_json(frames.RANK, {"label": "0"})
+    )
+    fuzz(in_chunks(changed_bytes(valid)), check, [[frames.MAGIC + b"\xff" * 12], [b"x" * (1 << 17)]])
+
+
+def in_chunks(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
+    return st.builds(
+        lambda data, size: [data[i : i + size] for i in range(0, len(data), size)], whole, st.integers(1, 99)
+    )
+
+
+PROCESS = {"label": "0", "node": "deeplearning-worker1"}
+STATE = {
+    "id": "261122-062655-a18e16",
+    "name": "",
+    "launcher": "mpi",
+    "command": ["true"],
+    "state": "running",
+    "submitted_at": 1.0,
+    "started_at": 2.0,
+    "ended_at": None,
+    "processes": 1,
+    "hosts": ["deeplearning-worker1"],
+    "exit_code": None,
+    "message": "",
+    "tail": [],
+    "nodes": [{"node": "deeplearning-worker1", "clean": True, "killed": 0, "message": ""}],
+}
+
+
+def a_frame(kind: int, payload: bytes, number: int = 0) -> bytes:
+    return follow_frames.HEADER.pack(kind, 1, number, len(payload), 7, 1) + payload
+
+
+def follow_bytes(process: Any = PROCESS, state: Any = STATE) -> bytes:
+    parts = [a_frame(follow_frames.PROCESS, json.dumps(process).encode()), a_frame(follow_frames.OUTPUT, b"line\nha")]
+    parts += [a_frame(follow_frames.ENDED_PROCESS, b""), a_frame(follow_frames.STATE, json.dumps(state).encode())]
+    return follow_frames.MAGIC + b"".join(parts)
+
+
+def test_what_follow_sends_is_lines_and_states_or_refused():
+    def check(chunks: list[bytes]) -> None:
+        decoder = FollowDecoder()
+        with contextlib.suppress(JobError, validate.Invalid):
+            for chunk in chunks:
+                for event in decoder.feed(chunk):
+                    assert isinstance(event, dict) or isinstance(event.data, bytes)
+
+    streams = changed_bytes(follow_bytes()) | changed_value(PROCESS).map(lambda value: follow_bytes(process=value))
+    long = struct.pack("<BBHIQQ", follow_frames.OUTPUT, 1, 0, (1 << 32) - 1, 0, 0)
+    corpus = [
+        follow_frames.MAGIC + long + b"x" * 100_000,
+        follow_frames.MAGIC + a_frame(follow_frames.OUTPUT, b"\n", 5),
+    ]
+    corpus += [
+        follow_frames.MAGIC + a_frame(follow_frames.STATE, text) for text in (b"{", b"[" * 5000, b"null", b"\xff")
+    ]
+    fuzz(in_chunks(streams), check, [[one] for one in corpus])
+
+
+def carried(directory: Path) -> tuple[carry.Load, bytes]:
+    (directory / "tree" / "sub").mkdir(parents=True)
+    (directory / "tree" / "sub" / "file").write_bytes(b"content")
+    (directory / "tree" / "link").symlink_to("sub/file")
+    load = carry.survey(str(directory / "tree"))
+    out = io.BytesIO()
+    carry.send(out, load)
+    return load, out.getvalue()
+
+
+def test_a_stream_of_files_stays_in_its_place(tmp_path: Path):
+    _, valid = carried(tmp_path)
+    target = tmp_path / "deep" / "in" / "target"
+    target.parent.mkdir(parents=True)
+
+    def check(stream: bytes) -> None:
+        remove(target)
+        source = io.BytesIO(stream)
+        with contextlib.suppress(carry.CarryError, PhalanxError):
+            carry.receive(source, transfer._header(source, io.BytesIO(), None), str(target))
+        assert {path.name for path in target.parent.iterdir()} <= {"target"}
+        assert {path.name for path in tmp_path.iterdir()} == {"tree", "deep"}
+
+    body = valid.partition(b"\n")[2].partition(b"\n")[2]
+    header = {"items": 4, "files": 1, "bytes": 7, "left_out": []}
+    headers = changed_value(header).map(lambda value: carry.MAGIC + json.dumps(value).encode() + b"\n" + body)
+    fuzz(
+        changed_bytes(valid)
+        | headers
+        | st.builds(lambda kind, name, link: a_member(kind, name, link), KINDS, NAMES, NAMES),
+        check,
+    )
+
+
+KINDS = st.sampled_from(
+    [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+NAMES = st.sampled_from(["top", "top/a", "top/../x", "/x", "../x", "", ".", "top/a/b", "top//", "x" * 300]) | st.text(
+    max_size=9
+)
+
+
+def a_member(kind: bytes, name: str, link: str) -> bytes:
+    """A stream of two members, the second one below the first."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, errors="surrogatepass") as archive:
+        for one in (name, f"{name}/b"):
+            info = tarfile.TarInfo(one)
+            info.type, info.linkname = kind, link
+            archive.addfile(info)
+    return carry.MAGIC + b'{"items": 2, "files": 2, "bytes": 9, "left_out": []}\n' + out.getvalue()
+
+
+def remove(path: Path) -> None:
+    import shutil
+
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
