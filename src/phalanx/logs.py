@@ -115,7 +115,10 @@ class FollowDecoder:
         if kind == wire.PROCESS:
             self._processes[number] = output_process(parse(payload))
         elif kind == wire.STATE:
-            yield parse(payload)
+            state = parse(payload)
+            if not isinstance(state, dict):
+                raise Invalid("is no state of a job")
+            yield state
         elif kind == wire.OUTPUT:
             buffer = self._lines.setdefault((number, stream), LineBuffer())
             yield from self._as_lines(number, stream, time_s, buffer.feed(payload))
