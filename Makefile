@@ -32,7 +32,7 @@ lock: setup ## Write the locks of recipes and of .venv anew, with today's versio
 	@.venv/bin/python -m pip install --quiet uv
 	@.venv/bin/python scripts/lock
 
-docs: setup ## Write the generated pages: the tree in docs/architecture.md, and docs/commands.md
+docs: setup ## Write the generated pages: docs/modules.md and docs/commands.md
 	@scripts/tree
 	@.venv/bin/python scripts/commands
 
@@ -42,8 +42,9 @@ soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing 
 fresh: ## README's two commands in a new minimal Debian; benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh
 
+fuzz: SECONDS ?= 3600
 fuzz: setup ## Random input for whatever reads what others wrote, for SECONDS (an hour): make fuzz SECONDS=60
-	@PHALANX_FUZZ_S=$$(( $(or $(SECONDS),3600) / 9 )) .venv/bin/pytest tests/fuzz
+	@PHALANX_FUZZ_S=$$(( $(SECONDS) / 9 )) .venv/bin/pytest tests/fuzz
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.cluster import BenchCluster
 from benchmarks.measure import PHALANX, descendants
-from phalanx.node.runner.checked import VERB_AT
+from phalanx.runner.checked import VERB_AT
 
 NODES = tuple(f"deeplearning-worker{number}" for number in range(1, 5))
 BYSTANDER = "86399"  # `sleep` of the user's own, on every node

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
+from phalanx.version import __version__
+
 TYPE_CHECKING = False  # typing's own costs its import, the most expensive one of a short command
 if TYPE_CHECKING:
     from typing import Any
 
     from phalanx.api import Cluster
-    from phalanx.bring_up import Note, Step
-    from phalanx.cloud import StackEvent
+    from phalanx.clouds.protocol import StackEvent
+    from phalanx.cluster.bring_up import Note, Step
+    from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
-    from phalanx.future import JobFailed, JobFuture, Result
-    from phalanx.gather import Verdict
-    from phalanx.job_model import JobState, JobStatus, NodeVerdict
+    from phalanx.jobs.future import JobFailed, JobFuture, Result
+    from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
     from phalanx.node.roster import Missing, Node, Roster
-    from phalanx.plan import Plan, make_plan, offline_facts
-    from phalanx.spec import ClusterSpec, load
-    from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
+    from phalanx.plan.plan import Plan, make_plan, offline_facts
+    from phalanx.reach.gather import Verdict
+    from phalanx.reach.transfer import Copied, TransferError
+    from phalanx.spec.spec import ClusterSpec, load
     from phalanx.template import synthesize
-    from phalanx.transfer import Copied, TransferError
 
-__version__ = "0.1.0"
 
 # Public name → module; imported at first use, so that `import phalanx` costs nothing.
 _PUBLIC = {
     "Cluster": "phalanx.api",
-    "ClusterSpec": "phalanx.spec",
-    "load": "phalanx.spec",
-    "Plan": "phalanx.plan",
-    "make_plan": "phalanx.plan",
-    "offline_facts": "phalanx.plan",
+    "ClusterSpec": "phalanx.spec.spec",
+    "load": "phalanx.spec.spec",
+    "Plan": "phalanx.plan.plan",
+    "make_plan": "phalanx.plan.plan",
+    "offline_facts": "phalanx.plan.plan",
     "synthesize": "phalanx.template",
-    "Note": "phalanx.bring_up",
-    "Step": "phalanx.bring_up",
-    "NodeAnswered": "phalanx.stack",
-    "NodeMissing": "phalanx.stack",
-    "Leftovers": "phalanx.stack",
-    "StackEvent": "phalanx.cloud",
-    "JobFuture": "phalanx.future",
-    "JobFailed": "phalanx.future",
-    "Result": "phalanx.future",
-    "JobState": "phalanx.job_model",
-    "JobStatus": "phalanx.job_model",
-    "NodeVerdict": "phalanx.job_model",
-    "Verdict": "phalanx.gather",
-    "Copied": "phalanx.transfer",
-    "TransferError": "phalanx.transfer",
+    "Note": "phalanx.cluster.bring_up",
+    "Step": "phalanx.cluster.bring_up",
+    "NodeAnswered": "phalanx.cluster.stack",
+    "NodeMissing": "phalanx.cluster.stack",
+    "Leftovers": "phalanx.cluster.stack",
+    "StackEvent": "phalanx.clouds.protocol",
+    "JobFuture": "phalanx.jobs.future",
+    "JobFailed": "phalanx.jobs.future",
+    "Result": "phalanx.jobs.future",
+    "JobState": "phalanx.jobs.job_model",
+    "JobStatus": "phalanx.jobs.job_model",
+    "NodeVerdict": "phalanx.jobs.job_model",
+    "Verdict": "phalanx.reach.gather",
+    "Copied": "phalanx.reach.transfer",
+    "TransferError": "phalanx.reach.transfer",
     "Node": "phalanx.node.roster",
     "Roster": "phalanx.node.roster",
     "Missing": "phalanx.node.roster",

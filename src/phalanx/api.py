@@ -9,18 +9,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from phalanx import clouds, environments, gather, transfer
-from phalanx import cluster as store
+from phalanx import clouds
+from phalanx.cluster import cluster_record as store
 from phalanx.errors import JobError
-from phalanx.future import JobFuture
-from phalanx.job import JobSpec, JobStatus, list_jobs, open_job, submit
+from phalanx.jobs import environments
+from phalanx.jobs.future import JobFuture
+from phalanx.jobs.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
+from phalanx.reach import gather, transfer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from phalanx.bring_up import Step
-    from phalanx.job_model import JobOptions
+    from phalanx.cluster.bring_up import Step
+    from phalanx.jobs.job_model import JobOptions
     from phalanx.node.roster import Roster
 
 __all__ = ["Cluster"]
@@ -39,8 +41,8 @@ class Cluster:
 
         Raises SpecError, CloudError, StackFailed (everything was rolled back then).
         """
-        from phalanx.bring_up import BringUp
-        from phalanx.spec import load, told_where
+        from phalanx.cluster.bring_up import BringUp
+        from phalanx.spec.spec import load, told_where
 
         wanted = load(Path(spec))
         clouds.begin(wanted.cloud)
@@ -150,7 +152,7 @@ class Cluster:
 
         Data in the shared directory is kept unless the cluster's file says `keep: no`.
         """
-        from phalanx.take_down import TakeDown
+        from phalanx.cluster.take_down import TakeDown
 
         for _ in TakeDown(clouds.get(self._record.cloud, self._record.region), self.name).steps():
             pass

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from phalanx.plan import Facts, Plan, make_plan
-from phalanx.spec import ClusterSpec
+from phalanx.plan.plan import Facts, Plan, make_plan
+from phalanx.spec.spec import ClusterSpec
 
 FACTS = Facts(
     "local",

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from rosters import a_node
 
-from phalanx.cloud import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
+from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError, SpecError
 from phalanx.node.roster import Missing, Roster
-from phalanx.plan import Facts
+from phalanx.plan.plan import Facts
 
 STACK = "AWS::CloudFormation::Stack"
 AUTHORITY = "ssh-ed25519 AAAAauthority"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fake_nodes import FakeCluster, kill_chosen, marked
 
-from phalanx.job import JOBS, Job, JobSpec, JobStatus, OutputLine, submit
-from phalanx.node.runner.checked import VERB_AT
+from phalanx.jobs.job import JOBS, Job, JobSpec, JobStatus, OutputLine, submit
+from phalanx.runner.checked import VERB_AT
 
 
 @pytest.fixture

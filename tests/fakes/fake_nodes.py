@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from phalanx.job import Job
+from phalanx.jobs.job import Job
 from phalanx.node.roster import Node, Roster, worker_name
 
 KEY = "ssh-ed25519 AAAAfake"

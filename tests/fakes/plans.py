@@ -6,7 +6,7 @@ from typing import Any
 
 from clusters import FACTS, GPU_FACTS, aws_spec, plan
 
-from phalanx.plan import make_plan
+from phalanx.plan.plan import make_plan
 from phalanx.template import synthesize
 
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))

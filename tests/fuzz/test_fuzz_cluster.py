@@ -15,13 +15,15 @@ from typing import Any
 from fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from hypothesis import strategies as st
 
-from phalanx import transfer
 from phalanx.errors import JobError, PhalanxError
-from phalanx.logs import FollowDecoder
+from phalanx.jobs.job_output import FollowDecoder
 from phalanx.node import validate
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, Roster
-from phalanx.node.runner import carry, follow_frames, frames
+from phalanx.reach import transfer
+from phalanx.runner import frames
+from phalanx.runner.files import carry
+from phalanx.runner.verbs import follow_frames
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43
 WORKER = Node(

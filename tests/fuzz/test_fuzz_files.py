@@ -9,10 +9,12 @@ from pathlib import Path
 from fuzzing import changed_bytes, changed_text, fuzz
 from hypothesis import strategies as st
 
-from phalanx import hosts_file, ignore_pattern, spec
+from phalanx.code import ignore_pattern
+from phalanx.code.ignore_rules import IgnoreRules
 from phalanx.errors import SpecError
-from phalanx.ignore_rules import IgnoreRules
+from phalanx.jobs import hosts_file
 from phalanx.node.roster import Node, Roster
+from phalanx.spec import spec
 
 NODES = tuple(
     Node(f"deeplearning-worker{n}", f"i-{n}", f"10.0.1.{n}", f"ip-10-0-1-{n}", "", "", 0, 1, n == 1, "", "")

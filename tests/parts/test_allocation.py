@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from phalanx.node.process import RefusedError
-from phalanx.node.runner import allocation
-from phalanx.node.runner.allocation import Allocation
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch import allocation
+from phalanx.runner.batch.allocation import Allocation
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.process import RefusedError
 
 REQUEST = Request("J1", "/nowhere", "fake", processes=2, nodes=2, per_node=1)
 AWAY = RefusedError("fake does not answer\nat all")

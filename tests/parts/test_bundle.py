@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from phalanx import bundle, code_tree
+from phalanx.code import bundle, code_tree
 
 
 def unpack(tree: code_tree.CodeTree, into: Path, progress=lambda _: None) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.node.runner.checked import NOT_THERE, first_argv
+from phalanx.runner.checked import NOT_THERE, first_argv
 
 MAIN = "print('begun', flush=True); input(); import later; print(later.WORD)"
 

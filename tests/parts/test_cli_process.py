@@ -11,7 +11,7 @@ import pytest
 from prompts import Prompt
 
 from phalanx.clouds import endpoint
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 
 
 @pytest.fixture

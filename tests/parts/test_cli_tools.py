@@ -12,10 +12,10 @@ from fake_nodes import FakeCluster
 from phalanx import cli, clouds
 from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
-from phalanx.cloud import StackState
-from phalanx.cluster import Cluster
-from phalanx.job import Job, JobSpec, submit
-from phalanx.transfer import Copied, Moved
+from phalanx.clouds.protocol import StackState
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.jobs.job import Job, JobSpec, submit
+from phalanx.reach.transfer import Copied, Moved
 
 
 @pytest.fixture

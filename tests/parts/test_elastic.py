@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_nodes import FakeCluster, kill_chosen, kill_marked, kill_starter
 
-from phalanx.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
+from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
 
 TORCHRUN = """#!/bin/sh
 for word; do case $word in --rdzv-endpoint*) echo "$word" >> {root}/endpoints;; esac; done

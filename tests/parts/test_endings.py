@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_nodes import FakeCluster, marked
 
-from phalanx.job import JobSpec, JobStatus, OutputLine, submit
+from phalanx.jobs.job import JobSpec, JobStatus, OutputLine, submit
 
 # As torchrun: told to end, it ends its rank; then it takes its time.
 LINGERING = """#!/bin/sh

@@ -9,8 +9,8 @@ import time
 import pytest
 from fake_nodes import FakeCluster
 
-from phalanx.future import JobFailed, JobFuture
-from phalanx.job import Job, JobSpec, JobState, submit
+from phalanx.jobs.future import JobFailed, JobFuture
+from phalanx.jobs.job import Job, JobSpec, JobState, submit
 
 
 @pytest.fixture

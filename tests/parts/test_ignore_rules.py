@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.code_tree import scan
+from phalanx.code.code_tree import scan
 
 NAMES = ("a", "b", "ab", "aab", "c", "a b", "[ab]", "*", "ü", "-")
 PIECES = (

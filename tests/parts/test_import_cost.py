@@ -44,6 +44,7 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
         "phalanx.cli",
         "phalanx.cli.group",
         "phalanx.errors",
+        "phalanx.version",
     ]
 
 
@@ -81,14 +82,16 @@ def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
 
 def test_importing_phalanx_costs_nothing():
     code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "['phalanx.version']\n"
+    )
 
 
 def test_a_starter_imports_nothing_that_compiles_or_makes_classes():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import phalanx.node.runner.guard; print(*sys.modules)"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import phalanx.runner.starter.guard; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-IS", "-c", code, str(Path(__file__).parents[2] / "src")], capture_output=True, text=True
     )
     costly = ("re", "enum", "typing", "json", "socket", "signal", "subprocess", "dataclasses", "ctypes", "shutil")
     assert [name for name in costly if name in done.stdout.split()] == [], done.stderr
-    assert "phalanx.node.runner.starter" in done.stdout
+    assert "phalanx.runner.starter.starter" in done.stdout

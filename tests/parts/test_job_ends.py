@@ -12,7 +12,7 @@ from fake_jobs import outcome, run, runner_pid, wait_for_line
 from fake_nodes import kill_starter, marked
 
 from phalanx.errors import JobError
-from phalanx.job import (
+from phalanx.jobs.job import (
     JobSpec,
     JobState,
     submit,

@@ -12,9 +12,9 @@ import pytest
 from fake_jobs import kill_followers, outcome, run, wait_for_line
 from fake_nodes import FakeCluster
 
-import phalanx.job
+import phalanx.jobs.job
 from phalanx.errors import JobError
-from phalanx.job import (
+from phalanx.jobs.job import (
     JobSpec,
     JobState,
     OutputLine,
@@ -118,7 +118,7 @@ def test_a_broken_connection_is_made_again_from_where_it_broke(two_nodes, code, 
 
 
 def test_a_connection_that_does_not_come_back_says_how_to_follow_again(two_nodes, code, monkeypatch):
-    monkeypatch.setattr(phalanx.job, "_RECONNECT_WITHIN_S", 0.6)
+    monkeypatch.setattr(phalanx.jobs.job, "_RECONNECT_WITHIN_S", 0.6)
     script = "echo on; until [ -e go ]; do sleep 0.05; done; echo done"
     job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
     events = job.follow()

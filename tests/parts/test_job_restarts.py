@@ -12,7 +12,7 @@ from pathlib import Path
 from fake_jobs import outcome, run, runner_pid, wait_for_line
 from fake_nodes import kill_marked, kill_starter, pids
 
-from phalanx.job import (
+from phalanx.jobs.job import (
     JobSpec,
     JobState,
     JobStatus,

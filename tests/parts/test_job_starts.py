@@ -8,7 +8,7 @@ import pytest
 from fake_jobs import outcome, run, wait_for_message
 
 from phalanx.errors import JobError
-from phalanx.job import (
+from phalanx.jobs.job import (
     JOBS,
     JobSpec,
     JobState,

@@ -14,17 +14,17 @@ import pytest
 from fake_jobs import outcome, run
 from fake_nodes import FakeCluster
 
-import phalanx.job
+import phalanx.jobs.job
 from phalanx.errors import JobError
-from phalanx.head_command import HeadCommand
-from phalanx.job import (
+from phalanx.jobs.head_command import HeadCommand
+from phalanx.jobs.job import (
     JOBS,
     JobSpec,
     list_jobs,
     open_job,
     submit,
 )
-from phalanx.node.runner.names import LAST_SENT
+from phalanx.runner.names import LAST_SENT
 
 
 def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(two_nodes, code, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_node_that_refused_while_the_code_was_coming_is_dialled_once_more(two_
 
 
 def test_a_job_never_takes_the_directory_of_another(two_nodes, code, monkeypatch):
-    monkeypatch.setattr(phalanx.job, "_new_id", lambda: "same")
+    monkeypatch.setattr(phalanx.jobs.job, "_new_id", lambda: "same")
     run(two_nodes, code, "echo", "first", processes=1)
     with pytest.raises(JobError, match="is another job's"):
         submit(two_nodes, JobSpec(("echo", "second"), "exec", directory=code))

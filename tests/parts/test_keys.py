@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from phalanx import cluster as store
+from phalanx.cluster import cluster_record as store
 from phalanx.errors import ClusterError
 
 

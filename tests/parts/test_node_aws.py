@@ -8,8 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from phalanx.node import aws, outcome, wire
-from phalanx.node.aws import Aws, AwsError
+from phalanx.node import aws_client as aws
+from phalanx.node import outcome, wire
+from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.services import Fleet, LogStream, Queue, Reading, Refusal, Table
 from phalanx.node.sigv4 import Credentials, Request

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from phalanx.node.runner import state as states
-from phalanx.node.runner.submit import _keep
+from phalanx.runner.files import state as states
+from phalanx.runner.verbs.submit import _keep
 
 KILLS = 10
 SEED = 11
 # Writes records as submissions and runners do, and says what each write that has returned left behind.
 WRITER = """
 import os, sys
-from phalanx.node.runner import state as states
-from phalanx.node.runner.submit import _keep
+from phalanx.runner import state as states
+from phalanx.runner.verbs.submit import _keep
 number = 0
 while True:
     number += 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.node.process import JobDescription
+from phalanx.runner.process import JobDescription
 
 
 def test_deepspeeds_ranks_are_given_the_granted_gpus_in_place_of_the_first_ones(tmp_path):

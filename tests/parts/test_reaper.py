@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from fake_nodes import marked
 
-from phalanx.node.runner import reaper
-from phalanx.node.runner.checked import first_argv
-from phalanx.node.runner.reaper import Sweep, find, find_starters
-from phalanx.node.runner.system import MARK, process_stat
+from phalanx.runner import reaper
+from phalanx.runner.checked import first_argv
+from phalanx.runner.reaper import Sweep, find, find_starters
+from phalanx.runner.system import MARK, process_stat
 
 JOB = f"test-{os.getpid()}"
 

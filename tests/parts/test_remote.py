@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx import remote as module
 from phalanx.errors import ClusterError
-from phalanx.remote import ConnectionLost, HostRefused, NotListening, Remote, classify
+from phalanx.ssh import remote as module
+from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote, classify
 
 # Behaves as OpenSSH: -f -N makes a master that listens on ControlPath; a command runs by a shell.
 FAKE_SSH = f"""#!{sys.executable} -IS

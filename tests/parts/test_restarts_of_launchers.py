@@ -12,7 +12,7 @@ import pytest
 from fake_jobs import run
 from fake_nodes import FakeCluster
 
-from phalanx.job import JobState
+from phalanx.jobs.job import JobState
 from phalanx.launchers import LAUNCHERS
 
 # How each engine starts what follows its own flags.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.node.runner.scratch import Scratch
+from phalanx.runner.starter.scratch import Scratch
 
 SHARED = Path("/dev/shm")
 
@@ -63,8 +63,8 @@ def test_a_segment_that_somebody_has_mapped_stays(scratch, segment):
 def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monkeypatch):
     place = tmp_path / "short"
     place.mkdir()
-    monkeypatch.setattr("phalanx.node.runner.scratch._SHORT_TEMPORARY", str(place))
-    monkeypatch.setattr("phalanx.node.runner.scratch._HYDRAS_DAEMON", "test_hydra_proxy")  # real ones may run here
+    monkeypatch.setattr("phalanx.runner.starter.scratch._SHORT_TEMPORARY", str(place))
+    monkeypatch.setattr("phalanx.runner.starter.scratch._HYDRAS_DAEMON", "test_hydra_proxy")  # real ones may run here
     (place / "hydra_hwloc_xmlfile_abc").touch()
     with subprocess.Popen(["/usr/bin/test_hydra_proxy", "60"], executable="/bin/sleep") as daemon:
         # A program that has just begun has no words for a moment.

@@ -9,9 +9,9 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx import cli
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import JobError
-from phalanx.job import JobSpec, JobState, OutputLine, submit
+from phalanx.jobs.job import JobSpec, JobState, OutputLine, submit
 
 SECRET = 'correct horse "battery" $staple\nsecond line'
 
@@ -84,7 +84,7 @@ def test_a_secret_that_can_t_be_had_is_told_without_showing_it(demo, capsys, wor
 
 def test_a_file_gives_its_text_without_the_last_line_end(demo, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("phalanx.job.submit", lambda cluster, spec, **_: seen.append(spec.secrets) or _Detached())
+    monkeypatch.setattr("phalanx.jobs.job.submit", lambda cluster, spec, **_: seen.append(spec.secrets) or _Detached())
     (tmp_path / "token").write_text("from a file\n")
     assert cli.execute(["run", "--secret", "TOKEN=@token", "--detach", "--", "true"]) == 0
     assert seen == [{"TOKEN": "from a file"}]

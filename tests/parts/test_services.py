@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fake_nodes import FakeCluster, marked
 
-from phalanx import bundle
-from phalanx.job import JobSpec, JobState, JobStatus, OutputLine, submit
-from phalanx.node.runner.check import taken
+from phalanx.code import bundle
+from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
+from phalanx.runner.starter.check import taken
 
 # Each role's part, as a parameter server plays it: servers and scheduler serve until somebody ends them.
 SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo told; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
@@ -102,7 +102,7 @@ def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
     for module, pattern, text in (
         ("node/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
         ("node/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
-        ("node/runner/planning.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
+        ("runner/head/planner.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
     ):
         sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
         assert found == 1

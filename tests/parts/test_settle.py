@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
-from phalanx.job import Job, JobSpec, JobStatus, OutputLine, submit
+from phalanx.jobs.job import Job, JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
-from phalanx.node.process import RefusedError
-from phalanx.node.runner import allocation
-from phalanx.node.runner.begin import Runner
-from phalanx.node.runner.doorway import open_listener
-from phalanx.node.runner.early import EarlyLines
-from phalanx.node.runner.plugins import Plugins
-from phalanx.node.runner.scheduling import HELD, Standing, release
-from phalanx.node.runner.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
-from phalanx.node.runner.system import boot_id
+from phalanx.runner.batch import allocation
+from phalanx.runner.batch.scheduling import HELD, Standing, release
+from phalanx.runner.files.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
+from phalanx.runner.head.begin import Runner
+from phalanx.runner.head.doorway import open_listener
+from phalanx.runner.head.early import EarlyLines
+from phalanx.runner.plugins import Plugins
+from phalanx.runner.process import RefusedError
+from phalanx.runner.system import boot_id
 
 
 def running(cluster: FakeCluster, code: Path) -> tuple[Job, Iterator[OutputLine | JobStatus]]:

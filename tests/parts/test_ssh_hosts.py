@@ -9,12 +9,13 @@ import pytest
 from clusters import spec
 from fake_cloud import FakeCloud
 
-from phalanx import cli, ssh_hosts
-from phalanx.bring_up import BringUp
-from phalanx.cloud import SshRoute
-from phalanx.cluster import Cluster, write_ssh_config
+from phalanx import cli
+from phalanx.clouds.protocol import SshRoute
+from phalanx.cluster import ssh_hosts
+from phalanx.cluster.bring_up import BringUp
+from phalanx.cluster.cluster_record import Cluster, write_ssh_config
 from phalanx.errors import ClusterError
-from phalanx.remote import Remote
+from phalanx.ssh.remote import Remote
 
 
 @pytest.fixture

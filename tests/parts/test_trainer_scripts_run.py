@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from phalanx.trainer_scripts import Host, scripts
+from phalanx.jobs.trainer_scripts import Host, scripts
 
 LIMIT_S = 60
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fake_nodes import FakeCluster
 
-from phalanx import toolbox
-from phalanx.job import Job
-from phalanx.node.runner import carry
-from phalanx.transfer import TransferError, get, put, shared_path, source_path
+from phalanx.jobs import toolbox
+from phalanx.jobs.job import Job
+from phalanx.reach.transfer import TransferError, get, put, shared_path, source_path
+from phalanx.runner.files import carry
 
 ODD_NAME = os.fsdecode(b"\xff odd 'name'")
 

@@ -13,7 +13,7 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx.errors import ClusterError
-from phalanx.tunnel import PortTakenError, Program, Service, forward, notebook, require_free, tensorboard
+from phalanx.reach.tunnel import PortTakenError, Program, Service, forward, notebook, require_free, tensorboard
 
 SERVER = f"""#!{sys.executable}
 import http.server, os, subprocess, sys

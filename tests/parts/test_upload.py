@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fake_nodes import FakeCluster
 
-from phalanx import job as jobs
-from phalanx import upload
+from phalanx.code import upload
 from phalanx.errors import JobError
-from phalanx.job import JOBS, JobSpec, JobStatus, list_jobs, submit
-from phalanx.node.runner import codestore
+from phalanx.jobs import job as jobs
+from phalanx.jobs.job import JOBS, JobSpec, JobStatus, list_jobs, submit
+from phalanx.runner.files import codestore
 
 BIG = 3 << 20
 
@@ -206,8 +206,8 @@ def test_removing_much_gives_signs_of_life(tmp_path, monkeypatch):
 
 
 def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
-    from phalanx import code_tree
-    from phalanx.fingerprints import Fingerprints
+    from phalanx.code import code_tree
+    from phalanx.code.fingerprints import Fingerprints
 
     code, cache = tmp_path / "code", tmp_path / "cache"
     code.mkdir()
@@ -223,7 +223,7 @@ def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
     assert not cache.exists() or json.loads(next(cache.iterdir()).read_text()) == {}, "it may change unseen yet"
     (code / "a").write_text("two")
     assert objects() != before
-    monkeypatch.setattr("phalanx.fingerprints._RACY_NS", 0)
+    monkeypatch.setattr("phalanx.code.fingerprints._RACY_NS", 0)
     before = objects()
-    monkeypatch.setattr("phalanx.fingerprints._digest", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr("phalanx.code.fingerprints._digest", lambda path: pytest.fail(f"{path} was read again"))
     assert objects() == before

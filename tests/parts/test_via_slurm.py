@@ -8,7 +8,7 @@ import pytest
 from fake_nodes import FakeCluster, marked
 from fake_slurm import FakeSlurm
 
-from phalanx.job import JOBS, Job, JobSpec, JobState, JobStatus, OutputLine, submit
+from phalanx.jobs.job import JOBS, Job, JobSpec, JobState, JobStatus, OutputLine, submit
 
 
 @pytest.fixture

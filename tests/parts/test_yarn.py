@@ -14,9 +14,9 @@ from typing import ClassVar
 import pytest
 from fake_nodes import FakeCluster
 
-from phalanx.job import JobSpec, JobState, JobStatus, OutputLine, submit
-from phalanx.node.process import RefusedError
-from phalanx.node.runner.scheduling import ENDED, QUEUED, Request, shown
+from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
+from phalanx.runner.batch.scheduling import ENDED, QUEUED, Request, shown
+from phalanx.runner.process import RefusedError
 from phalanx.schedulers import yarn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.book import Book, Member
+from phalanx.runner.head.book import Book, Member
 
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
 SERVER = Member("0", "n1", is_rank=True, is_main=True, role="server", is_service=True)

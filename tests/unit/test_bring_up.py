@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, write_key
 
-from phalanx import bring_up
-from phalanx import cluster as store
-from phalanx.bring_up import BringUp, Note
-from phalanx.cluster import Cluster
+from phalanx.cluster import bring_up
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.bring_up import BringUp, Note
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
-from phalanx.remote import ConnectionLost, NotListening, Remote
-from phalanx.spec import ClusterSpec
+from phalanx.spec.spec import ClusterSpec
+from phalanx.ssh.remote import ConnectionLost, NotListening, Remote
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from phalanx import bundle
-from phalanx.cache import cache_directory, keep
+from phalanx.code import bundle
+from phalanx.code.cache import cache_directory, keep
 
 
 def test_the_newest_of_a_kind_are_kept_and_other_kinds_left_alone(tmp_path):

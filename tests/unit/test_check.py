@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.check import Findings, problem
+from phalanx.runner.starter.check import Findings, problem
 
 ENV = {"PATH": "/usr/bin:/bin"}
 

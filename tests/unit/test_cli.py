@@ -11,15 +11,16 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster, write_key
 from prompts import Prompt
 
-from phalanx import bring_up, cli, clouds
-from phalanx import cluster as store
+from phalanx import cli, clouds
 from phalanx.cli import following
 from phalanx.cli.console import duration
 from phalanx.clouds import mend
-from phalanx.cluster import Cluster
+from phalanx.cluster import bring_up
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError, SpecError
-from phalanx.logs import OutputLine
-from phalanx.remote import Remote
+from phalanx.jobs.job_output import OutputLine
+from phalanx.ssh.remote import Remote
 
 
 @pytest.fixture
@@ -229,8 +230,8 @@ def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
 
 def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(phalanx, cloud, monkeypatch):
     asked = []
-    monkeypatch.setattr("phalanx.take_down.TakeDown._is_to_go", lambda done: asked.append(done._keep) or False)
-    monkeypatch.setattr("phalanx.take_down.file_systems_of", lambda stack: ("fs-1",))
+    monkeypatch.setattr("phalanx.cluster.take_down.TakeDown._is_to_go", lambda done: asked.append(done._keep) or False)
+    monkeypatch.setattr("phalanx.cluster.take_down.file_systems_of", lambda stack: ("fs-1",))
     spec = Path("phalanx.yaml")
     text = spec.read_text()
     for line, words in (("keep: No  # really", []), ("", []), ("keep: no", ["--keep", "yes"])):

@@ -8,12 +8,12 @@ import pytest
 from botocore import exceptions as boto
 
 from phalanx import clouds
-from phalanx.cloud import Resource
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.aws import AwsCloud
+from phalanx.clouds.protocol import Resource
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError, SpecError
-from phalanx.spec import ClusterSpec
+from phalanx.spec.spec import ClusterSpec
 
 
 def refused(code, words="", operation="CreateStack"):

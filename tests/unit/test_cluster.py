@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_cloud import AUTHORITY
 
-from phalanx import cluster as store
-from phalanx.cloud import SshRoute
-from phalanx.cluster import Cluster
+from phalanx.clouds.protocol import SshRoute
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 
 

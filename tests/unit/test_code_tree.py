@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx import code_tree
+from phalanx.code import code_tree
 from phalanx.errors import JobError
 
 

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 from fake_nodes import roster
 
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Node
-from phalanx.node.runner import frames
-from phalanx.node.runner.answers import REFUSED
-from phalanx.node.runner.conductor import Conductor
-from phalanx.node.runner.early import EarlyLines
-from phalanx.node.runner.login import Line
-from phalanx.node.runner.loop import Loop
-from phalanx.node.runner.output import OutputWriter
+from phalanx.runner import frames
+from phalanx.runner.files.output import OutputWriter
+from phalanx.runner.head.conductor import Conductor
+from phalanx.runner.head.early import EarlyLines
+from phalanx.runner.login import Line
+from phalanx.runner.loop import Loop
+from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.starter.answers import REFUSED
 
 JOB = JobDescription("1", "exec", ("true",), "/efs/1")
 HEAD, OTHER = "deeplearning-worker1", "deeplearning-worker2"
@@ -125,14 +125,14 @@ def asked(monkeypatch) -> list[str]:
         def verdict(self) -> dict[str, object]:
             return {"node": self._name, "clean": False}
 
-    monkeypatch.setattr("phalanx.node.runner.settle.Inquiry", Inquiry)
+    monkeypatch.setattr("phalanx.runner.head.settle.Inquiry", Inquiry)
     return names
 
 
 @pytest.fixture
 def conduct(stage, starters, asked, monkeypatch) -> Callable[..., Conductor]:
     # Children of this process are other tests'.
-    monkeypatch.setattr("phalanx.node.runner.conductor.reap", list)
+    monkeypatch.setattr("phalanx.runner.head.conductor.reap", list)
 
     def make(*processes: Process) -> Conductor:
         return Conductor(
@@ -179,7 +179,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_what_is_told(conduct, starters
 
 def test_of_two_that_fail_the_first_is_told_although_the_other_was_heard_before_it(conduct, starters, monkeypatch):
     # Between the two this machine may stall.
-    monkeypatch.setattr("phalanx.node.runner.outcome._MOMENT_S", 3600.0)
+    monkeypatch.setattr("phalanx.runner.head.verdict._MOMENT_S", 3600.0)
     before = time.time()
     starters[HEAD].on_spawn = ending(starters[HEAD], 3)
     starters[OTHER].on_terminate = lambda number: starters[OTHER].ends(number, 7, at=before)
@@ -238,7 +238,7 @@ def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_en
 
 
 def test_an_engine_that_ended_a_rank_is_waited_for_because_it_knows_why(conduct, starters, monkeypatch):
-    monkeypatch.setattr("phalanx.node.runner.conductor._ENGINE_MAY_SPEAK_S", 0.0)
+    monkeypatch.setattr("phalanx.runner.head.conductor._ENGINE_MAY_SPEAK_S", 0.0)
     starter = starters[HEAD]
 
     def end_the_rank_then_itself(engine: int) -> None:

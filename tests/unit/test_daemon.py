@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.node import daemon, failure, worker
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 
 
 class Enough(BaseException):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.answers import REFUSED
-from phalanx.node.runner.daemons import Daemons, Request, daemon_failure
+from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
+from phalanx.runner.starter.answers import REFUSED
 
 ONE = Request(11, "n1", "orted 1")
 TWO = Request(12, "n2", "orted 2")

@@ -10,14 +10,15 @@ from clusters import plan
 from fake_cloud import FakeCloud, write_key
 from prompts import Prompt
 
-from phalanx import bring_up, clouds
-from phalanx import cluster as store
-from phalanx.bring_up import BringUp, Note
-from phalanx.delivery import bucket_for
+from phalanx import clouds
+from phalanx.cluster import bring_up
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.bring_up import BringUp, Note
+from phalanx.cluster.delivery import bucket_for
+from phalanx.cluster.take_down import TakeDown
 from phalanx.errors import SpecError
-from phalanx.remote import Remote
-from phalanx.spec import ClusterSpec
-from phalanx.take_down import TakeDown
+from phalanx.spec.spec import ClusterSpec
+from phalanx.ssh.remote import Remote
 from phalanx.template import LIMIT_BYTES, synthesize
 
 NOISE = "echo " + random.Random(1).randbytes(30_000).hex()

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node.process import JobDescription
-from phalanx.node.runner.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
+from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
+from phalanx.runner.process import JobDescription
 
 CLEAN = {"ended": [], "killed": [], "left": []}
 
@@ -54,7 +54,7 @@ def asked(monkeypatch) -> list[str]:
         def verdict(self) -> dict[str, object]:
             return {"node": self._name, "asked": True}
 
-    monkeypatch.setattr("phalanx.node.runner.settle.Inquiry", Inquiry)
+    monkeypatch.setattr("phalanx.runner.head.settle.Inquiry", Inquiry)
     return names
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.environments import from_requirements, recipe, recipe_names
 from phalanx.errors import JobError
+from phalanx.jobs.environments import from_requirements, recipe, recipe_names
 from phalanx.launchers import LAUNCHERS, load
-from phalanx.node.runner.interpreters import Interpreter, allows
+from phalanx.runner.environments.interpreters import Interpreter, allows
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from phalanx.node.runner import frames
-from phalanx.node.runner.forward import Forwarder
-from phalanx.node.runner.loop import PAUSE_BYTES, Loop
+from phalanx.runner import frames
+from phalanx.runner.loop import PAUSE_BYTES, Loop
+from phalanx.runner.starter.forward import Forwarder
 
 
 class Taken:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
-from phalanx.logs import LONGEST_LINE_BYTES, FollowDecoder, LineBuffer, OutputLine
-from phalanx.node.runner import follow as wire
-from phalanx.node.runner import frames
+from phalanx.jobs.job_output import LONGEST_LINE_BYTES, FollowDecoder, LineBuffer, OutputLine
+from phalanx.runner import frames
+from phalanx.runner.verbs import follow as wire
 
 # Lists of small numbers are drawn as bytes: one draw instead of one for each.
 SIZES = st.binary(max_size=20).map(lambda data: [1 + byte % 40 for byte in data])

@@ -10,7 +10,7 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.node.process import JobDescription, Process, RefusedError
+from phalanx.runner.process import JobDescription, Process, RefusedError
 
 JOB = JobDescription("1", "", ("python", "t.py"), "/efs/.phalanx/jobs/1", first_port=21000)
 PLAIN = roster(nodes=3, slots=2)

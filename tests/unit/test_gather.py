@@ -9,10 +9,10 @@ import pytest
 from fake_cloud import roster
 
 from phalanx import cli
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
-from phalanx.gather import gather
-from phalanx.remote import Completed, ConnectionLost, Remote
+from phalanx.reach.gather import gather
+from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 
 @pytest.fixture

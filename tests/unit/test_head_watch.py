@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_cloud import READY, FakeCloud
 
-from phalanx import head_watch
-from phalanx.cloud import Heads
+from phalanx.clouds.protocol import Heads
+from phalanx.cluster import head_watch
+from phalanx.cluster.head_watch import HeadWatch
+from phalanx.cluster.stack import Creation, NodeAnswered, Stack
 from phalanx.errors import StackFailed
-from phalanx.head_watch import HeadWatch
-from phalanx.stack import Creation, NodeAnswered, Stack
 
 GROUP = "demo-head"
 SAID = {"head": "i-1", "i-1": "boot script", "at": "7"}

@@ -8,7 +8,7 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.errors import SpecError
-from phalanx.hosts_file import load, parse
+from phalanx.jobs.hosts_file import load, parse
 from phalanx.node.roster import Missing
 
 ROSTER = replace(roster(nodes=3, slots=2), missing=(Missing("deeplearning-worker4", "InsufficientInstanceCapacity"),))

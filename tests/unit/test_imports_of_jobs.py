@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.node.runner.check import missing_packages, python_target
-from phalanx.node.runner.imports import Reader
+from phalanx.runner.starter.check import missing_packages, python_target
+from phalanx.runner.starter.imports import Reader
 
 
 def missing(root: Path, script: str, **modules: str) -> list[str]:

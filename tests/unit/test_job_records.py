@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
-from phalanx.job_model import JobState, JobStatus
-from phalanx.node.runner import record
-from phalanx.node.runner import state as states
-from phalanx.node.runner.schema import job_state
+from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.node.validate import Invalid
+from phalanx.runner.files import record
+from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import job_state
 
 JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.5}
 RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}

@@ -10,8 +10,8 @@ import pytest
 
 from phalanx.cli.run import command as run
 from phalanx.errors import JobError
-from phalanx.job_model import JobOptions, JobSpec, JobStatus
-from phalanx.node.process import JobDescription
+from phalanx.jobs.job_model import JobOptions, JobSpec, JobStatus
+from phalanx.runner.process import JobDescription
 
 FIELDS = {field.name for field in fields(JobSpec)}
 # What `run` and `Cluster.run` make of other options, and what only `launch` sets.

@@ -8,7 +8,7 @@ import pytest
 from fake_nodes import roster
 
 from phalanx import cli
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.schedulers import SCHEDULERS
 
 ROSTER = roster(nodes=3, slots=2)

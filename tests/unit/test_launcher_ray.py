@@ -10,7 +10,7 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load, ray_nodes
-from phalanx.node.process import JobDescription
+from phalanx.runner.process import JobDescription
 
 JOB = JobDescription("1", "ray", ("python", "t.py"), "/efs/.phalanx/jobs/1", first_port=21000, token="s3cret")
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from phalanx.node.runner import lean
+from phalanx.runner import lean
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from phalanx.node.runner import login
+from phalanx.runner import login
 
 
 @pytest.fixture

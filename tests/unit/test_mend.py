@@ -5,10 +5,10 @@ from __future__ import annotations
 from fake_cloud import AUTHORITY, FakeCloud
 
 from phalanx import clouds
-from phalanx.cloud import SshRoute
 from phalanx.clouds.mend import mend
-from phalanx.cluster import Cluster, write_ssh_config
-from phalanx.remote import HostRefused
+from phalanx.clouds.protocol import SshRoute
+from phalanx.cluster.cluster_record import Cluster, write_ssh_config
+from phalanx.ssh.remote import HostRefused
 
 
 def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):

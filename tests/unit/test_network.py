@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.node.runner import network
+from phalanx.runner.starter import fabric as network
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask
 ens34\t00000000\t0100000A\t0003\t0\t0\t200\t00000000

@@ -9,9 +9,9 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.node.process import JobDescription
-from phalanx.node.runner.book import Member
-from phalanx.node.runner.outcome import NODE, Life, Outcome
+from phalanx.runner.head.book import Member
+from phalanx.runner.head.verdict import NODE, Life, Outcome
+from phalanx.runner.process import JobDescription
 
 RANK = Member("3", "n2", is_rank=True)
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)

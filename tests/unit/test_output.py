@@ -8,7 +8,7 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.node.runner.output import ENDED, OutputReader, OutputWriter, file_name
+from phalanx.runner.files.output import ENDED, OutputReader, OutputWriter, file_name
 
 
 def chunk(number: int) -> tuple[int, int, bytes]:

@@ -8,7 +8,7 @@ from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import image_parameter, known_sizes, make_plan, offline_facts
+from phalanx.plan.plan import image_parameter, known_sizes, make_plan, offline_facts
 
 
 def test_the_zone_is_the_first_that_offers_the_type():

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from fake_nodes import roster
 
-from phalanx.node.process import JobDescription, Process, RefusedError
 from phalanx.node.roster import Roster
-from phalanx.node.runner.planning import Planner
+from phalanx.runner.head.planner import Planner
+from phalanx.runner.process import JobDescription, Process, RefusedError
 
 JOB = {"id": "1", "launcher": "fake", "command": ["true"], "env": {"A": "b"}}
 USERS_PORT = 47113
@@ -64,7 +64,7 @@ def publish(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make(tmp_path, publish, stage, monkeypatch) -> Callable[..., Planner]:
-    monkeypatch.setattr("phalanx.node.runner.planning._free_port", lambda: 29500)
+    monkeypatch.setattr("phalanx.runner.head.planner._free_port", lambda: 29500)
     return lambda *named: Planner(str(tmp_path), Launcher(*named), stage)  # type: ignore[arg-type]
 
 

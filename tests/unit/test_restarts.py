@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.node.runner.restarts import Attempt, Decision, decide, with_lost
+from phalanx.runner.head.restarts import Attempt, Decision, decide, with_lost
 
 
 def failed(exit_code: int = 1, lived_s: float | None = 60.0, ran_s: float | None = 60.0, **more) -> Attempt:

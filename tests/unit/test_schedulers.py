@@ -10,12 +10,12 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.errors import JobError
-from phalanx.job_model import JobSpec
+from phalanx.jobs.job_model import JobSpec
 from phalanx.launchers import load as load_launcher
-from phalanx.node.process import JobDescription, Process, RefusedError
-from phalanx.node.runner.allocation import request_for
-from phalanx.node.runner.attend import assignments, environment
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, count_here, granted_gpus, shown
+from phalanx.runner.batch.allocation import request_for
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, count_here, granted_gpus, shown
+from phalanx.runner.process import JobDescription, Process, RefusedError
+from phalanx.runner.starter.attend import assignments, environment
 from phalanx.schedulers import SCHEDULERS, load, sge, slurm
 
 EVEN = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", processes=6, nodes=3, per_node=2)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx import spec_checks as checks
 from phalanx.errors import SpecError
-from phalanx.spec import KEYS, ClusterSpec, init_text, load
+from phalanx.spec import spec_checks as checks
+from phalanx.spec.spec import KEYS, ClusterSpec, init_text, load
 
 GOOD = "name: demo\nnodes: 4\n"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
-from phalanx.cloud import StackEvent
+from phalanx.clouds.protocol import StackEvent
+from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack, destroy, wait_ready
 from phalanx.errors import CloudError, StackFailed
-from phalanx.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack, destroy, wait_ready
 
 
 def asked_for(cloud):

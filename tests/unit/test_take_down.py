@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, READY, FakeCloud, event
 
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.take_down import TakeDown
 from phalanx.errors import CloudError
-from phalanx.remote import Completed, ConnectionLost, Remote
-from phalanx.take_down import TakeDown
+from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 
 @pytest.fixture(autouse=True)

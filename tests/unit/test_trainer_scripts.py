@@ -10,10 +10,10 @@ import pytest
 from fake_nodes import roster
 
 from phalanx import cli
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import SpecError
-from phalanx.remote import Completed, Remote
-from phalanx.trainer_scripts import Host, hosts, scripts
+from phalanx.jobs.trainer_scripts import Host, hosts, scripts
+from phalanx.ssh.remote import Completed, Remote
 
 ROSTER = roster(nodes=3, slots=2)
 GPUS = replace(ROSTER, nodes=tuple(replace(node, gpus=4, slots=4) for node in ROSTER.nodes))

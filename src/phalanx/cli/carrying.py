@@ -11,7 +11,7 @@ import click
 from phalanx.cli.console import duration, note, say
 
 if TYPE_CHECKING:
-    from phalanx.transfer import Copied, Moved
+    from phalanx.reach.transfer import Copied, Moved
 
 _SILENT_S = 2.0
 _EVERY_S = {True: 0.2, False: 10.0}

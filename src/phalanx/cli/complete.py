@@ -12,14 +12,14 @@ from click.shell_completion import CompletionItem
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
+    from phalanx.cluster.cluster_record import Cluster
 
 _JOBS_WITHIN_S = 1.5
 
 
 def clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Those that this machine has a record of."""
-    from phalanx.cluster import known
+    from phalanx.cluster.cluster_record import known
 
     return _matching(((name, "") for name in known()), incomplete)
 
@@ -48,7 +48,7 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
 
 
 def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
-    from phalanx.job import list_jobs
+    from phalanx.jobs.job import list_jobs
 
     try:
         found.extend(

@@ -17,7 +17,7 @@ from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
     from phalanx.cli.progress import Watch
-    from phalanx.take_down import Kept, TakeDown
+    from phalanx.cluster.take_down import Kept, TakeDown
 
 _KEEP_LINE = re.compile(r"^keep:[ \t]*(['\"]?)(?P<keep>yes|no|ask)\1[ \t]*(?:#.*)?$", re.M | re.I)
 
@@ -77,7 +77,7 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
     A record says it; without one (another machine, a record lost) the file does.
     """
-    from phalanx.cluster import Cluster, known
+    from phalanx.cluster.cluster_record import Cluster, known
 
     wanted = cluster_name(name, file)
     if wanted is None and not known():
@@ -89,7 +89,7 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
         path = file or Path(DEFAULT_FILE)
         if wanted is None or not path.exists():
             raise
-    from phalanx.spec import load
+    from phalanx.spec.spec import load
 
     spec = load(path)
     if spec.name != wanted:
@@ -100,7 +100,7 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> TakeDown | None:
     """All decided; None when there can't be anything to delete."""
     from phalanx.clouds import endpoint
-    from phalanx.take_down import TakeDown, forget
+    from phalanx.cluster.take_down import TakeDown, forget
 
     def wanted(contents: str) -> bool:
         return asks and click.confirm(f"It holds {contents}. Delete that too?", default=False, err=True)
@@ -115,7 +115,7 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
 
 def _follow(watch: Watch, take_down: TakeDown | None) -> None:
     from phalanx.clouds import endpoint
-    from phalanx.take_down import forget
+    from phalanx.cluster.take_down import forget
 
     if take_down is None:
         return

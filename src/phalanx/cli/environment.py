@@ -11,11 +11,11 @@ import click
 from phalanx.cli.console import note
 
 if TYPE_CHECKING:
-    from phalanx.environments import Environment
+    from phalanx.jobs.environments import Environment
 
 
 def _recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    from phalanx.environments import recipe_names
+    from phalanx.jobs.environments import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
@@ -56,7 +56,7 @@ def chosen_environment(
     default = directory / _REQUIREMENTS
     if recipe is None and requirements is None and (no_requirements or not default.is_file()):
         return None
-    from phalanx import environments  # here, because most jobs have none
+    from phalanx.jobs import environments  # here, because most jobs have none
 
     if recipe is not None and default.exists():
         note(f"{default} is left out: recipe {recipe} is the whole environment")

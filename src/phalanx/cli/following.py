@@ -15,7 +15,7 @@ from phalanx.cli.terminal import write
 from phalanx.errors import JobError
 
 if TYPE_CHECKING:
-    from phalanx.job import Job, JobStatus, OutputLine
+    from phalanx.jobs.job import Job, JobStatus, OutputLine
 
 _ELAPSED = re.compile(r" \(\d+ s\)$")
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
@@ -53,7 +53,7 @@ def stop(job: Job) -> int:
 
 
 def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -> JobStatus | None:
-    from phalanx.job import OutputLine
+    from phalanx.jobs.job import OutputLine
 
     status: JobStatus | None = None
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -37,7 +37,7 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
       phalanx forward 9000:8265 --node worker2
     """
     from phalanx.cli.holding import until_interrupted
-    from phalanx.tunnel import forward
+    from phalanx.reach.tunnel import forward
 
     remote = load_cluster(name, file).remote(node)
     with forward(remote, *ports) as connection:

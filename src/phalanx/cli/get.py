@@ -28,8 +28,8 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
     """
     from phalanx.cli.carrying import Meter
     from phalanx.errors import JobError
-    from phalanx.job import open_job
-    from phalanx.transfer import get
+    from phalanx.jobs.job import open_job
+    from phalanx.reach.transfer import get
 
     reference, path, destination = _sorted_out(words)
     cluster = load_cluster(name, file)

@@ -13,8 +13,8 @@ from phalanx.cli.console import note, say
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
-    from phalanx.tunnel import Ended, Program, Service
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.reach.tunnel import Ended, Program, Service
 
 _LOOK_EVERY_S = 0.5
 
@@ -35,7 +35,7 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
 
 def serve(cluster: Cluster, program: Program, port: int, path: str = "/") -> int:
     """Start a program on the head, forward `port` of this machine to it, and end both together; the exit code."""
-    from phalanx.tunnel import Service, forward, require_free
+    from phalanx.reach.tunnel import Service, forward, require_free
 
     require_free(port)
     note(f"starting {program.name} on the head …")

@@ -31,7 +31,7 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
       phalanx init
       phalanx init --cloud aws --name vision
     """
-    from phalanx.spec import init_text
+    from phalanx.spec.spec import init_text
 
     if file.exists() and not force:
         raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
@@ -44,7 +44,7 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
 
 def _checked(name: str) -> str:
     """Refused here, where it was typed, and not by the first `plan`."""
-    from phalanx import spec_checks
+    from phalanx.spec import spec_checks
 
     try:
         return spec_checks.name(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from phalanx.job_model import JobSpec
+from phalanx.jobs.job_model import JobSpec
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

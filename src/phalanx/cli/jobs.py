@@ -14,7 +14,7 @@ from phalanx.cli.job_options import pairs
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 
 if TYPE_CHECKING:
-    from phalanx.job import JobStatus
+    from phalanx.jobs.job import JobStatus
 
 
 @click.command("jobs")
@@ -33,7 +33,7 @@ def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: 
       phalanx jobs --tag model=resnet
       phalanx jobs --json | jq -r '.[0].id'
     """
-    from phalanx.job import list_jobs
+    from phalanx.jobs.job import list_jobs
 
     found = [job for job in list_jobs(load_cluster(name, file)) if job.has(tags)]
     if as_json:

@@ -16,8 +16,8 @@ from phalanx.errors import SpecError
 from phalanx.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
-    from phalanx.job import JobSpec
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job import JobSpec
 
 # Its own options are those of apache/mxnet's tools/launch.py (1.9.1); a second spelling of one is that of dmlc-core's
 # dmlc-submit (tracker/dmlc_tracker/opts.py), to which launch.py hands them on.
@@ -129,7 +129,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
 
 
 def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
-    from phalanx.job import JobSpec
+    from phalanx.jobs.job import JobSpec
 
     return JobSpec(
         command=chosen["words"],
@@ -154,7 +154,7 @@ def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...
         if hostfile:
             raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
         return (cluster.roster().head.name,)
-    from phalanx import hosts_file
+    from phalanx.jobs import hosts_file
 
     if not hostfile or hosts_file.is_nodes_own(hostfile):
         return ()

@@ -11,13 +11,13 @@ import click
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
 from phalanx.errors import JobError
-from phalanx.node.runner.record import MOST_BYTES, parse
-from phalanx.node.runner.schema import output_process
 from phalanx.node.validate import Invalid
+from phalanx.runner.files.record import MOST_BYTES, parse
+from phalanx.runner.files.schema import output_process
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
-    from phalanx.job import Job
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job import Job
 
 
 @click.command("logs")
@@ -42,7 +42,7 @@ def command(
       phalanx logs 261121-0755 --rank 3
     """
     from phalanx.cli.following import follow
-    from phalanx.job import open_job
+    from phalanx.jobs.job import open_job
 
     cluster = load_cluster(name, file)
     found = open_job(cluster, job)

@@ -27,7 +27,7 @@ def command(as_json: bool) -> None:
       phalanx ls
       phalanx ls --json | jq -r '.[] | select(.cloud == "aws") | .cluster'
     """
-    from phalanx.cluster import known
+    from phalanx.cluster.cluster_record import known
 
     names = known()
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -41,7 +41,7 @@ def command(as_json: bool) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    from phalanx.cluster import Cluster
+    from phalanx.cluster.cluster_record import Cluster
 
     try:
         cluster = Cluster.load(name)

@@ -26,8 +26,8 @@ def command(name: str | None, file: Path | None, directory: str, port: int) -> i
       phalanx notebook --directory experiments --port 8889
     """
     from phalanx.cli.holding import serve
-    from phalanx.transfer import shared_path
-    from phalanx.tunnel import notebook
+    from phalanx.reach.transfer import shared_path
+    from phalanx.reach.tunnel import notebook
 
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)

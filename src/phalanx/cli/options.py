@@ -12,7 +12,7 @@ import click
 
 from phalanx import clouds
 from phalanx.cli import complete
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
 
 DEFAULT_FILE = "phalanx.yaml"
 _NAME_LINE = re.compile(r"^name:[ \t]*(['\"]?)(?P<name>[A-Za-z][A-Za-z0-9-]*)\1[ \t]*(?:#.*)?$", re.M)
@@ -102,6 +102,6 @@ def _name_in(path: Path) -> str:
         found = None
     if found:
         return found["name"]
-    from phalanx.spec import load
+    from phalanx.spec.spec import load
 
     return load(path).name

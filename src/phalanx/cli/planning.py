@@ -10,8 +10,8 @@ import click
 from phalanx import clouds
 
 if TYPE_CHECKING:
-    from phalanx.plan import Facts, Plan
-    from phalanx.spec import ClusterSpec
+    from phalanx.plan.plan import Facts, Plan
+    from phalanx.spec.spec import ClusterSpec
 
 offline_option = click.option(
     "--offline", is_flag=True, help="Ask no cloud (no credentials): sizes as known here, the region's zone a."
@@ -20,8 +20,8 @@ offline_option = click.option(
 
 def planned(file: Path, offline: bool = False) -> Plan:
     """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
-    from phalanx.plan import make_plan
-    from phalanx.spec import load, told_where
+    from phalanx.plan.plan import make_plan
+    from phalanx.spec.spec import load, told_where
 
     spec = load(file)
     with told_where(file):
@@ -33,8 +33,8 @@ def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
 
     Raises SpecError when it can't: without a bucket or, unless `offline`, with one that won't do.
     """
-    from phalanx import delivery
-    from phalanx.spec import told_where
+    from phalanx.cluster import delivery
+    from phalanx.spec.spec import told_where
     from phalanx.template import synthesize
 
     template = synthesize(plan)
@@ -63,7 +63,7 @@ def _facts(spec: ClusterSpec) -> Facts:
 
 def _offline_facts(spec: ClusterSpec) -> Facts:
     from phalanx.errors import SpecError
-    from phalanx.plan import offline_facts, unknown_type_hint
+    from phalanx.plan.plan import offline_facts, unknown_type_hint
 
     facts = offline_facts(spec)
     if facts is None:

@@ -12,11 +12,11 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
-from phalanx.cloud import StackEvent
-from phalanx.stack import Leftovers, NodeAnswered, NodeMissing
+from phalanx.clouds.protocol import StackEvent
+from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing
 
 if TYPE_CHECKING:
-    from phalanx.bring_up import Step
+    from phalanx.cluster.bring_up import Step
 
 _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 

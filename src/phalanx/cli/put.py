@@ -27,7 +27,7 @@ def command(name: str | None, file: Path | None, source: Path, destination: str)
       phalanx put model.pt /efs/models/first.pt
     """
     from phalanx.cli.carrying import Meter
-    from phalanx.transfer import put
+    from phalanx.reach.transfer import put
 
     meter = Meter()
     meter.end(put(load_cluster(name, file), source, destination, meter))

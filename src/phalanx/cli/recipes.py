@@ -9,11 +9,11 @@ import click
 
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.environments import Recipe, recipe, recipe_names
 from phalanx.errors import ClusterError
+from phalanx.jobs.environments import Recipe, recipe, recipe_names
 
 if TYPE_CHECKING:
-    from phalanx.environment_store import MadeEnvironment
+    from phalanx.jobs.environment_store import MadeEnvironment
 
 
 @click.command("recipes")
@@ -53,7 +53,7 @@ def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> 
 
 def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:
     """Those of the cluster that is meant; none where there is no cluster to ask, unless it was named."""
-    from phalanx.environment_store import made_environments
+    from phalanx.jobs.environment_store import made_environments
 
     try:
         cluster = load_cluster(name, file)

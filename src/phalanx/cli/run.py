@@ -124,7 +124,7 @@ def command(
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     from phalanx.cli.starting import print_processes, start
-    from phalanx.job import JobSpec
+    from phalanx.jobs.job import JobSpec
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")

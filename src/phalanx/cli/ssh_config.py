@@ -24,7 +24,7 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
       rsync -a data/ demo-worker2:data/     # and this another node
       phalanx ssh-config > hosts; ssh -F hosts demo
     """
-    from phalanx import ssh_hosts
+    from phalanx.cluster import ssh_hosts
 
     cluster = load_cluster(name, file)
     if not install:

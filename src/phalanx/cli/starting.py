@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from phalanx.cli.console import note, print_json, say
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
-    from phalanx.job import Job, JobSpec
-    from phalanx.node.process import Process
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job import Job, JobSpec
+    from phalanx.runner.process import Process
 
 
 def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     """Submit it and follow it to its end, or leave it; returns the exit code for the shell."""
     from phalanx.cli.following import follow
-    from phalanx.job import submit
+    from phalanx.jobs.job import submit
 
     job = submit(cluster, spec, detach=detach, progress=_sent)
     if detach:
@@ -37,7 +37,7 @@ def _sent(progress: Any) -> None:
 
 def print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:
     """What would be started where, and nothing else; returns 0."""
-    from phalanx.job import processes
+    from phalanx.jobs.job import processes
     from phalanx.launchers import load
 
     hidden = dict.fromkeys(spec.secrets, "****")

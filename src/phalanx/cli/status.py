@@ -14,8 +14,8 @@ from phalanx.cli.options import cluster_option, debug_option, json_option, load_
 from phalanx.errors import ClusterError, PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.cloud import StackState
-    from phalanx.cluster import Cluster
+    from phalanx.clouds.protocol import StackState
+    from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Roster
 
 
@@ -45,7 +45,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
     """The stack and the roster, from the cloud's API; ClusterError when the cluster is gone."""
     from phalanx.clouds.mend import require_local_cloud
-    from phalanx.stack import read_roster
+    from phalanx.cluster.stack import read_roster
 
     if cluster.cloud == "local":
         require_local_cloud(cluster)
@@ -83,7 +83,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
 
 def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
     """How many jobs run; in words when the head can't be asked (the rest of the status is still worth telling)."""
-    from phalanx.job import JobState, list_jobs
+    from phalanx.jobs.job import JobState, list_jobs
 
     try:
         states = [job.state for job in list_jobs(cluster)]

@@ -23,6 +23,6 @@ def command(name: str | None, file: Path | None, job: str | None) -> int:
       phalanx stop 261121-075512-3fa9
     """
     from phalanx.cli.following import stop
-    from phalanx.job import open_job
+    from phalanx.jobs.job import open_job
 
     return stop(open_job(load_cluster(name, file), job))

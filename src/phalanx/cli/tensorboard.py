@@ -28,9 +28,9 @@ def command(name: str | None, file: Path | None, logdir: str, port: int, job: st
       phalanx tensorboard --logdir /efs/runs --port 6007
     """
     from phalanx.cli.holding import serve
-    from phalanx.job import open_job
-    from phalanx.transfer import source_path
-    from phalanx.tunnel import tensorboard
+    from phalanx.jobs.job import open_job
+    from phalanx.reach.transfer import source_path
+    from phalanx.reach.tunnel import tensorboard
 
     cluster = load_cluster(name, file)
     wanted = None if logdir.startswith("/") else open_job(cluster, job)

@@ -16,7 +16,7 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from phalanx.cluster import Cluster
+    from phalanx.cluster.cluster_record import Cluster
 
 _WRITE_LIMIT_S = 60
 
@@ -62,7 +62,7 @@ def command(
 
     `phalanx run --launcher tensorflow --tf-style flags` starts the same tasks as a job.
     """
-    from phalanx.trainer_scripts import hosts, scripts
+    from phalanx.jobs.trainer_scripts import hosts, scripts
 
     cluster = load_cluster(name, file)
     chosen = hosts(cluster.roster(), _names(workers_file_path), worker_count, worker_gpu_count)
@@ -77,7 +77,7 @@ def command(
 
 def _names(path: str | None) -> list[str] | None:
     """The hosts of the workers file; None for all nodes, which is also what the nodes' own file says."""
-    from phalanx.hosts_file import is_nodes_own
+    from phalanx.jobs.hosts_file import is_nodes_own
 
     if path is None or is_nodes_own(Path(path)):
         return None

@@ -13,7 +13,7 @@ from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option
 
 if TYPE_CHECKING:
-    from phalanx.bring_up import BringUp, Up
+    from phalanx.cluster.bring_up import BringUp, Up
 
 
 @click.command("up")
@@ -31,13 +31,13 @@ def command(file: Path, as_json: bool) -> int:
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
-    from phalanx.spec import load, told_where
+    from phalanx.spec.spec import load, told_where
 
     spec = load(file)
     # The local cloud starts while this process imports what it talks to it with.
     clouds.begin(spec.cloud)
-    from phalanx.bring_up import BringUp
     from phalanx.cli.progress import Watch
+    from phalanx.cluster.bring_up import BringUp
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
     with Watch(f"creating cluster {spec.name}", started_s) as watch, told_where(file):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from phalanx.errors import SpecError
 
 if TYPE_CHECKING:
-    from phalanx.cloud import Cloud
-    from phalanx.cluster import Cluster
+    from phalanx.clouds.protocol import Cloud
+    from phalanx.cluster.cluster_record import Cluster
     from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
@@ -28,7 +28,7 @@ def begin(name: str) -> None:
 
 
 class ControlPlane:
-    """Every cluster's cloud, as `phalanx.cluster` asks it; its modules are imported when something is asked."""
+    """Every cluster's cloud, as a cluster's record asks it; its modules are imported when something is asked."""
 
     def roster(self, cluster: Cluster) -> Roster:
         return importlib.import_module("phalanx.clouds.rosters").read(cluster)

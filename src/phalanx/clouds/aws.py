@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from boto3.session import Session
 
-from phalanx.cloud import SshRoute
-from phalanx.clouds.api import ApiCloud
+from phalanx.clouds.aws_api import ApiCloud
+from phalanx.clouds.protocol import SshRoute
 from phalanx.clouds.refusals import translate
 
 

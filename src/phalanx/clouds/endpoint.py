@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx.cluster import state_directory
+from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import LocalCloudError
 
 ANSWER_TIMEOUT_S = 5.0

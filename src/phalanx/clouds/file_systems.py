@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from phalanx.cloud import CLUSTER_TAG
+from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.errors import LocalCloudError, SpecError
 
 

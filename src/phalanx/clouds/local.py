@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
-from phalanx.cloud import SshRoute
 from phalanx.clouds import endpoint, file_systems
-from phalanx.clouds.api import ApiCloud
-from phalanx.cluster import state_directory
+from phalanx.clouds.aws_api import ApiCloud
+from phalanx.clouds.protocol import SshRoute
+from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import CloudError, LocalCloudError
 
 if TYPE_CHECKING:
-    from phalanx.plan import Facts
-    from phalanx.spec import ClusterSpec
+    from phalanx.plan.plan import Facts
+    from phalanx.spec.spec import ClusterSpec
 
 
 class LocalCloud(ApiCloud):
@@ -71,7 +71,7 @@ class LocalCloud(ApiCloud):
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """From the table of types where it knows the type: `plan` needs no running local cloud then."""
-        from phalanx.plan import offline_facts
+        from phalanx.plan.plan import offline_facts
 
         known = offline_facts(spec, ssh_public_key)
         if known is not None and not spec.file_system:

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from phalanx.clouds import file_systems
 from phalanx.errors import CloudError, SpecError
-from phalanx.plan import Facts, image_parameter, unknown_type_hint
-from phalanx.spec import ClusterSpec
+from phalanx.plan.plan import Facts, image_parameter, unknown_type_hint
+from phalanx.spec.spec import ClusterSpec
 
 
 class Api(Protocol):

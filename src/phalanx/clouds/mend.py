@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from phalanx import clouds
-from phalanx.cluster import Cluster, write_authority
+from phalanx.cluster.cluster_record import Cluster, write_authority
+from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
-from phalanx.remote import ConnectionLost, HostRefused
-from phalanx.stack import read_authority
+from phalanx.ssh.remote import ConnectionLost, HostRefused
 
 
 def mend(cluster: Cluster, error: ClusterError) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from phalanx.cloud import CLUSTER_TAG, Resource
+from phalanx.clouds.protocol import CLUSTER_TAG, Resource
 
 Call = tuple[str, str, str]
 

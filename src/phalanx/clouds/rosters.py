@@ -7,12 +7,12 @@ import time
 
 from phalanx import clouds
 from phalanx.clouds import endpoint
-from phalanx.cluster import Cluster
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.stack import read_roster, roster_of
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node import wire
 from phalanx.node.roster import Roster
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
-from phalanx.stack import read_roster, roster_of
 
 _ANSWERS_WITHIN_S = 10.0
 

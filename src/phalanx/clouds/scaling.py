@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from phalanx import clouds
-from phalanx.clouds.api import ApiCloud
-from phalanx.cluster import Cluster
+from phalanx.clouds.aws_api import ApiCloud
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.stack import read_roster
 from phalanx.errors import ClusterError
-from phalanx.job import JOBS, list_jobs
+from phalanx.jobs.job import JOBS, list_jobs
 from phalanx.node import validate
 from phalanx.node.roster import COMING, Node, Roster, worker_number
-from phalanx.stack import read_roster
 
 
 class Scaling:

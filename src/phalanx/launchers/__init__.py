@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from phalanx.node.process import Launcher
+    from phalanx.runner.process import Launcher
 
 LAUNCHERS = {
     "mpi": "phalanx.launchers.mpi",
@@ -22,7 +22,7 @@ def load(name: str) -> Launcher:
     """The launcher's module. Raises RefusedError for a name that LAUNCHERS does not hold."""
     if name not in LAUNCHERS:
         # Not at the top: the command line imports this package for its help, and dataclasses take 15 ms.
-        from phalanx.node.process import RefusedError
+        from phalanx.runner.process import RefusedError
 
         raise RefusedError(f"there is no launcher '{name}'\nThere are: {', '.join(LAUNCHERS)}.")
     import importlib

@@ -7,8 +7,8 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process, RefusedError, refuse_variables
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, Process, RefusedError, refuse_variables
 
 NAME = "deepspeed"
 SUMMARY = "deepspeed on every node, one rank per GPU or slot"

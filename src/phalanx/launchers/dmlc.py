@@ -8,8 +8,8 @@ from typing import Dict, List, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.options import count
 from phalanx.launchers.placement import place, spread
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Node, Roster
+from phalanx.runner.process import JobDescription, Process
 
 NAME = "dmlc"
 SUMMARY = "scheduler, servers and workers of a parameter server: MXNet's dist_sync and dist_async"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Mapping
 
-from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, RefusedError
 
 _ASK_FOR_FEWER = "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
 _ASK_FOR_MORE = (

@@ -6,8 +6,8 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, Process
 
 NAME = "jax"
 SUMMARY = "one process per GPU or slot, so that jax.distributed.initialize() needs no arguments"

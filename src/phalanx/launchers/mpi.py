@@ -6,8 +6,8 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, Process
 
 NAME = "mpi"
 SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
@@ -62,7 +62,7 @@ def _hostfile(ranks: Dict[str, int], hydra: bool) -> str:
 def _agent(job: JobDescription) -> str:
     # It asks the head's runner, whose ssh connections to the nodes are open already: no second handshake, and the
     # engine's daemons belong to the node's starter, which knows their end.
-    return f'#!/bin/sh\nexec python3 -IS "{job.directory}/agent.py" "$@"\n'
+    return f'#!/bin/sh\nexec python3 -IS "{job.directory}/rsh_agent.py" "$@"\n'
 
 
 def _environment(job: JobDescription) -> Dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Dict, NamedTuple
 
 if TYPE_CHECKING:
-    from phalanx.node.process import JobDescription
+    from phalanx.runner.process import JobDescription
 
 
 class Option(NamedTuple):
@@ -30,7 +30,7 @@ def count(job: JobDescription, name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        from phalanx.node.process import RefusedError  # the command line needs the names alone
+        from phalanx.runner.process import RefusedError  # the command line needs the names alone
 
         raise RefusedError(f"--{name} is '{text}'\nIt counts processes: 1 or more.")
     return int(text)

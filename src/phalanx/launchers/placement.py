@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
-from phalanx.node.process import JobDescription, RefusedError
 from phalanx.node.roster import Node, Roster
+from phalanx.runner.process import JobDescription, RefusedError
 
 
 def place(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, Process
 
 NAME = "exec"
 SUMMARY = "the plain command on every node, with RANK, WORLD_SIZE and MASTER_ADDR"

@@ -7,8 +7,8 @@ import shlex
 from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process
 from phalanx.node.roster import Node, Roster
+from phalanx.runner.process import JobDescription, Process
 
 NAME = "ray"
 SUMMARY = "a Ray cluster for the time of the job; the command runs once, on the head, as its driver"

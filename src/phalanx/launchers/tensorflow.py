@@ -10,8 +10,8 @@ from typing import Dict, List, Optional, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.options import count
 from phalanx.launchers.placement import place
-from phalanx.node.process import JobDescription, Process, RefusedError
 from phalanx.node.roster import Roster
+from phalanx.runner.process import JobDescription, Process, RefusedError
 
 NAME = "tensorflow"
 SUMMARY = "TensorFlow's workers and parameter servers: TF_CONFIG, or TF1's --ps_hosts and --worker_hosts"

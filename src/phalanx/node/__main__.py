@@ -7,7 +7,7 @@ import os
 import sys
 
 from phalanx.node import loader, wire
-from phalanx.node.aws import Aws, AwsError
+from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 from phalanx.node.sigv4 import Request

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from phalanx.node import account, contract, services, trust, validate
-from phalanx.node.aws import Aws
+from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, run
 from phalanx.node.metadata import Metadata

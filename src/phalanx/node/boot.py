@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from phalanx.node import account, contract, daemon, files, firewall, loader, mount, trust
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Optional
 
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 from phalanx.node.services import LogStream
 
 _BATCH_S = 1.0

@@ -16,11 +16,11 @@ import time
 from typing import Callable
 
 from phalanx.node import account
-from phalanx.node.aws import Aws, AwsError
+from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
-# node.runner.guest has these, too. Below 1024, where no job can take the agent's place.
+# runner.starter.guest has these, too. Below 1024, where no job can take the agent's place.
 SOCKET = "/run/phalanx.sock"
 PORT = 331
 _AT_ONCE = 64

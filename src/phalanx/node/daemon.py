@@ -10,7 +10,7 @@ from typing import Optional
 
 from phalanx.node import contract, credentials, files, firewall
 from phalanx.node.agent import HOME, Agent
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 from phalanx.node.command import run
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings

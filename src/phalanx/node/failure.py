@@ -7,7 +7,7 @@ from typing import Optional
 
 from phalanx.node import outcome
 from phalanx.node.agent import Agent
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 from phalanx.node.command import TAIL_BYTES, CommandError
 from phalanx.node.settings import Settings
 

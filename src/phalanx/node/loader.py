@@ -14,7 +14,7 @@ import os
 import re
 import time
 
-from phalanx.node.aws import Aws, AwsError
+from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 from phalanx.node.agent import Agent
-from phalanx.node.aws import AwsError
+from phalanx.node.aws_client import AwsError
 
 _EVERY_S = 2
 _ORDER = threading.Lock()

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.node.aws import Aws, AwsError
+from phalanx.node.aws_client import Aws, AwsError
 
 _TEN = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["SenderId"]}
 

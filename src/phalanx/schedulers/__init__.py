@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from phalanx.node.runner.scheduling import Scheduler
+    from phalanx.runner.batch.scheduling import Scheduler
 
 SCHEDULERS = {
     "slurm": "phalanx.schedulers.slurm",

@@ -7,13 +7,13 @@ import pwd
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RefusedError
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from phalanx.node.runner.scheduling import Call
+    from phalanx.runner.batch.scheduling import Call
 
 NAME = "sge"
 SUMMARY = "Grid Engine's qsub and qrsh"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from phalanx.node.process import RefusedError
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
-    from phalanx.node.runner.scheduling import Call
+    from phalanx.runner.batch.scheduling import Call
 
 NAME = "slurm"
 SUMMARY = "Slurm's sbatch and srun"

@@ -10,12 +10,12 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from phalanx.node.process import RefusedError
-from phalanx.node.runner.login import quoted
-from phalanx.node.runner.scheduling import ENDED, HELD, QUEUED, Request, Standing, shown
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing, shown
+from phalanx.runner.login import quoted
+from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
-    from phalanx.node.runner.scheduling import Call
+    from phalanx.runner.batch.scheduling import Call
 
 NAME = "yarn"
 SUMMARY = "YARN's distributed shell, through the ResourceManager's REST API"

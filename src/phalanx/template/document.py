@@ -7,7 +7,7 @@ import json
 from troposphere import Template
 
 from phalanx import __version__
-from phalanx.plan import Plan
+from phalanx.plan.plan import Plan
 from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
 
 LIMIT_BYTES = 51_200
@@ -15,7 +15,7 @@ LIMIT_BYTES = 51_200
 
 
 def synthesize(plan: Plan) -> str:
-    """The CloudFormation document of a plan; beyond LIMIT_BYTES it takes another way (`phalanx.delivery`)."""
+    """The CloudFormation document of a plan; beyond LIMIT_BYTES it takes another way (`phalanx.cluster.delivery`)."""
     return json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
 
 

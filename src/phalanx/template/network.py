@@ -5,7 +5,7 @@ from __future__ import annotations
 from troposphere import GetAtt, Ref, Template, ec2
 
 from phalanx.node.validate import NETWORK
-from phalanx.plan import Plan
+from phalanx.plan.plan import Plan
 from phalanx.template.names import name_tag
 
 PUBLIC_CIDR = "10.0.0.0/24"

@@ -6,8 +6,8 @@ from typing import Any
 
 from troposphere import Equals, Not, Parameter, Ref, Template
 
-from phalanx.plan import Plan
-from phalanx.spec_checks import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.plan.plan import Plan
+from phalanx.spec.spec_checks import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 
 # Texts that end up in user data must not hold what could end a line or a quotation there.
 _PUBLIC_KEY = (

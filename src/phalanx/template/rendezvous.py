@@ -8,7 +8,7 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamodb, sns, sqs
 
-from phalanx.plan import Plan
+from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
 from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP
 from phalanx.template.shorten import shorten

@@ -13,15 +13,15 @@ from typing import Any
 from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Sub
 
 from phalanx import __version__
-from phalanx.cache import cache_directory, keep
-from phalanx.spec_checks import packed_boot
+from phalanx.code.cache import cache_directory, keep
+from phalanx.spec.spec_checks import packed_boot
 
 __all__ = ["LIMIT_BYTES", "agent_version", "payload", "render", "rendered_size", "script_size", "user_data"]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
 
-STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws", "records")
+STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws_client", "records")
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "files", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),

@@ -1,0 +1,218 @@
+"""A cloud that speaks AWS's API: boto3 behind one door, `call`, where retries and errors are the same for all."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+from phalanx.clouds import buckets, heads, remains
+from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
+from phalanx.clouds.refusals import is_gone, translate
+from phalanx.errors import CloudError
+
+if TYPE_CHECKING:
+    from phalanx.plan.plan import Facts
+    from phalanx.spec.spec import ClusterSpec
+
+# A WaitCondition of 55 minutes, and before it the network and the file system.
+CREATION_TIMEOUT_MIN = 75
+
+
+class ApiCloud(ABC):
+    """What AWS and the local cloud have in common: the very same calls. See `phalanx.clouds.protocol.Cloud`."""
+
+    name = "api"
+    poll_interval_s = 2.0
+    retry_mode: Literal["standard", "adaptive"] = "adaptive"
+    attempts = 10
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+
+    @abstractmethod
+    def session(self) -> Session:
+        """A boto3 session with the credentials to use."""
+
+    @abstractmethod
+    def endpoint_url(self) -> str | None:
+        """Where to send the calls; None: AWS's own endpoints."""
+
+    @abstractmethod
+    def ssh_route(self) -> SshRoute: ...
+
+    @abstractmethod
+    def accounts_separated(self) -> bool: ...
+
+    @abstractmethod
+    def stop_if_idle(self) -> None: ...
+
+    # -- the one door -----------------------------------------------------------------------------------------
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """One API call by boto3's names; raises CloudError, with the original as its cause."""
+        action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
+        try:
+            return getattr(self.client(service), operation)(**arguments)
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
+            raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """The entries under `key` of all pages, one by one."""
+        while True:
+            page = self.call(service, operation, **arguments)
+            yield from page.get(key, [])
+            if not page.get("NextToken"):
+                return
+            arguments["NextToken"] = page["NextToken"]
+
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+        """The answer, or None when what was asked about is not there."""
+        try:
+            return self.call(service, operation, **arguments)
+        except CloudError as error:
+            if isinstance(error.__cause__, Exception) and is_gone(error.__cause__):
+                return None
+            raise
+
+    def client(self, service: str) -> Any:
+        """The service's boto3 client, made once. (Making one is not thread-safe; using it is.)"""
+        if service not in self._clients:
+            with self._lock:
+                if service not in self._clients:
+                    self._clients[service] = self._make_client(service)
+        return self._clients[service]
+
+    def prepare(self, services: Iterable[str]) -> None:
+        """Make clients ahead, on a thread: the eight of a clean-up take half a second that is better spent waiting."""
+        threading.Thread(target=lambda: [self.client(service) for service in services], daemon=True).start()
+
+    def _make_client(self, service: str) -> Any:
+        if self._session is None:
+            self._session = self.session()
+        retries = {"mode": self.retry_mode, "max_attempts": self.attempts}
+        config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
+        return cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
+
+    # -- phalanx.clouds.protocol.Cloud -----------------------------------------------------------------------------
+
+    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        # Only a plan needs it, and the models of specs that it needs are slow to import.
+        from phalanx.clouds import lookups
+
+        return lookups.facts(self, spec, ssh_public_key)
+
+    def create_stack(self, name: str, template: str, parameters: Mapping[str, str], bucket: str | None = None) -> str:
+        if bucket is None:
+            return self._create_stack(name, parameters, TemplateBody=template)
+        with buckets.lent(self, bucket, name, template) as url:
+            return self._create_stack(name, parameters, TemplateURL=url)
+
+    def require_bucket(self, bucket: str) -> None:
+        buckets.require_usable(self, bucket)
+
+    def clear_bucket(self, bucket: str, name: str) -> None:
+        buckets.clear(self, bucket, name)
+
+    def _create_stack(self, name: str, parameters: Mapping[str, str], **template: str) -> str:
+        answer = self.call(
+            "cloudformation",
+            "create_stack",
+            StackName=name,
+            **template,
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
+            Capabilities=["CAPABILITY_IAM"],
+            OnFailure="ROLLBACK",
+            TimeoutInMinutes=CREATION_TIMEOUT_MIN,
+            Tags=[{"Key": CLUSTER_TAG, "Value": name}],
+        )
+        return answer["StackId"]
+
+    def describe_stack(self, name_or_id: str) -> StackState | None:
+        answer = self.exists("cloudformation", "describe_stacks", StackName=name_or_id)
+        return _state(answer["Stacks"][0]) if answer and answer["Stacks"] else None
+
+    def events(self, stack_id: str, after: str | None) -> list[StackEvent]:
+        """CloudFormation gives the newest first, by pages: read until the event that is known."""
+        found: list[StackEvent] = []
+        for entry in self.pages("cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id):
+            if entry["EventId"] == after:
+                break
+            found.append(_event(entry))
+        return found[::-1]
+
+    def resources(self, stack_id: str) -> list[Resource]:
+        entries = self.pages("cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack_id)
+        return [_resource(entry) for entry in entries if entry.get("PhysicalResourceId")]
+
+    def delete_stack(self, stack_id: str) -> None:
+        self.exists("cloudformation", "delete_stack", StackName=stack_id)
+        self.prepare(remains.SERVICES)
+
+    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
+        return remains.find(self, cluster, resources)
+
+    def item(self, table: str, key: str) -> dict[str, str] | None:
+        answer = self.exists("dynamodb", "get_item", TableName=table, Key={"item": {"S": key}}, ConsistentRead=True)
+        item = (answer or {}).get("Item")
+        return {name: next(iter(value.values())) for name, value in item.items()} if item else None
+
+    def heads(self, group: str) -> Heads:
+        return heads.of(self, group)
+
+    def boot_logs(self, log_group: str) -> dict[str, str]:
+        if self.exists("logs", "describe_log_streams", logGroupName=log_group, limit=1) is None:
+            return {}
+        streams = self.call("logs", "describe_log_streams", logGroupName=log_group, limit=50)["logStreams"]
+        return {stream["logStreamName"]: self._boot_log(log_group, stream["logStreamName"]) for stream in streams}
+
+    def delete_file_system(self, file_system: str) -> None:
+        self.exists("efs", "delete_file_system", FileSystemId=file_system)
+
+    @abstractmethod
+    def file_system_place(self, file_system: str) -> tuple[str, str]: ...
+
+    def delete_log_group(self, log_group: str) -> None:
+        self.exists("logs", "delete_log_group", logGroupName=log_group)
+
+    def _boot_log(self, log_group: str, stream: str) -> str:
+        answer = self.call("logs", "get_log_events", logGroupName=log_group, logStreamName=stream, startFromHead=False)
+        return "\n".join(event["message"].rstrip("\n") for event in answer["events"])
+
+
+def _state(entry: Mapping[str, Any]) -> StackState:
+    return StackState(
+        name=entry["StackName"],
+        stack_id=entry["StackId"],
+        status=entry["StackStatus"],
+        reason=entry.get("StackStatusReason", ""),
+        created_s=entry["CreationTime"].timestamp(),
+        outputs={output["OutputKey"]: output["OutputValue"] for output in entry.get("Outputs", [])},
+        parameters={value["ParameterKey"]: value.get("ParameterValue", "") for value in entry.get("Parameters", [])},
+        tags={tag["Key"]: tag["Value"] for tag in entry.get("Tags", [])},
+    )
+
+
+def _event(entry: Mapping[str, Any]) -> StackEvent:
+    return StackEvent(
+        event_id=entry["EventId"],
+        time_s=entry["Timestamp"].timestamp(),
+        logical_id=entry.get("LogicalResourceId", ""),
+        physical_id=entry.get("PhysicalResourceId", ""),
+        resource_type=entry.get("ResourceType", ""),
+        status=entry.get("ResourceStatus", ""),
+        reason=entry.get("ResourceStatusReason", ""),
+    )
+
+
+def _resource(entry: Mapping[str, Any]) -> Resource:
+    return Resource(entry["LogicalResourceId"], entry["PhysicalResourceId"], entry["ResourceType"])

@@ -1,0 +1,1 @@
+"""What of the user's directory goes over with a job, and how."""

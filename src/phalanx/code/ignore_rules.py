@@ -1,0 +1,111 @@
+"""Which files stay here by .gitignore, as git has it: nested files, negation, directories; .phalanxignore overrules."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.code.ignore_pattern import Pattern, parse
+
+# Read as one, in this order: the last line that matches counts.
+FILES = (".gitignore", ".phalanxignore")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Neighbouring lines of the same kind, negated or not, as one expression for names and one for paths."""
+
+    negated: bool
+    names: re.Pattern[str]
+    paths: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One directory's rules: they see a name of the tree without its first `strip` characters, and after `before`."""
+
+    runs: tuple[_Run, ...]
+    strip: int = 0
+    before: str = ""
+
+    def verdict(self, name: str, is_directory: bool) -> bool | None:
+        """Does it stay here? None: these rules do not say."""
+        path = self.before + name[self.strip :] + "/" * is_directory
+        last = path[path.rfind("/", 0, len(path) - is_directory) + 1 :]
+        for run in reversed(self.runs):
+            if run.names.fullmatch(last) or run.paths.fullmatch(path):
+                return not run.negated
+        return None
+
+
+@dataclass(frozen=True)
+class IgnoreRules:
+    """What holds for one directory of a tree: its own rules, then those of the directories above it."""
+
+    layers: tuple[_Layer, ...] = ()
+
+    def leave_out(self, name: str, is_directory: bool) -> bool:
+        """Does it stay here? `name` is relative to the tree. What is below a directory that stays need not be asked."""
+        if not self.layers:
+            return False
+        text = _bytewise(name)
+        verdicts = (layer.verdict(text, is_directory) for layer in reversed(self.layers))
+        return next((verdict for verdict in verdicts if verdict is not None), False)
+
+    def within(self, directory: str, prefix: str, names: Collection[str]) -> IgnoreRules:
+        """The rules inside `directory`, which is `prefix` in the tree and holds these names."""
+        if not any(name in names for name in FILES):
+            return self
+        return IgnoreRules((*self.layers, _Layer(_runs(directory), strip=len(_bytewise(prefix)))))
+
+
+def rules_above(directory: Path) -> IgnoreRules:
+    """What the rest of the git repository says of what is in `directory`; nothing where it ignores all of it."""
+    here = directory.resolve()
+    root = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
+    parts = here.relative_to(root).parts
+    rules = IgnoreRules()
+    for depth, part in enumerate(parts):
+        rules = rules.within(str(root.joinpath(*parts[:depth])), "/".join((*parts[:depth], "")), FILES)
+        if rules.leave_out("/".join((*parts[:depth], part)), is_directory=True):
+            return IgnoreRules()
+    offset = _bytewise("".join(f"{part}/" for part in parts))
+    return IgnoreRules(tuple(_Layer(layer.runs, before=offset[layer.strip :]) for layer in rules.layers if layer.runs))
+
+
+def _runs(directory: str) -> tuple[_Run, ...]:
+    grouped = itertools.groupby(_patterns(directory), key=lambda pattern: pattern.negated)
+    return tuple(_run(negated, list(patterns)) for negated, patterns in grouped)
+
+
+def _run(negated: bool, patterns: list[Pattern]) -> _Run:
+    return _Run(
+        negated,
+        _any_of(pattern.expression for pattern in patterns if pattern.by_name),
+        _any_of(pattern.expression for pattern in patterns if not pattern.by_name),
+    )
+
+
+def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(expressions) or "(?!)", re.DOTALL)
+
+
+def _patterns(directory: str) -> Iterator[Pattern]:
+    for name in FILES:
+        try:
+            content = Path(directory, name).read_bytes()
+        except OSError:
+            continue
+        for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+            pattern = parse(line.removesuffix(b"\r").decode("latin-1"))
+            if pattern:
+                yield pattern
+
+
+def _bytewise(name: str) -> str:
+    """A character per byte: so git compares them."""
+    return os.fsencode(name).decode("latin-1")

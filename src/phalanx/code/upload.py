@@ -1,0 +1,97 @@
+"""A large directory of code on its way to the head, which asks for those contents alone that no earlier job brought."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from phalanx.code.bundle import SendProgress
+from phalanx.code.code_tree import CodeTree, Entry, largest, size_text, unreadable
+from phalanx.code.fingerprints import Fingerprints
+from phalanx.ssh.head_answers import Unbelievable
+
+WARN_BYTES = 200 << 20
+_READ_BYTES = 1 << 20
+_GONE = -1
+
+
+class Upload:
+    """`manifest` (JSON) names all that the tree holds: the head's codestore makes the copy from it."""
+
+    def __init__(self, tree: CodeTree, cache: Path) -> None:
+        known = Fingerprints(tree.directory, cache)
+        listed = list(_listed(tree, known))
+        known.keep()
+        self._entries = [entry for entry, _ in listed]
+        self._names = [record[1] if len(record) == 4 else None for _, record in listed]
+        self._alike: dict[object, list[Entry]] = {}  # name of a content → those that have it
+        for entry, name in zip(self._entries, self._names, strict=True):
+            self._alike.setdefault(name, []).append(entry)
+        self.manifest = json.dumps([record for _, record in listed]).encode()
+
+    def send(self, out: IO[bytes], numbers: Sequence[int], tell: Callable[[SendProgress], None]) -> None:
+        """Write the contents of these entries, each after its length. Raises JobError, OSError when `out` breaks.
+
+        Who asks for what the tree does not hold, or for one thing twice, is not the head's codestore: Unbelievable.
+        """
+        if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(len(self._entries))):
+            raise Unbelievable("it asks for what the code does not hold")
+        wanted = [self._entries[number] for number in numbers]
+        total, sent = sum(entry.bytes for entry in wanted), 0
+        if total > WARN_BYTES:
+            words = f"{size_text(total)} of code go over, most of it {largest(wanted)}"
+            tell(SendProgress(0, 0, total, f"{words}; data belong on the shared directory"))
+        for count, number in enumerate(numbers, 1):
+            self._send_one(out, number)
+            sent += self._entries[number].bytes
+            tell(SendProgress(count, sent, total))
+
+    def _send_one(self, out: IO[bytes], number: int) -> None:
+        """From any file that has this content: one may have vanished since it was looked at."""
+        for entry in self._alike[self._names[number]]:
+            try:
+                file = Path(entry.path).open("rb", buffering=0)  # noqa: SIM115 - closed below
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(error) from error
+            with file:
+                _write(out, file)
+            return
+        out.write(_GONE.to_bytes(8, "big", signed=True))
+
+
+def _listed(tree: CodeTree, known: Fingerprints) -> Iterator[tuple[Entry, list[object]]]:
+    """Each entry with its record, as codestore reads it; one that has vanished is left out."""
+    for entry in tree.entries:
+        record = _record(entry, known)
+        if record is not None:
+            yield entry, [entry.name, *record]
+
+
+def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
+    mode = entry.status.st_mode
+    try:
+        if stat.S_ISDIR(mode):
+            return []
+        if stat.S_ISLNK(mode):
+            return [os.readlink(entry.path)]  # noqa: PTH115 - as it is, not as a Path has it
+        return [known.of(entry), stat.S_IMODE(mode), entry.status.st_mtime_ns]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(error) from error
+
+
+def _write(out: IO[bytes], file: IO[bytes]) -> None:
+    """Its present length, then so many bytes: zeros where it turns out shorter (it was cut while it was sent)."""
+    left = os.fstat(file.fileno()).st_size
+    out.write(left.to_bytes(8, "big", signed=True))
+    while left:
+        data = file.read(min(left, _READ_BYTES)) or b"\0" * min(left, _READ_BYTES)
+        out.write(data)
+        left -= len(data)

@@ -1,0 +1,198 @@
+"""What a job's environment is made from: a recipe that phalanx ships, or the user's requirements.txt. Data alone."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import JobError
+
+REQUIREMENTS = "requirements.txt"
+_RECIPES = Path(__file__).parents[1] / "recipes"
+_BEFORE = "before.txt"
+_CONSTRAINTS = "constraints.txt"
+_HASH = "--hash=sha256:"
+# A package of a lock: its first line, and the hashes below.
+_ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==.*\n(?:    .*\n)*", re.MULTILINE)
+# pip's own words for another file of the same kind, at the beginning of a line.
+_INCLUDE = re.compile(r"^\s*(-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))(?P<name>[^\s#]+)")
+# What would mean one thing here and another in an environment that outlives the job's code.
+_LOCAL = re.compile(r"^\s*(?:(?:-e|--editable|-f|--find-links)(?:\s+|=))?(?P<path>\.{0,2}/?\S*)")
+_RELATIVE = re.compile(r"^(?:\.{1,2}(?:/|$)|file:\.)")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How to make one: `files` by name, then a `pip install` with each of `steps`, then `check`.
+
+    `python` is a specifier such as ">=3.10,<3.13" ("": any). Packages of the image stay visible unless `isolated`.
+    `variables` are there while it is made, `job_variables` in the job's processes.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    steps: tuple[tuple[str, ...], ...]
+    python: str = ""
+    isolated: bool = False
+    check: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    job_variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what is installed; the same on every machine."""
+        parts = (self.name, self.files, self.steps, self.python, self.isolated, self.check, self.variables)
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()[:24]
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data, for the job's record."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "python": self.python,
+            "isolated": self.isolated,
+            "files": dict(self.files),
+            "steps": [list(words) for words in self.steps],
+            "check": list(self.check),
+            "variables": dict(self.variables),
+            "job_variables": dict(self.job_variables),
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One of the shipped files: what it brings, for which launcher, and what is to be known about it."""
+
+    name: str
+    summary: str
+    launcher: str
+    notes: str
+    environment: Environment
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
+
+
+def recipe(name: str) -> Recipe:
+    """Raises JobError for a name that there is no recipe of."""
+    names = recipe_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        meant = f"; did you mean '{near[0]}'?" if near else ""
+        raise JobError(f"there is no recipe '{name}'{meant}", f"There are: {', '.join(names)}.")
+    return _recipe(name, _read_toml(_RECIPES / f"{name}.toml"))
+
+
+def from_requirements(path: Path) -> Environment:
+    """What a requirements file (with those that it names) asks for. Raises JobError."""
+    files: dict[str, str] = {}
+    top = path.absolute().parent
+    _collect(path.absolute(), top, files)
+    return Environment("requirements", files, (("-r", path.name),))
+
+
+def choose(
+    directory: Path, named: str | None = None, requirements: str | Path | bool | None = None
+) -> Environment | None:
+    """A recipe's by name, or what a requirements file says: by default the code's own; False: none. Raises JobError."""
+    if named is not None:
+        return recipe(named).environment
+    if requirements is None:
+        requirements = (directory / REQUIREMENTS).is_file()
+    if isinstance(requirements, bool):
+        return from_requirements(directory / REQUIREMENTS) if requirements else None
+    return from_requirements(Path(requirements))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # pyright: ignore[reportMissingImports]
+    with path.open("rb") as file:
+        return tomllib.load(file)
+
+
+def _recipe(name: str, data: Mapping[str, Any]) -> Recipe:
+    pip = data.get("pip", {})
+    lock = (_RECIPES / f"{name}.lock").read_text()
+    files, flags = _of_hashes(data, lock) if _HASH in lock else _of_pins(data, lock)
+    environment = Environment(
+        name=name,
+        files=files,
+        steps=tuple((*flags, *pip.get("flags", ()), "-r", file) for file in (_BEFORE, REQUIREMENTS) if file in files),
+        python=data["python"],
+        isolated=True,
+        check=tuple(data["check"]["command"]),
+        variables=pip.get("env", {}),
+        job_variables=data.get("env", {}),
+    )
+    return Recipe(name, data["summary"], data.get("launcher", ""), data.get("notes", "").strip(), environment)
+
+
+def _of_hashes(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The lock's own lines, in one or two files, and pip's flags: nothing is taken that has not one of the hashes.
+
+    Nor is anything built with what has none: the wheels alone, or with packages of `before` (--no-build-isolation).
+    """
+    built_with = data.get("before", ())
+    first = {requirement.partition("==")[0] for requirement in built_with}
+    files: dict[str, str] = {}
+    for entry in _ENTRY.finditer(lock):
+        file = _BEFORE if entry["name"] in first else REQUIREMENTS
+        files[file] = files.get(file, "") + entry[0]
+    return files, ("--require-hashes", "--no-deps", *(() if built_with else ("--only-binary", ":all:")))
+
+
+def _of_pins(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What the recipe asks for, with the lock's versions of all that comes with it: whose hashes differ by index."""
+    groups = {_BEFORE: data.get("before", ()), REQUIREMENTS: data["requirements"]}
+    files = {file: "".join(f"{one}\n" for one in asked) for file, asked in groups.items() if asked}
+    return {**files, _CONSTRAINTS: lock}, ()
+
+
+def _collect(path: Path, top: Path, files: dict[str, str]) -> None:
+    """This file and those that it includes, by their names below `top`."""
+    name = _name_below(path, top)
+    if name in files:
+        return
+    files[name] = text = _read(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        include = _INCLUDE.match(line)
+        if include and "://" not in include["name"]:
+            _collect(path.parent / include["name"], top, files)
+        elif not include:
+            _refuse_relative(line, path, number)
+
+
+def _name_below(path: Path, top: Path) -> str:
+    # As pip reads it: a link keeps its own name, which the step's `-r` says, and includes stand beside the link.
+    try:
+        return Path(os.path.normpath(path)).relative_to(os.path.normpath(top)).as_posix()
+    except ValueError:
+        raise JobError(f"{path} is outside of {top}", "Requirement files include those beside or below them.") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"can't read the requirements {path}: {error}") from None
+
+
+def _refuse_relative(line: str, path: Path, number: int) -> None:
+    local = _LOCAL.match(line)
+    if local and _RELATIVE.match(local["path"]):
+        raise JobError(
+            f"{path.name}:{number}: '{local['path']}' is a path in the code, which the environment outlives",
+            "Your own packages: `--env PYTHONPATH=DIRECTORY`, or a wheel on the shared directory by its absolute path.",
+        )

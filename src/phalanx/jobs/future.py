@@ -1,0 +1,188 @@
+"""A job as a future: the handle that Python programs wait on, one of concurrent.futures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.errors import JobError
+from phalanx.jobs.job import Job
+from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
+from phalanx.jobs.job_output import OutputLine
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended. `output` asks the cluster, so it must still be there.
+
+    exit_code   of the first process that failed, 0 after success
+    nodes       one verdict per node: is it proved that no process of the job is left there?
+    """
+
+    id: str
+    state: JobState
+    exit_code: int
+    message: str
+    nodes: tuple[NodeVerdict, ...]
+    duration_s: float
+    status: JobStatus = field(repr=False)
+    _job: Job = field(repr=False, compare=False)
+
+    @property
+    def verified(self) -> bool:
+        """Is it proved that no process of it is left on any node?"""
+        return self.status.verified
+
+    def output(self, rank: int | str | None = None, stream: str | None = None) -> str:
+        """What one rank (or an engine, by its label) wrote; None: all processes, in the order in which it came.
+
+        `stream`: "stdout" or "stderr" alone. Bytes that are no text are replaced.
+        """
+        process = None if rank is None else str(rank)
+        lines = [event for event in self._job.follow(wait=False, process=process) if isinstance(event, OutputLine)]
+        wanted = (line.data.decode(errors="replace") for line in lines if stream in (None, line.stream))
+        return "".join(f"{line}\n" for line in wanted)
+
+
+class JobFailed(JobError):  # noqa: N818 - reads as what happened
+    """The job ran and did not succeed; `result` says how, `message` shows the first failure's last lines."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        tail = "".join(f"\n  | {line}" for line in result.status.tail)
+        message = f"job {result.id} {result.state.value}: {result.message}{tail}"
+        super().__init__(message, f"`phalanx logs {result.id}` shows all its output.")
+
+
+class JobFuture(Future[Result]):
+    """A job that was started. The job goes on whatever becomes of this object.
+
+    `concurrent.futures.wait` and `as_completed` take it beside any other future. Only when somebody registers for its
+    end is there a thread that follows the job; everything else asks the cluster.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._watcher: threading.Thread | None = None
+        self._status: JobStatus | None = None
+        self._guard = threading.Lock()
+        self.job = job
+        super().__init__()
+
+    def __repr__(self) -> str:
+        return f"<JobFuture {self.id}{f' {self._status.state.value}' if self._status else ''}>"
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    def status(self) -> JobStatus:
+        """How it stands; asks the cluster until it has ended."""
+        with self._guard:
+            if self._status is None or not self._status.state.final:
+                self._status = self.job.status()
+            return self._status
+
+    def running(self) -> bool:
+        """Has it been accepted, and not ended yet?"""
+        return not self.done()
+
+    def done(self) -> bool:
+        """Has it ended, one way or another?"""
+        return self.status().state.final
+
+    def cancelled(self) -> bool:
+        """Was it stopped on request?"""
+        return self.status().state is JobState.STOPPED
+
+    def cancel(self) -> bool:
+        """End it on all nodes, proved; False when it had ended by itself before."""
+        with self._guard:
+            if self._status is None or not self._status.state.final:
+                self._status = self.job.stop()
+            return self._status.state is JobState.STOPPED
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for a success (at most `timeout` seconds) and return it.
+
+        Raises JobFailed, CancelledError when it was stopped, TimeoutError (of concurrent.futures, like the former).
+        """
+        failure = self.exception(timeout)
+        if failure is not None:
+            raise failure
+        return self.outcome(timeout)
+
+    def exception(self, timeout: float | None = None) -> JobFailed | None:
+        """Wait for the end: None after a success. Raises CancelledError and TimeoutError."""
+        result = self.outcome(timeout)
+        if result.state is JobState.STOPPED:
+            raise CancelledError
+        return None if result.state is JobState.SUCCEEDED else JobFailed(result)
+
+    def outcome(self, timeout: float | None = None) -> Result:
+        """Wait for the end, whatever it is. Raises TimeoutError of concurrent.futures."""
+        status = self._wait(timeout)
+        return Result(
+            id=status.id,
+            state=status.state,
+            exit_code=0 if status.state is JobState.SUCCEEDED else status.process_exit_code,
+            message=status.message,
+            nodes=status.nodes,
+            duration_s=status.duration_s(status.ended_at or 0.0),
+            status=status,
+            _job=self.job,
+        )
+
+    def add_done_callback(self, fn: Callable[[JobFuture], object]) -> None:
+        """Call fn(self) when the job has ended, from the thread that follows it."""
+        super().add_done_callback(fn)  # pyright: ignore[reportArgumentType] - it is called with this future
+        self._watch()
+
+    @property
+    def _waiters(self) -> list[Any]:
+        """Where `wait` and `as_completed` of concurrent.futures register for the end."""
+        self._watch()
+        return self._registered
+
+    @_waiters.setter
+    def _waiters(self, waiters: list[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._registered = waiters
+
+    def _watch(self) -> None:
+        with self._guard:
+            if self._watcher is not None:
+                return
+            self._watcher = threading.Thread(target=self._settle, name=f"job-{self.id}", daemon=True)
+        self._watcher.start()
+
+    def _settle(self) -> None:
+        """Wait for the end of the job and give it to whoever registered."""
+        try:
+            failure = self.exception()
+        except CancelledError:
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        except Exception as error:  # the cluster can't be asked any more
+            self.set_exception(error)
+        else:
+            if failure:
+                self.set_exception(failure)
+            else:
+                self.set_result(self.outcome())
+
+    def _wait(self, timeout: float | None) -> JobStatus:
+        with self._guard:
+            status = self._status
+        if status is None or not status.state.final:
+            try:
+                status = self.job.wait(timeout)
+            except JobError:
+                status = self.status()
+                if not status.state.final:
+                    raise FutureTimeoutError(f"job {self.id} did not end within {timeout} s") from None
+        with self._guard:
+            self._status = status
+        return status

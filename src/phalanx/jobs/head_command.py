@@ -1,0 +1,173 @@
+"""A job's command on the head: what it is given over ssh, what it answers, and why it refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from phalanx.errors import JobError
+from phalanx.runner.checked import NOT_THERE
+from phalanx.runner.names import REFUSED_WORDS
+from phalanx.ssh import head_answers
+from phalanx.ssh.remote import Remote
+
+_READ_BYTES = 1 << 18
+_ANSWER_WITHIN_S = 60.0
+_MOST_WORDS_BYTES = 1 << 20
+_ANSWERS: dict[str, head_answers.Check] = {
+    "here": head_answers.truth,
+    "send": head_answers.several(head_answers.whole),
+    "made": head_answers.truth,
+}
+
+
+class HeadCommand:
+    """A command on the head whose output is read as it comes; its stderr is kept for messages."""
+
+    def __init__(self, remote: Remote, command: str, stdin: int) -> None:
+        self._first = b""
+        self._errors = _file_without_name()
+        try:
+            self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
+        except BaseException:
+            self._errors.close()
+            raise
+
+    def offer(self, data: bytes) -> None:
+        """Write to its stdin before it has answered. One that takes nothing says why when its answer is read."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def send(self, write: Callable[[IO[bytes]], None]) -> None:
+        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading.
+
+        After a KeyboardInterrupt it goes on with what it was given: the caller finds out what that came to.
+        """
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stdin:
+                write(stdin)
+        except OSError as error:
+            self.end()
+            refusal = self.refusal("the code did not go over", str(error))
+            self.close()
+            raise refusal from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def begins(self) -> bool:
+        """Has the runner begun? False: it is not there. Raises JobError with its last words when it ends at once."""
+        try:
+            return self.answer("here")
+        except OSError as error:
+            if self.end() == NOT_THERE:
+                return False
+            refusal = self.refusal("the head did not take the job", str(error))
+            self.close()
+            raise refusal from error
+
+    def answer(self, key: str) -> Any:
+        """`key` of the next line of JSON; empty lines are signs of life. Raises OSError, Unbelievable."""
+        line = b""
+        while not line.startswith(b'{"'):
+            line = self._line()
+        return head_answers.required(head_answers.parsed(line), {key: _ANSWERS[key]})[key]
+
+    def begins_within(self, timeout_s: float) -> bool:
+        """Does it write something within timeout_s? What that was comes with `chunks`."""
+        if not self._first and self._ready(timeout_s):
+            self._first = os.read(self._stdout, _READ_BYTES)
+        return bool(self._first)
+
+    def end_within(self, timeout_s: float) -> bool:
+        """Does it end within timeout_s, and well?"""
+        return self._ready(timeout_s) and self.end() == 0
+
+    def chunks(self, deadline: float | None) -> Iterator[bytes]:
+        """What it writes, until its end or the deadline."""
+        if self._first:
+            yield self._first
+        while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
+            data = os.read(self._stdout, _READ_BYTES)
+            if not data:
+                return
+            yield data
+
+    def end(self) -> int:
+        """Its exit status, which is there soon after its output has ended."""
+        try:
+            return self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def refusal(self, what: str, reason: str) -> JobError:
+        """Why the job was not taken: as the head tells it when it refuses, else its last words, else this reason."""
+        said = self._said()
+        if REFUSED_WORDS in said:
+            return JobError(*said.partition(REFUSED_WORDS)[2].strip().split("\n", 1))
+        return JobError(
+            f"{what}: {last_words(said) or reason}",
+            "`phalanx jobs` tells whether it was taken all the same, `phalanx status` how the cluster is.",
+        )
+
+    def last_words(self) -> str:
+        """The end of what it said on stderr."""
+        return last_words(self._said())
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read(_MOST_WORDS_BYTES).decode(errors="replace")
+
+    def close(self) -> None:
+        """End it; the job is not touched."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._errors.close()
+
+    def _ready(self, timeout_s: float) -> bool:
+        """Is there something to read, or its end?"""
+        return bool(select.select([self._stdout], [], [], timeout_s)[0])
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._first:
+            data = os.read(self._stdout, _READ_BYTES) if self._ready(_ANSWER_WITHIN_S) else b""
+            if not data:
+                raise BrokenPipeError("the head did not answer")
+            self._first += data
+            if len(self._first) > head_answers.LONGEST_LINE_BYTES:
+                raise head_answers.Unbelievable("a line without an end")
+        line, _, self._first = self._first.partition(b"\n")
+        return line
+
+    @property
+    def _stdout(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+
+def _file_without_name() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    import tempfile  # not at the top: its import costs every `run` some ms
+
+    return tempfile.TemporaryFile()
+
+
+def last_words(said: str) -> str:
+    """The last lines of what a command said."""
+    lines = said.strip().splitlines()
+    return "\n".join(lines[-5:])

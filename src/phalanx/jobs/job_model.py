@@ -1,0 +1,241 @@
+"""What a job is, as data: what the user asks for, and how it stands."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from phalanx.errors import JobError
+from phalanx.node.validate import Invalid
+from phalanx.runner.files.record import parse
+from phalanx.runner.files.schema import job_state
+
+if TYPE_CHECKING:
+    from phalanx.jobs.environments import Environment
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
+# The directory goes over as what it holds, and secrets go another way.
+_NOT_SENT = ("directory", "secrets")
+
+
+class JobState(str, Enum):
+    """In the order in which a job passes through them; the last five are final.
+
+    `damaged`: its record can't be read, so nothing more can be told of it. `stop` ends what there may be.
+    """
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+    DAMAGED = "damaged"
+
+    @property
+    def final(self) -> bool:
+        return self not in (JobState.PENDING, JobState.RUNNING)
+
+
+def _option(flag: str, help: str, **default: Any) -> Any:
+    """A field that `phalanx run` takes as a flag; what kind of value the flag takes follows from the field's type."""
+    return field(**default, metadata={"flag": flag, "help": help})
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run, in a copy of `directory`. A field made with `_option` is a flag of `phalanx run`, too.
+
+    `env` reaches the processes through files and connections that only the job user can read, never through argv.
+    `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
+    there into the environments of the job's processes. `nodes_min`, `nodes_max` (both or none; torchrun): the job goes
+    on with the nodes that are left, and grows again. `options` are the launcher's own, by name; `role_env` are
+    variables for the processes of one role alone ("server", "worker"). `hosts`: the names of the only nodes that may
+    be used. `sync_dir`: a directory of the nodes' own into which each copies the code first, and in which it then runs.
+    `environment`: Python packages, made into a virtual environment on the shared directory before anything starts.
+    `via`: the batch system of the cluster's own that is asked for the nodes, with `via_options` as words of its own.
+    """
+
+    command: tuple[str, ...]
+    launcher: str = "mpi"
+    processes: int | None = _option("-n", "Processes in all.", default=None)
+    per_node: int | None = _option("-N", "Processes on each node.", default=None)
+    name: str | None = _option("--name", "A name for the job, to find it by.", default=None)
+    directory: Path = _option("--directory", "The code.", default=Path())  # noqa: RUF009
+    env: Mapping[str, str] = _option("--env", "A variable for the job. Repeatable.", default_factory=dict)
+    tags: Mapping[str, str] = _option("--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
+    nodes_min: int | None = None
+    nodes_max: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    sync_dir: str = ""
+    environment: Environment | None = None
+    via: str | None = None
+    via_options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise JobError("there is no command to run", "Say which: `phalanx run -- python train.py`.")
+        for flag, value in (("-n", self.processes), ("-N", self.per_node)):
+            if value is not None and value < 1:
+                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+        if self.restarts < 0:
+            raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
+        self._check_nodes()
+        self._check_via()
+        for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
+            if not _VARIABLE.fullmatch(name):
+                raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
+            if name.startswith("PHALANX_"):
+                raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
+        for name, value in self.tags.items():
+            if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
+                raise JobError(
+                    f"'{name}={value}' can't be a tag", "Letters, digits and . _ - / @ : + in both; no '=' first."
+                )
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+
+    def to_record(self, job_id: str) -> dict[str, Any]:
+        """As the head keeps it, for JSON; without the secrets."""
+        sent = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SENT}
+        environment = self.environment.to_record() if self.environment else None
+        return {
+            **sent,
+            "id": job_id,
+            "name": self.name or "",
+            "environment": environment,
+            "submitted_at": time.time(),
+        }
+
+    def _check_via(self) -> None:
+        if self.via_options and not self.via:
+            raise JobError("--via-option is for --via", "--via slurm, sge or yarn hands the job to that scheduler.")
+        if self.via and (self.nodes_min is not None or self.hosts):
+            what = "the nodes (--nodes, a hosts file)" if self.hosts else "how many nodes there are (--nodes)"
+            raise JobError(f"with --via {self.via} it is {self.via} that says {what}", "-n and -N say what to ask for.")
+
+    def _check_nodes(self) -> None:
+        fewest, most = self.nodes_min, self.nodes_max
+        if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
+            raise JobError(f"--nodes is {fewest}:{most}", "The fewest and the most nodes, such as 2:4.")
+        if fewest is not None and self.processes is not None:
+            raise JobError("-n names a number that --nodes lets change", "-N says how many run on each node.")
+
+
+class JobOptions(TypedDict, total=False):
+    """The fields of JobSpec that `phalanx.Cluster.run` takes as they are, for editors and type checkers."""
+
+    launcher: str
+    processes: int | None
+    per_node: int | None
+    name: str | None
+    directory: Path | str
+    env: Mapping[str, str]
+    tags: Mapping[str, str]
+    secrets: Mapping[str, str]
+    restarts: int
+    options: Mapping[str, str]
+    via: str | None
+    via_options: Sequence[str]
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """What the end of a job found on one node. `clean`: proved that nothing of it is left; `killed` had to be ended."""
+
+    node: str
+    clean: bool
+    killed: int
+    message: str
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment. Times are seconds since 1970 on the head's clock.
+
+    exit_code   of the first process that failed, 128 + signal, 127 for a missing command; None unless it ended itself
+    message     what ended it, and where
+    tail        the last lines of the first process that failed
+    nodes       one verdict per node, once it has ended
+    attempt     0, or how often it was started again so far, of `restarts` allowed
+    """
+
+    id: str
+    name: str
+    launcher: str
+    command: tuple[str, ...]
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    processes: int
+    exit_code: int | None
+    message: str
+    tail: tuple[str, ...]
+    nodes: tuple[NodeVerdict, ...]
+    attempt: int = 0
+    restarts: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_record(cls, record: Any) -> JobStatus:
+        """From what the head says of it. Raises JobError when that is no job's state."""
+        try:
+            state = job_state(record)
+        except Invalid as error:
+            raise JobError(f"the head says something else of a job: {error}") from error
+        own = {name: state[name] for name in cls.__dataclass_fields__}
+        own["state"] = JobState(state["state"])
+        own["command"], own["tail"] = tuple(state["command"]), tuple(state["tail"])
+        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in state["nodes"])
+        return cls(**own)
+
+    @classmethod
+    def from_line(cls, line: bytes) -> JobStatus:
+        """From a line of JSON. Raises JobError."""
+        try:
+            return cls.from_record(parse(line))
+        except Invalid as error:
+            raise JobError(f"the head says something else of a job, which {error}") from error
+
+    def has(self, tags: Mapping[str, str]) -> bool:
+        """Does the job carry all of these tags?"""
+        return tags.items() <= self.tags.items()
+
+    @property
+    def killed(self) -> int:
+        """Processes that were left when the job ended and had to be ended, over all nodes."""
+        return sum(verdict.killed for verdict in self.nodes)
+
+    @property
+    def verified(self) -> bool:
+        """Is it proved that no process of it is left on any node? What started none needs no proof."""
+        if self.state is JobState.DAMAGED:
+            return False
+        return self.state.final and bool(self.nodes or not self.processes) and all(one.clean for one in self.nodes)
+
+    @property
+    def process_exit_code(self) -> int:
+        """What `phalanx run` exits with."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 130 if self.state is JobState.STOPPED else 1
+
+    def duration_s(self, now: float) -> float:
+        """From its start (0 before it) to its end, or to now."""
+        return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for --json."""
+        return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}

@@ -1,0 +1,136 @@
+"""A job's output as it comes from the head: frames become whole lines, in merged order, each with its process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from phalanx.errors import JobError
+from phalanx.node.validate import Invalid
+from phalanx.runner.files.record import MOST_BYTES, parse
+from phalanx.runner.files.schema import output_process
+from phalanx.runner.frames import STDERR
+from phalanx.runner.verbs import follow_frames as wire
+
+# A process that never ends its line is shown in pieces of this size, so that memory stays bounded.
+LONGEST_LINE_BYTES = 1 << 16
+_LONGEST_PREAMBLE = 1 << 16
+
+
+class OutputLine(NamedTuple):
+    """One line of one process. `process` is its rank, or the engine's label; `data` is without the line's end."""
+
+    process: str
+    node: str
+    stream: str
+    time_s: float
+    data: bytes
+
+
+class LineBuffer:
+    """Cuts the bytes of one stream into lines; a carriage return ends a line too, as progress bars mean it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are whole now."""
+        text = self._rest + data
+        held = b""
+        if b"\r" in text:
+            # Its "\n" may come with the next bytes.
+            held = b"\r" if text.endswith(b"\r") else b""
+            text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = text.split(b"\n")
+        rest = lines.pop()
+        while len(rest) >= LONGEST_LINE_BYTES:
+            lines.append(rest[:LONGEST_LINE_BYTES])
+            rest = rest[LONGEST_LINE_BYTES:]
+        self._rest = rest + held
+        return lines
+
+    def end(self) -> list[bytes]:
+        """What never got its line end."""
+        rest, self._rest = self._rest.removesuffix(b"\r"), b""
+        return [rest] if rest else []
+
+
+class FollowDecoder:
+    """Turns what `runner.pyz follow` sends into OutputLines and states (dicts).
+
+    `position` is where another follow goes on; the halves of lines that were received stay here for it.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._data = b""
+        self._began = False
+        self._processes: dict[int, dict[str, Any]] = {}
+        self._lines: dict[tuple[int, int], LineBuffer] = {}
+
+    def restart(self) -> None:
+        """A new connection begins; what was cut off with the old one comes again."""
+        self._data, self._began = b"", False
+
+    def feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
+        """Lines and states that are whole now. Raises JobError for bytes that are no frames."""
+        try:
+            yield from self._feed(data)
+        except Invalid as error:
+            raise JobError(f"the head answers with something else: a frame that {error}") from error
+
+    def _feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
+        self._data += data
+        if not self._began and not self._begin():
+            return
+        start, size = 0, wire.HEADER.size
+        while len(self._data) - start >= size:
+            kind, stream, number, length, position, time_ns = wire.HEADER.unpack_from(self._data, start)
+            end = start + size + length
+            if length > MOST_BYTES:
+                raise Invalid(f"says that it has {length} bytes")
+            if end > len(self._data):
+                break
+            payload = self._data[start + size : end]
+            start = end
+            self.position = max(self.position, position)
+            yield from self._event(kind, stream, number, time_ns / 1e9, payload)
+        self._data = self._data[start:]
+
+    def _begin(self) -> bool:
+        """Skip what a login script printed before the first frame."""
+        before, magic, after = self._data.partition(wire.MAGIC)
+        if not magic and len(before) > _LONGEST_PREAMBLE:
+            raise JobError(
+                f"the head answers with something else: {before[:200]!r}", "Does a login script print there?"
+            )
+        self._began = bool(magic)
+        if magic:
+            self._data = after
+        return self._began
+
+    def _event(
+        self, kind: int, stream: int, number: int, time_s: float, payload: bytes
+    ) -> Iterator[OutputLine | dict[str, Any]]:
+        if kind == wire.PROCESS:
+            self._processes[number] = output_process(parse(payload))
+        elif kind == wire.STATE:
+            state = parse(payload)
+            if not isinstance(state, dict):
+                raise Invalid("is no state of a job")
+            yield state
+        elif kind == wire.OUTPUT:
+            buffer = self._lines.setdefault((number, stream), LineBuffer())
+            yield from self._as_lines(number, stream, time_s, buffer.feed(payload))
+        elif kind == wire.ENDED_PROCESS:
+            for (owner, own_stream), buffer in self._lines.items():
+                if owner == number:
+                    yield from self._as_lines(number, own_stream, time_s, buffer.end())
+
+    def _as_lines(self, number: int, stream: int, time_s: float, lines: list[bytes]) -> Iterator[OutputLine]:
+        if number not in self._processes:
+            raise Invalid(f"is of process {number}, which was not told of")
+        process = self._processes[number]
+        name = "stderr" if stream == STDERR else "stdout"
+        for line in lines:
+            yield OutputLine(process["label"], process["node"], name, time_s, line)

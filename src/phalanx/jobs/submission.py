@@ -1,0 +1,65 @@
+"""What goes over to the head with a job, after its record and once the head is ready for it: code and secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING
+
+from phalanx.code import bundle, cache, code_tree
+from phalanx.code.bundle import SendProgress
+from phalanx.code.code_tree import CodeTree
+from phalanx.jobs.head_command import HeadCommand
+from phalanx.jobs.job_model import JobSpec
+from phalanx.runner.names import MANIFEST, WORK
+
+if TYPE_CHECKING:
+    from phalanx.code.upload import Upload
+
+# Below this, one tar takes less time than to ask what the head has.
+SMALL_BYTES = 1 << 20
+
+
+class Submission:
+    """What goes over: one line of JSON that says how much comes, the code, then the job's secrets.
+
+    Of a large tree only a list comes with it, and then those contents for which the head asks.
+    """
+
+    def __init__(self, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+        tree = code_tree.scan(spec.directory)
+        _warn(tree, spec, tell)
+        self._tell = tell
+        self._upload = _upload(tree)
+        self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
+        manifest = {MANIFEST: self._upload.manifest} if self._upload else {}
+        # The programs' last is LAST_SENT: the head takes no job without it, so none whose tar broke off.
+        documents = {**manifest, **bundle.programs()}
+        self._archive = bundle.tar(documents, None if self._upload else tree, WORK, tell)
+
+    def write(self, out: IO[bytes], connection: HeadCommand) -> None:
+        sizes = {"tar": len(self._archive), "secrets": len(self._private), "in_parts": bool(self._upload)}
+        out.writelines((json.dumps(sizes).encode() + b"\n", self._archive, self._private))
+        if self._upload:
+            out.flush()
+            self._upload.send(out, connection.answer("send"), self._tell)
+            out.flush()
+            connection.answer("made")
+
+
+def _warn(tree: CodeTree, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+    kept = tree.left_out_of(spec.command)
+    if kept:
+        text = (
+            f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
+        )
+        tell(SendProgress(0, 0, tree.bytes, text))
+
+
+def _upload(tree: CodeTree) -> Upload | None:
+    """What a large tree goes over by; None for a small one, which goes whole."""
+    if tree.bytes < SMALL_BYTES:
+        return None
+    from phalanx.code.upload import Upload  # here, because most trees are small
+
+    return Upload(tree, cache.cache_directory())

@@ -1,0 +1,1 @@
+"""A plan: what `up` would make of a spec, and how that is put in words."""

@@ -1,0 +1,177 @@
+"""A spec and the facts of its cloud become a Plan: sizes, zone, image, cost, warnings. Pure: asks nobody."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.data import table
+from phalanx.errors import SpecError
+from phalanx.plan.plan_text import describe, warnings_about
+from phalanx.spec.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan needs to know of the cloud, from read-only look-ups. `zones` are those that offer the type."""
+
+    cloud: str
+    region: str
+    zones: tuple[str, ...]
+    vcpus: int
+    gpus: int = 0
+    memory_gib: float = 0
+    architecture: str = "x86_64"
+    """x86_64 or arm64."""
+    image_parameter_exists: bool | None = None
+    """None: nobody looked."""
+    kept_file_system: str = ""
+    """What an earlier `down` of this name kept; the shared directory goes on with it."""
+    ssh_public_key: str = ""
+    network_cards: int = 1
+    deployment: int = 1
+    """1 for a new stack; one more for each later deployment, because a WaitCondition can't be used again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `up` makes. The cost is an estimate without storage and traffic; None when the type's price is unknown."""
+
+    spec: ClusterSpec
+    facts: Facts
+    zone: str
+    image_parameter: str
+    root_device: str
+    slots: int
+    cost_usd_per_hour: float | None
+    warnings: tuple[str, ...]
+
+    @property
+    def vcpus(self) -> int:
+        return self.facts.vcpus
+
+    @property
+    def gpus(self) -> int:
+        return self.facts.gpus
+
+    @property
+    def deployment(self) -> int:
+        return self.facts.deployment
+
+    @property
+    def file_system(self) -> str:
+        """The file system that is there already; "" when one is made."""
+        return self.spec.file_system or self.facts.kept_file_system
+
+    def parameters(self) -> dict[str, str]:
+        """What is sent beside the template: what differs between two people with the same file, or two days."""
+        sent = {"SshPublicKey": self.facts.ssh_public_key, "FileSystemId": self.file_system}
+        return {name: value for name, value in sent.items() if value}
+
+    def resources_summary(self) -> list[tuple[str, str]]:
+        """What is made, as (what, how much of it)."""
+        return describe(self)
+
+    def lines(self) -> list[str]:
+        """The plan for a person, a line each; warnings last."""
+        rows = self.resources_summary()
+        width = max(len(what) for what, _ in rows)
+        return [f"{what:<{width}}  {much}" for what, much in rows] + [f"warning: {text}" for text in self.warnings]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan for a program; only texts, numbers, lists and None."""
+        return {
+            "spec": self.spec.model_dump(),
+            "zone": self.zone,
+            "image_parameter": self.image_parameter,
+            "architecture": self.facts.architecture,
+            "slots_per_node": self.slots,
+            "vcpus_per_node": self.vcpus,
+            "gpus_per_node": self.gpus,
+            "cost_usd_per_hour": self.cost_usd_per_hour,
+            "deployment": self.deployment,
+            "resources": [{"what": what, "amount": much} for what, much in self.resources_summary()],
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
+    """Decides everything that the spec leaves open. Raises SpecError when the cloud can't do what the spec asks."""
+    parameter = image_parameter(spec, facts.gpus, facts.architecture)
+    _refuse_impossible(spec, facts, parameter)
+    return Plan(
+        spec=spec,
+        facts=facts,
+        zone=sorted(facts.zones)[0],
+        image_parameter=parameter,
+        root_device=_root_device(spec, facts.gpus, parameter),
+        slots=spec.slots or facts.gpus or facts.vcpus,
+        cost_usd_per_hour=_cost_usd_per_hour(spec),
+        warnings=tuple(warnings_about(spec, facts)),
+    )
+
+
+def image_parameter(spec: ClusterSpec, gpus: int, architecture: str) -> str:
+    """The SSM parameter that names the image: the spec's own path, or the one of its alias for this architecture."""
+    alias = _image_alias(spec, gpus)
+    entry = table("images")["images"].get(alias)
+    if entry is None:
+        return alias
+    return entry["parameter"].format(cpu=architecture, arch={"x86_64": "amd64"}.get(architecture, architecture))
+
+
+def known_sizes(instance_type: str) -> dict[str, Any] | None:
+    """Offline: vcpus, gpus, memory_gib, architecture, network_cards, usd_per_hour; None for an unknown type."""
+    return table("instance_types")["types"].get(instance_type)
+
+
+def unknown_type_hint(instance_type: str, cloud: str) -> str:
+    """The way out of a type that the cloud does not know: the nearest types that we know, or where to find them."""
+    near = difflib.get_close_matches(instance_type, table("instance_types")["types"], n=2, cutoff=0.75)
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    if cloud == "local":
+        return "The local cloud has EC2's types, such as c5.large."
+    return "`aws ec2 describe-instance-types` lists them."
+
+
+def offline_facts(spec: ClusterSpec, ssh_public_key: str = "") -> Facts | None:
+    """Facts without asking the cloud: sizes from the table, the region's first zone. None for an unknown type."""
+    sizes = known_sizes(spec.type)
+    if sizes is None:
+        return None
+    sizes = {key: value for key, value in sizes.items() if key != "usd_per_hour"}
+    return Facts(spec.cloud, spec.region, (f"{spec.region}a",), ssh_public_key=ssh_public_key, **sizes)
+
+
+def _image_alias(spec: ClusterSpec, gpus: int) -> str:
+    return spec.image or table("images")["default"]["gpu" if gpus else "cpu"]
+
+
+def _root_device(spec: ClusterSpec, gpus: int, parameter: str) -> str:
+    entry = table("images")["images"].get(_image_alias(spec, gpus))
+    if entry:
+        return entry["root_device"]
+    amazon = any(word in parameter for word in ("amazon-linux", "al2023", "amzn", "neuron"))
+    return "/dev/xvda" if amazon else "/dev/sda1"
+
+
+def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
+    if not facts.zones:
+        raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
+    if facts.image_parameter_exists is False:
+        raise SpecError(
+            f"image: the SSM parameter {parameter} does not exist in {spec.region}",
+            "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
+        )
+
+
+def _cost_usd_per_hour(spec: ClusterSpec) -> float | None:
+    """Nodes, NAT gateway and two public addresses (head and NAT), at the prices of us-east-1."""
+    if spec.cloud == "local":
+        return 0.0
+    sizes, network = known_sizes(spec.type), table("instance_types")["network_usd_per_hour"]
+    if sizes is None:
+        return None
+    return round(spec.nodes * sizes["usd_per_hour"] + network["nat_gateway"] + 2 * network["public_address"], 4)

@@ -1,0 +1,113 @@
+"""A plan in words: what is made, what it costs, and what a careful person would want to know before paying for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from phalanx.data import table
+from phalanx.spec.spec_checks import ANYWHERE
+
+if TYPE_CHECKING:
+    from phalanx.plan.plan import Facts, Plan
+    from phalanx.spec.spec import ClusterSpec
+
+
+def describe(plan: Plan) -> list[tuple[str, str]]:
+    """What is made, as (what, how much of it)."""
+    spec = plan.spec
+    return [
+        ("cluster", f"{spec.name}, in {_place(plan)}"),
+        ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
+        ("each node", _sizes(plan)),
+        ("image", plan.image_parameter),
+        (
+            "network",
+            "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
+        ),
+        ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
+        ("ssh", f"to the head from {'anywhere' if spec.ssh_from == ANYWHERE else spec.ssh_from}"),
+        ("membership", "a queue, a table, a topic, a function, a log group"),
+        ("cost", _cost(plan)),
+    ]
+
+
+def _place(plan: Plan) -> str:
+    if plan.spec.cloud == "local":
+        return f"the local cloud of this machine (it calls itself {plan.zone})"
+    return f"your AWS account, zone {plan.zone}"
+
+
+def _file_system(plan: Plan) -> str:
+    if plan.spec.file_system:
+        return f"your EFS file system {plan.spec.file_system}"
+    kept = plan.facts.kept_file_system
+    return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
+
+
+def _nodes(plan: Plan) -> str:
+    workers = plan.spec.nodes - 1
+    return (
+        f"1 × {plan.spec.type}: the head"
+        if not workers
+        else f"{plan.spec.nodes} × {plan.spec.type}: the head and {_plural(workers, 'worker')}"
+    )
+
+
+def _sizes(plan: Plan) -> str:
+    gpus = f", {_plural(plan.gpus, 'GPU')}" if plan.gpus else ""
+    memory = f", {plan.facts.memory_gib:g} GiB" if plan.facts.memory_gib else ""
+    return f"{_plural(plan.vcpus, 'vCPU')}{gpus}{memory}, {plan.facts.architecture}, {_plural(plan.slots, 'slot')}"
+
+
+def _cost(plan: Plan) -> str:
+    if plan.spec.cloud == "local":
+        return "nothing"
+    storage = (
+        f"and EFS at about ${table('instance_types')['efs_usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
+    )
+    if plan.cost_usd_per_hour is None:
+        return f"unknown for {plan.spec.type}, {storage}"
+    return f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses), {storage}"
+
+
+def warnings_about(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+    """What is allowed and may still surprise, a sentence each."""
+    yield from _about_sizes(spec, facts)
+    if spec.ssh_from == ANYWHERE:
+        yield "ssh to the head is open to the whole internet"
+    if spec.cloud == "aws":
+        yield from _about_money(spec)
+        yield from _about_capacity(spec, facts)
+
+
+def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+    if spec.slots and spec.slots > max(facts.vcpus, facts.gpus):
+        yield f"{spec.slots} slots on {facts.vcpus} vCPUs: the processes of a node will take turns"
+    if spec.type.split(".")[0] in ("t2", "t3", "t3a", "t4g"):
+        yield f"{spec.type} is burstable: training slows down once its CPU credits are spent"
+    if facts.network_cards > 1:
+        yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used"
+
+
+def _about_money(spec: ClusterSpec) -> Iterator[str]:
+    prices = table("instance_types")
+    if spec.type not in prices["types"]:
+        yield f"the price of {spec.type} is not known here: see https://aws.amazon.com/ec2/pricing/on-demand/"
+    elif spec.region != prices["prices_of"]["region"]:
+        where = prices["prices_of"]
+        yield f"the estimate uses prices of {where['region']} ({where['date']}); {spec.region} differs"
+
+
+def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+    family = "".join(takewhile(str.isalpha, spec.type))
+    for quota in table("quotas")["on_demand"]:
+        if family in quota["families"]:
+            yield f"{spec.nodes * facts.vcpus} vCPUs count against your quota “{quota['name']}” ({quota['code']})"
+    if len(facts.zones) == 1:
+        yield f"only {facts.zones[0]} offers {spec.type}: no other zone to go to when it is full"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,208 @@
+"""Ports of a node on this machine: a plain forward, and programs such as TensorBoard that live as long as it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from phalanx.errors import ClusterError, PhalanxError
+from phalanx.jobs import toolbox
+from phalanx.jobs.job import ClusterAccess
+from phalanx.runner.verbs.service import PORT
+from phalanx.ssh import head_answers
+from phalanx.ssh.remote import Remote
+
+_READ_BYTES = 1 << 16
+_READY_WITHIN_S = 30.0
+_STARTS_WITHIN_S = 120.0
+# The sweep's own deadlines on the head, and some.
+_ENDS_WITHIN_S = 20.0
+
+
+def _report(value: Any) -> dict[str, tuple[str, ...]]:
+    return head_answers.required(value if isinstance(value, dict) else {}, _REPORT)
+
+
+_TEXTS = head_answers.several(head_answers.text)
+_REPORT: dict[str, head_answers.Check] = {"killed": _TEXTS, "left": _TEXTS}
+_ENDED: dict[str, head_answers.Check] = {
+    "ended": head_answers.perhaps(head_answers.exit_code),
+    "tail": _TEXTS,
+    "report": _report,
+}
+_ANSWER: dict[str, head_answers.Check] = {
+    **_ENDED,
+    "port": head_answers.port,
+    "missing": head_answers.text,
+    "path": head_answers.text,
+}
+
+
+class PortTakenError(PhalanxError):
+    """Something on this machine listens on the port already."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `serve` starts on the head. `{port}` in argv becomes a free one; `env` never comes near a command line."""
+
+    name: str
+    argv: tuple[str, ...]
+    needs: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it went: ended by itself with `status` (None: because we left), and what was proved of its processes."""
+
+    status: int | None
+    tail: tuple[str, ...]
+    killed: int
+    left: tuple[str, ...]
+
+
+def tensorboard(logdir: str) -> Program:
+    """TensorBoard over a directory on the cluster."""
+    argv = ("tensorboard", "--logdir", logdir, "--host", "127.0.0.1", "--port", PORT)
+    return Program("tensorboard", argv, "tensorboard")
+
+
+def notebook(directory: str, token: str, as_root: bool = False) -> Program:
+    """JupyterLab, or the classic notebook where there is no Lab, in a directory on the cluster."""
+    flags = ["--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"]
+    flags += [f"--ServerApp.root_dir={directory}"] + ["--allow-root"] * as_root
+    choose = 'if command -v jupyter-lab >/dev/null; then exec jupyter lab "$@"; fi; exec jupyter notebook "$@"'
+    return Program("notebook", ("sh", "-c", choose, "notebook", *flags), "jupyter", {"JUPYTER_TOKEN": token})
+
+
+def require_free(port: int) -> None:
+    """Raises PortTakenError."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTakenError(f"port {port} of this machine can't be had: {error.strerror}", _OTHER) from error
+
+
+_OTHER = "Another one: `phalanx forward 18888:8888`; `--port 18888` with tensorboard and notebook."
+
+
+@contextmanager
+def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """127.0.0.1:local_port leads to the node's own 127.0.0.1:port within the block. Raises ClusterError."""
+    require_free(local_port)
+    with tempfile.TemporaryFile() as said, remote.forward(local_port, port, said) as process:
+        try:
+            if b"ready" not in _Lines(process.stdout).next(_READY_WITHIN_S):
+                raise ClusterError(f"port {local_port} can't be forwarded to {remote.host}: {_words(said)}")
+            yield process
+        finally:
+            process.kill()
+
+
+class Service:
+    """A program on the head that ends, proved, with `end` or with this process."""
+
+    def __init__(self, cluster: ClusterAccess, program: Program) -> None:
+        self._program = program
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        name = f"{program.name}-{secrets.token_hex(4)}"
+        toolbox.ready(cluster.remote(), cluster.shared)
+        command = toolbox.command(cluster.shared, "service", name, program.needs, *program.argv)
+        pipe = subprocess.PIPE
+        self._process = cluster.remote().popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
+        self._lines = _Lines(self._process.stdout)
+
+    def start(self) -> int:
+        """The port on the head that answers. Raises ClusterError when the program is not there or ends at once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(dict(self._program.env)).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._answer(_STARTS_WITHIN_S)
+        if "port" in answer:
+            return answer["port"]
+        needs = self._program.needs
+        if "missing" in answer:
+            raise ClusterError(f"'{needs}' is not on the head (PATH {answer.get('path', '?')})", _install(needs))
+        tail = "\n".join(answer.get("tail", ())) or _words(self._said)
+        raise ClusterError(f"{self._program.name} did not start on the head: {tail or 'it does not answer'}")
+
+    def ended(self) -> bool:
+        """Has it ended by itself?"""
+        return self._lines.ready(0)
+
+    def end(self) -> Ended:
+        """End it and hear what was proved. Raises ClusterError when the head does not tell."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.closed:
+            self._process.stdin.close()
+        answer = self._answer(_ENDS_WITHIN_S)
+        if not _ENDED.keys() <= answer.keys():
+            name = self._program.name
+            raise ClusterError(f"the head did not tell that {name} has ended: {_words(self._said) or 'no answer'}")
+        return Ended(answer["ended"], answer["tail"], len(answer["report"]["killed"]), answer["report"]["left"])
+
+    def close(self) -> None:
+        """Let go of the connection; what is left of the program ends on the head without us."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._said):
+            assert pipe is not None
+            pipe.close()
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while line := self._lines.next(deadline - time.monotonic()):
+            if line.startswith(b"{"):
+                return head_answers.fields(head_answers.parsed(line), _ANSWER)
+        return {}
+
+
+def _install(program: str) -> str:
+    package = {"jupyter": "jupyterlab"}.get(program, program)
+    return f"`phalanx ssh -- python3 -m pip install --user {package}`, or install it in `boot:` of phalanx.yaml."
+
+
+class _Lines:
+    """Lines of a pipe, each with a deadline."""
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        assert pipe is not None
+        self._fd = pipe.fileno()
+        self._data = b""
+
+    def ready(self, timeout_s: float) -> bool:
+        """Is there something to read, or the end?"""
+        return bool(self._data or select.select([self._fd], [], [], max(0.0, timeout_s))[0])
+
+    def next(self, timeout_s: float) -> bytes:
+        """The next line, b"" at the end or when none comes in time."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._data:
+            if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return b""
+            data = os.read(self._fd, _READ_BYTES)
+            if not data:
+                return b""
+            self._data += data
+            if len(self._data) > head_answers.LONGEST_LINE_BYTES:
+                raise head_answers.Unbelievable("a line without an end")
+        line, _, self._data = self._data.partition(b"\n")
+        return line
+
+
+def _words(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read(_READ_BYTES).decode(errors="replace").strip()[-2000:]

@@ -1,0 +1,1 @@
+"""Jobs inside a batch scheduler's allocation."""

@@ -1,0 +1,291 @@
+"""A job's places on nodes that a batch scheduler gives: asked for before an attempt, held through it, given back."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from phalanx.node.roster import Node, Roster
+from phalanx.runner import frames
+from phalanx.runner.batch.scheduling import ENDED, HELD, Request, Standing, shown, still_holds
+from phalanx.runner.head.doorway import turn_away
+from phalanx.runner.liveness import Pace
+from phalanx.runner.login import Line
+from phalanx.runner.process import RefusedError
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+    from phalanx.runner.batch.scheduling import Call, Scheduler
+    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.process import Process
+
+_TURN_S = 0.2
+# A queue is asked often at first and seldom later: thousands of jobs may wait in it.
+_FIRST_LOOK_S = 0.5
+_LAST_LOOK_S = 15.0
+# From the grant to the last node's starter: prologs run in between.
+_NODES_COME_WITHIN_S = 120.0
+# The scheduler's own script ends by itself when all starters have; its daemons take a moment to say so.
+_ENDS_BY_ITSELF_S = 5.0
+_ENDS_WITHIN_S = 60.0
+# One that does not answer (its controller is started again) still has what it has queued for hours.
+_AWAY_WITHIN_S = 600.0
+_LOG_TAIL_BYTES = 600
+_BEAT = frames.pack(frames.BEAT)
+
+
+class EndedError(Exception):
+    """The scheduler ended it before the job could start; `standing` says how."""
+
+    def __init__(self, standing: Standing) -> None:
+        super().__init__(standing.words)
+        self.standing = standing
+
+
+@dataclass
+class _Attendee:
+    """A starter that came: the pipes from it and to it, and the connection whose end lets it go.
+
+    `gpus` are those that the scheduler granted there; None where it says nothing of them.
+    """
+
+    slots: int
+    gpus: Optional[List[str]]
+    fds: Sequence[int]
+    connection: socket.socket
+    dialled: bool = False
+
+    def share_of(self, node: Node) -> Node:
+        """The node as the job may use it."""
+        return replace(node, slots=self.slots, gpus=node.gpus if self.gpus is None else len(self.gpus))
+
+    def let_go(self) -> None:
+        """Its pipes are closed by the channel that was made of them, or here."""
+        self.connection.close()
+        for fd in () if self.dialled else self.fds:
+            os.close(fd)
+
+
+class Allocation:
+    """One attempt's. `tell` is called with what is waited for, `record` with the id as soon as there is one."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        call: Call,
+        stage: Stage,
+        tell: Callable[[str], None],
+        record: Callable[[str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._call = call
+        self._stage = stage
+        self._tell = tell
+        self._record = record
+        self._id = ""
+        self._log = ""
+        self._attendees: Dict[str, _Attendee] = {}
+        self._doubled = ""
+        self._pace = Pace()
+        self._wanted = math.inf
+        self._look_at = 0.0
+        self._pause_s = _FIRST_LOOK_S
+        self._deadline = math.inf
+        self._answered_at = time.monotonic()
+
+    def obtain(self, request: Request) -> bool:
+        """Ask, and wait until a starter has come from every node granted; False: a stop was asked for meanwhile.
+
+        Raises RefusedError when the scheduler won't have it, EndedError when it ended it.
+        """
+        self._log = request.log
+        self._stage.door.attend = self._admit
+        self._id = self._scheduler.submit(request, self._call)
+        self._record(self._id)
+        self._answered_at = time.monotonic()
+        while len(self._attendees) < self._wanted and not self._stage.stop_asked:
+            self._look()
+            self._beat()
+            self._stage.loop.turn(_TURN_S)
+        return not self._stage.stop_asked
+
+    def roster(self, whole: Roster) -> Roster:
+        """The nodes that were granted, each with as many slots, and GPUs, as were granted there."""
+        granted = (self._attendees[node.name].share_of(node) for node in self._present(whole))
+        return replace(whole, nodes=tuple(granted))
+
+    def devices(self) -> Dict[str, Tuple[str, ...]]:
+        """Node → which of its GPUs were granted, where the scheduler names them."""
+        return {name: tuple(one.gpus) for name, one in self._attendees.items() if one.gpus is not None}
+
+    def dial(self, node: str) -> Line:
+        """The line to this node's starter."""
+        attendee = self._attendees[node]
+        attendee.dialled = True
+        null = os.open(os.devnull, os.O_RDONLY)
+        return Line(attendee.fds[1], attendee.fds[0], null, lambda: attendee.connection.shutdown(socket.SHUT_RDWR))
+
+    def fate(self) -> Standing:
+        """How it stands, after a node was lost: the scheduler may need a moment to say that it did it."""
+        deadline = time.monotonic() + _ENDS_BY_ITSELF_S
+        while True:
+            standing = self._standing_or_held()
+            if standing.phase == ENDED or time.monotonic() > deadline:
+                return standing
+            time.sleep(_TURN_S)
+
+    def ended_as(self, standing: Standing) -> str:
+        """In words, when it ended before the job did; where its own script failed, what that said last."""
+        said = "" if standing.killed else last_words(self._log)
+        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}" + (f": {said}" if said else "")
+
+    def release(self) -> str:
+        """Give all places back; returns what is to be said about it, "" when they are free again."""
+        self._stage.door.attend = turn_away
+        for attendee in self._attendees.values():
+            attendee.let_go()
+        self._attendees.clear()
+        if not self._id:
+            return ""
+        try:
+            return self._end()
+        except RefusedError as error:
+            return still_holds(self._scheduler.NAME, self._id, error)
+
+    # While it waits.
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now > self._deadline:
+            raise RefusedError(self._incomplete())
+        if self._doubled:
+            raise RefusedError(
+                f"{self._scheduler.NAME} put two places of {shown(self._id)} on {self._doubled}, not one\n"
+                "Ask for places so large that no two fit on a node (--via-option)."
+            )
+        if now < self._look_at:
+            return
+        self._pause_s = min(_LAST_LOOK_S, self._pause_s * 1.5)
+        try:
+            standing = self._standing()
+            self._answered_at = time.monotonic()
+        except RefusedError as error:
+            self._excuse(error)
+            return
+        finally:
+            self._look_at = time.monotonic() + self._pause_s
+        self._take(standing, now)
+
+    def _excuse(self, error: RefusedError) -> None:
+        """It has not answered: that is told, and for _AWAY_WITHIN_S no reason to give up. Raises the error after it."""
+        if time.monotonic() > self._answered_at + _AWAY_WITHIN_S:
+            raise error
+        first = str(error).partition("\n")[0]
+        self._tell(f"waiting for {shown(self._id)} of {self._scheduler.NAME}, which does not answer ({first})")
+
+    def _take(self, standing: Standing, now: float) -> None:
+        name, number = self._scheduler.NAME, shown(self._id)
+        if standing.phase == ENDED:
+            raise EndedError(standing)
+        if standing.phase == HELD:
+            self._deadline = min(self._deadline, now + _NODES_COME_WITHIN_S)
+            self._tell(f"granted by {name} as {number}; its nodes are coming")
+        else:
+            self._tell(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
+
+    def _beat(self) -> None:
+        """The starters that are there wait for the others, and would take silence for the runner's end."""
+        if self._pace.is_due():
+            for attendee in self._attendees.values():
+                _send_beat(attendee.fds[1])
+
+    def _incomplete(self) -> str:
+        number, came = shown(self._id), len(self._attendees)
+        of = f"{came} of {self._wanted} nodes" if came else "no node"
+        words = f"{self._scheduler.NAME} granted {number}, but {of} came within {_NODES_COME_WITHIN_S:g} s"
+        return f"{words}: {last_words(self._log)}".rstrip(": ")
+
+    def _standing(self) -> Standing:
+        return self._scheduler.look(self._id, self._call)
+
+    def _standing_or_held(self) -> Standing:
+        """Who doesn't answer may still hold it."""
+        try:
+            return self._standing()
+        except RefusedError as error:
+            return Standing(HELD, str(error))
+
+    def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
+        """A starter has come. Those of another allocation, an earlier attempt's, are sent away."""
+        if hello["allocation"] != shown(self._id):
+            turn_away(connection, fds, hello)
+            return
+        if hello["node"] in self._attendees:
+            self._doubled = hello["node"]
+            turn_away(connection, fds, hello)
+            return
+        self._wanted = hello["nodes"]
+        self._attendees[hello["node"]] = _Attendee(hello["slots"], hello["gpus"], fds, connection)
+
+    def _present(self, whole: Roster) -> list:
+        return [node for node in whole.nodes if node.name in self._attendees]
+
+    # The end.
+
+    def _end(self) -> str:
+        if self._has_ended_within(_ENDS_BY_ITSELF_S):
+            return ""
+        self._cancel()
+        if self._has_ended_within(_ENDS_WITHIN_S, asked=True):
+            return ""
+        return f"{self._scheduler.NAME} still says {self._standing().words} for {shown(self._id)}"
+
+    def _cancel(self) -> None:
+        try:
+            self._scheduler.cancel(self._id, self._call)
+        except RefusedError:
+            # It may have ended a moment before: schedulers refuse to end that again.
+            if self._standing_or_held().phase != ENDED:
+                raise
+
+    def _has_ended_within(self, timeout_s: float, asked: bool = False) -> bool:
+        """`asked`: it was told to end, and what is shown as queued may only not have got so far."""
+        deadline = time.monotonic() + timeout_s
+        while (standing := self._standing_or_held()).phase != ENDED:
+            # What waits in a queue never ends by itself.
+            if time.monotonic() > deadline or (standing.phase != HELD and not asked):
+                return False
+            time.sleep(_TURN_S)
+        return True
+
+
+def _send_beat(fd: int) -> None:
+    try:
+        os.write(fd, _BEAT)
+    except OSError:
+        pass  # that starter has died since it came: the attempt's channel to it will say so
+
+
+def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
+    """What the launcher's plan for the whole cluster needs; with -n alone the scheduler may place it as it likes."""
+    ranks: Counter[str] = Counter()
+    for places in [one.places for one in processes if one.places] or [one.ranks for one in processes]:
+        ranks.update(places)
+    anywhere = job["processes"] is not None and job["per_node"] is None
+    shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
+    return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via_options"]))
+
+
+def last_words(path: str) -> str:
+    """The end of what the scheduler's script wrote, on one line; "" when it wrote nothing."""
+    try:
+        with open(path, "rb") as file:
+            return " ".join(file.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").split())
+    except OSError:
+        return ""

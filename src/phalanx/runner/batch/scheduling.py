@@ -1,0 +1,171 @@
+"""What a batch scheduler is to a job: asked for places, looked at while they are held, told when they are free."""
+
+from __future__ import annotations
+
+import os
+import string
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from phalanx.runner import checked
+from phalanx.runner.files import state as states
+from phalanx.runner.login import quoted
+from phalanx.runner.names import RUNNER
+from phalanx.runner.process import RefusedError
+
+if TYPE_CHECKING:
+    import subprocess
+    from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple
+
+    # argv and its stdin → its stdout; RefusedError with the command's own words when it fails
+    Call = Callable[[Sequence[str], str], str]
+
+    class Scheduler(Protocol):
+        """A module of `phalanx.schedulers`. An allocation's id is its own text, shown to people by `shown`.
+
+        What it starts on each node that it grants is `Request.attend`. Variables that it gives its jobs begin with one
+        of HIDDEN: engines would go to the scheduler by themselves when they saw them. Those of SHOWN stay. NODE_INDEX
+        is the one with the node's number in the allocation, "" where it is told its count itself. GPUS are those that
+        name what is granted of the node's GPUs; the first that is there counts.
+        """
+
+        NAME: str
+        SUMMARY: str
+        HIDDEN: Tuple[str, ...]
+        SHOWN: Tuple[str, ...]
+        NODE_INDEX: str
+        GPUS: Tuple[str, ...]
+
+        def submit(self, request: Request, call: Call) -> str: ...
+        def look(self, allocation: str, call: Call) -> Standing: ...
+        def cancel(self, allocation: str, call: Call) -> None: ...
+
+
+QUEUED = "queued"
+HELD = "held"
+ENDED = "ended"
+
+# Well below FENCE_S: no beat goes out to the starters that are there meanwhile.
+_ANSWER_WITHIN_S = 15.0
+_NOT_FOUND = 127
+# How Slurm and CUDA say that there is none.
+_NO_GPU = ("NoDevFiles", "-1", "none")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How an allocation stands: `phase`, and `words`, the scheduler's own.
+
+    Of one that has ended: was it `killed` (cancelled, out of time, preempted …), and may `again` another one do better?
+    """
+
+    phase: str
+    words: str = ""
+    killed: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a job needs: `processes` in all, `per_node` on each of `nodes` nodes, or (`anywhere`) as they come.
+
+    `options` are words for the scheduler's own command, passed on as they are.
+    """
+
+    job: str
+    directory: str
+    scheduler: str
+    processes: int
+    nodes: int
+    per_node: int
+    anywhere: bool = False
+    options: Tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the allocation is called in the scheduler's own lists."""
+        return f"phalanx-{self.job}"
+
+    @property
+    def log(self) -> str:
+        """Where whatever the scheduler and its scripts say is kept."""
+        return f"{self.directory}/{self.scheduler}.out"
+
+    def attend(self, allocation: str, nodes: str, places: str) -> str:
+        """The shell's words that start the job's starter on a node; the three are shell texts themselves."""
+        words = checked.argv(f"{self.directory}/{RUNNER}", "attend", self.scheduler, self.directory)
+        return f"{' '.join(map(quoted, words))} {allocation} {nodes} {places}"
+
+
+def shown(allocation: str) -> str:
+    """An allocation's id as people know it."""
+    return allocation.rpartition("/")[2]
+
+
+def count_here(places: str, index: int) -> int:
+    """Processes on the node with this index: of "2(x3),1" node 2 has 2, and node 3 has 1. A plain number holds for all.
+
+    Raises ValueError.
+    """
+    counts = []
+    for part in places.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts[index] if len(counts) > 1 else counts[0]
+
+
+def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[List[str]]:
+    """The GPUs of this node that a job may use, as CUDA_VISIBLE_DEVICES has them; None: no variable says anything."""
+    text = next((found[name] for name in names if name in found), None)
+    if text is None:
+        return None
+    words = (word for word in text.replace(",", " ").split() if word not in _NO_GPU)
+    # "gpu1" or "1" is a number; "GPU-1f3…", "MIG-…" a name of its own.
+    return [word if "-" in word else word.lstrip(string.ascii_letters) for word in words]
+
+
+def caller(scheduler: str, directory: str) -> Call:
+    """Runs the scheduler's commands as a login shell on the head does, whose profile may have to say where they are."""
+
+    import subprocess  # not at the top: what attends on a node imports this module, too, and asks no scheduler
+
+    def call(argv: Sequence[str], text: str) -> str:
+        shell = ["/bin/sh", "-lc", 'exec "$@"', "sh", *argv]
+        try:
+            done = subprocess.run(
+                shell, input=text, capture_output=True, text=True, cwd=directory, timeout=_ANSWER_WITHIN_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RefusedError(f"{scheduler} does not answer: `{argv[0]}` took {_ANSWER_WITHIN_S:g} s") from None
+        if done.returncode:
+            raise RefusedError(_failure(scheduler, argv[0], done))
+        return done.stdout
+
+    return call
+
+
+def _failure(scheduler: str, command: str, done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode == _NOT_FOUND:
+        return (
+            f"{command} is not on the head (PATH {os.environ.get('PATH', '')})\n"
+            f"--via {scheduler} needs a {scheduler} that the cluster has already; without --via phalanx starts the job."
+        )
+    return f"{scheduler} refused: {' '.join((done.stderr or done.stdout).split())}"
+
+
+def release(directory: str, find: Callable[[str], Scheduler]) -> int:
+    """Give back what the runner of this job held when it died; returns an exit status."""
+    held = states.read(directory)["allocation"]
+    scheduler = find(held["scheduler"])
+    try:
+        scheduler.cancel(held["id"], caller(scheduler.NAME, directory))
+    except RefusedError as error:
+        print(still_holds(scheduler.NAME, held["id"], error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def still_holds(scheduler: str, allocation: str, error: Exception) -> str:
+    """What is to be said of places that could not be given back."""
+    return f"{scheduler} may still hold {shown(allocation)}: {error}"

@@ -1,0 +1,1 @@
+"""The environments of jobs on the shared directory."""

@@ -1,0 +1,258 @@
+"""Makes a job's environment, a virtual one on the shared directory: once, whoever needs it first, under a lock.
+
+<shared>/.phalanx/environments/NAME-HASH/            the environment; what it was made from is in its requirements/
+<shared>/.phalanx/environments/NAME-HASH/.complete   JSON, written last: without it the rest is half made
+<shared>/.phalanx/environments/NAME-HASH.lock        locked by its maker, and (shared) by runners of jobs that use it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.runner.environments.interpreters import Interpreter, find
+from phalanx.runner.environments.uv_settings import from_pip
+from phalanx.runner.files import state as states
+from phalanx.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence
+
+COMPLETE = ".complete"
+RESULT = "environment.json"
+_FORMAT = "1"  # another one makes every environment anew
+_FILES = "requirements"
+_PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
+# Variables that would let the job's own settings into the program that installs.
+_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+
+
+class CannotMakeError(Exception):
+    """Why there is no environment: one line, then what mends it."""
+
+
+def root_of(job_directory: str) -> str:
+    """Where environments lie, beside the jobs."""
+    return os.path.join(os.path.dirname(os.path.dirname(job_directory)), "environments")
+
+
+def bring(directory: str) -> int:
+    """Find or make the environment of the job in this directory; says on stdout what is done.
+
+    RESULT in the job's directory then holds {"path"}, or {"problem"}.
+    """
+    os.umask(0o077)
+    with open(os.path.join(directory, "job.json")) as file:
+        wanted = json.load(file)["environment"]
+    try:
+        result = {"path": _bring(root_of(directory), wanted)}
+    except CannotMakeError as error:
+        result = {"problem": str(error)}
+    except OSError as error:
+        result = {"problem": f"{error.filename or 'the shared directory'}: {error.strerror}"}
+    states.write_file(os.path.join(directory, RESULT), json.dumps(result))
+    return 1 if "problem" in result else 0
+
+
+def is_complete(path: str) -> bool:
+    return os.path.exists(os.path.join(path, COMPLETE))
+
+
+def lock(path: str, how: int) -> Optional[int]:
+    """A lock on this environment (fcntl.LOCK_SH or LOCK_EX), held until the descriptor is closed; None: it is taken."""
+    fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _bring(root: str, wanted: Dict[str, Any]) -> str:
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    python = _interpreter(wanted)
+    path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
+    if not is_complete(path):
+        _make_alone(path, wanted, python)
+    _pass_path_on(path)
+    # When it was last of use, for whoever wants to tidy up.
+    os.utime(os.path.join(path, COMPLETE))
+    return path
+
+
+def _pass_path_on(path: str) -> None:
+    """For who activates it and types `mpiexec`: Open MPI 5 starts ranks with each node's own PATH unless it is told."""
+    activate = os.path.join(path, "bin", "activate")
+    if not os.path.exists(os.path.join(path, "bin", "prterun")):
+        return
+    with open(activate, "r+") as file:
+        if _PATH_GOES_ALONG not in file.read():
+            file.write(f"\n{_PATH_GOES_ALONG}\n")
+
+
+def _interpreter(wanted: Dict[str, Any]) -> Interpreter:
+    python, seen = find(wanted["python"], os.environ.get("PATH", os.defpath))
+    if python is None:
+        raise CannotMakeError(
+            f"{wanted['name']} needs Python {wanted['python']}; on the head there {'are' if len(seen) > 1 else 'is'} "
+            f"{', '.join(seen) or 'none'}\n"
+            "Another `image:` in phalanx.yaml may bring it, or its `boot:` script may install it on every node."
+        )
+    return python
+
+
+def _digest(wanted: Dict[str, Any], python: Interpreter) -> str:
+    packages = () if wanted["isolated"] else python.sites
+    parts = (_FORMAT, wanted["digest"], python.base, python.version_text, python.platform, *packages)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter) -> None:
+    """Be the only one who makes it; who comes later waits here and finds it made."""
+    held = lock(path, fcntl.LOCK_EX)
+    if held is None:
+        _say(f"another job is making {os.path.basename(path)}: waiting for it")
+        held = os.open(f"{path}.lock", os.O_RDWR)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        if not is_complete(path):
+            _make(path, wanted, python, held)
+    finally:
+        os.close(held)
+
+
+def _make(path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> None:
+    began = time.monotonic()
+    if os.path.exists(path):
+        _say(f"{path} is half made: starting over")
+        shutil.rmtree(path)
+    _say(f"making {path} with Python {python.version_text} ({python.path})")
+    installer = _Installer(path, wanted, python, held)
+    installer.install()
+    facts = {
+        "name": wanted["name"],
+        "digest": wanted["digest"],
+        "python": python.version_text,
+        "bytes": _size(path),
+        "made_in_s": round(time.monotonic() - began, 1),
+        "made_at": time.time(),
+    }
+    # The packages first: what is said to be whole must be so after a power failure, too.
+    os.sync()
+    states.write_file(os.path.join(path, COMPLETE), json.dumps(facts), is_synced=True)
+    _say(f"made in {facts['made_in_s']:.0f} s, {facts['bytes'] / 1e6:.0f} MB")
+
+
+class _Installer:
+    """The programs that make one environment. Each holds the lock, too: it is not free while one of them lives."""
+
+    def __init__(self, path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> None:
+        self._path = path
+        self._wanted = wanted
+        self._python = python
+        self._held = held
+        # uv does not see packages outside of the environment, so it would bring the image's torch a second time.
+        self._uv = shutil.which("uv") if wanted["isolated"] else None
+        self._env = self._environment()
+
+    def install(self) -> None:
+        """Make it whole. Raises CannotMakeError."""
+        self._make_venv()
+        for name, text in self._wanted["files"].items():
+            self._write(name, text)
+        for words in self._wanted["steps"]:
+            self._run([*self._pip(), *words], "pip" if self._uv is None else "uv")
+        if self._wanted["check"]:
+            _say("checking: " + " ".join(self._wanted["check"])[:200])
+            self._run(self._wanted["check"], "its check")
+
+    def _make_venv(self) -> None:
+        if self._uv:
+            self._run([self._uv, "venv", "--quiet", "--python", self._python.base, self._path], "uv venv")
+            return
+        shown = not self._wanted["isolated"] and not self._python.is_venv
+        flags = ["--system-site-packages"] if shown else []
+        if self._python.pip_serves_others:
+            # A pip of its own would take longer than most requirements: all of it is compiled.
+            flags.append("--without-pip")
+        version = ".".join(map(str, self._python.version[:2]))
+        mend = f"Debian, Ubuntu: `boot: apt-get install -y python{version}-venv` in phalanx.yaml brings what it needs."
+        self._run([self._python.base, "-m", "venv", *flags, self._path], "python -m venv", mend)
+        if not self._wanted["isolated"] and self._python.is_venv:
+            self._show_packages_of(self._python.sites)
+
+    def _show_packages_of(self, sites: Sequence[str]) -> None:
+        """The image's own environment stays visible, after what is installed here."""
+        major, minor = self._python.version[:2]
+        own = os.path.join(self._path, "lib", f"python{major}.{minor}", "site-packages")
+        lines = "".join(f"import site; site.addsitedir({site!r})\n" for site in sites)
+        states.write_file(os.path.join(own, "_phalanx_image.pth"), lines)
+
+    def _write(self, name: str, text: str) -> None:
+        place = os.path.join(self._path, _FILES, name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        states.write_file(place, text)
+
+    def _pip(self) -> List[str]:
+        python = os.path.join(self._path, "bin", "python")
+        if self._uv:
+            return [self._uv, "pip", "install", "--python", python]
+        # Compiling all of it can take longer than the rest; what is imported is compiled then, by whoever is first.
+        pip = (
+            [self._python.path, "-m", "pip", "--python", python]
+            if self._python.pip_serves_others
+            else [python, "-m", "pip"]
+        )
+        return [*pip, "install", "--no-compile"]
+
+    def _environment(self) -> Dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
+        own = activated({**own, ENVIRONMENT: self._path})
+        quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
+        # It is made once: a cache would only fill the head's disk.
+        quiet.update(PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1", UV_LINK_MODE="copy", PYTHONUNBUFFERED="1")
+        if "constraints.txt" in self._wanted["files"]:
+            # In this form they hold for what packages are built with, too (pip's flag does not).
+            place = os.path.join(self._path, _FILES, "constraints.txt")
+            names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
+            quiet.update(dict.fromkeys(names, place))
+        uv = from_pip(own) if self._uv else {}
+        return {**own, **uv, **quiet, **self._wanted["variables"]}
+
+    def _run(self, argv: Sequence[str], name: str, mend: str = "") -> None:
+        where = os.path.join(self._path, _FILES)
+        process = subprocess.Popen(
+            list(argv),
+            env=self._env,
+            cwd=where if os.path.isdir(where) else None,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(self._held,),
+            preexec_fn=_die_with_parent,
+        )
+        code = process.wait()
+        if code:
+            how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            raise CannotMakeError(f"{name} {how}\n{mend}".strip())
+
+
+def _die_with_parent() -> None:
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _size(path: str) -> int:
+    total = 0
+    for directory, _, files in os.walk(path):
+        total += sum(os.lstat(os.path.join(directory, name)).st_size for name in files)
+    return total
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

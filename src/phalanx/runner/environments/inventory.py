@@ -1,0 +1,46 @@
+"""The environments that were made on the shared directory: what there is, and away with what no job uses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from phalanx.runner.environments.environment import COMPLETE, lock
+
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+
+def list_environments(root: str, prune: bool) -> int:
+    """Print one JSON line per environment; with `prune`, remove those that no job uses or makes first."""
+    for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+        path = os.path.join(root, name)
+        if os.path.isdir(path):
+            print(json.dumps(_look_at(path, prune)), flush=True)
+    return 0
+
+
+def _look_at(path: str, prune: bool) -> Dict[str, Any]:
+    facts = {"path": path, "name": os.path.basename(path).rpartition("-")[0], "complete": False, **_facts(path)}
+    held = lock(path, fcntl.LOCK_EX)
+    facts.update(in_use=held is None, removed=False)
+    if held is None:
+        return facts
+    if prune:
+        # Its lock's file stays: who waits for it must not find another one.
+        shutil.rmtree(path)
+        facts["removed"] = True
+    os.close(held)
+    return facts
+
+
+def _facts(path: str) -> Dict[str, Any]:
+    try:
+        with open(os.path.join(path, COMPLETE)) as file:
+            used_at = os.fstat(file.fileno()).st_mtime
+            return {**json.load(file), "used_at": used_at, "complete": True}
+    except FileNotFoundError:
+        return {}

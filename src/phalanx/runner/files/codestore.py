@@ -1,0 +1,217 @@
+"""The code of jobs by its content, on the shared directory: what is there from an earlier job need not go over again.
+
+<shared>/.phalanx/code/objects/SHA256-SIZE   the content of a file; it never changes
+<shared>/.phalanx/code/trees/SHA256          names of the objects of one directory, by lines; its time: the last use
+<shared>/.phalanx/code/lock                  shared by those who take and add, exclusive for the one who removes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.runner.names import MANIFEST, WORK
+
+if TYPE_CHECKING:
+    from typing import IO, Any, BinaryIO, Callable, Dict, Iterable, List, Sequence
+
+    Entry = List[Any]  # [name], [name, link's target] or [name, object, mode, mtime in ns]; a directory's ends in "/"
+
+# On a file system that is paid for by its bytes: two of the largest directories that may go over.
+MOST_BYTES = 4 << 30
+MOST_TREES = 64
+_COPY_BYTES = 1 << 20
+_BEAT_EVERY_S = 1.0
+_LENGTH_BYTES = 8
+_GONE = -1
+_INCOMING = "incoming."
+
+
+def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> None:
+    """Make the job's work/ as its manifest says; what is not here is asked for, and comes on stdin.
+
+    Raises EOFError when stdin ends before all of it has come, OSError.
+    """
+    with open(os.path.join(directory, MANIFEST)) as file:
+        entries = json.load(file)
+    store = Store(os.path.join(os.path.dirname(os.path.dirname(directory)), "code"))
+    try:
+        missing = store.missing(entries)
+        answer(json.dumps({"send": missing}).encode() + b"\n")
+        for number in missing:
+            store.receive(entries[number][1], stdin)
+        beat = _once_a_second(lambda: answer(b"\n"))
+        store.make(entries, os.path.join(directory, WORK), beat)
+        store.remember(entries)
+        # To remove thousands of files on a network's file system takes longer than the other end waits in silence.
+        store.tidy(beat)
+    except BaseException:
+        # What came half must not fill the disk, and what came whole need not come again. Nobody may listen any more.
+        store.tidy()
+        raise
+    finally:
+        store.close()
+    answer(b'{"made": true}\n')
+
+
+class Store:
+    """Objects and trees; nobody removes any while this is open."""
+
+    def __init__(self, root: str) -> None:
+        self._objects = os.path.join(root, "objects")
+        self._trees = os.path.join(root, "trees")
+        for place in (self._objects, self._trees):
+            os.makedirs(place, exist_ok=True)
+        # To read, too: NFS (EFS) makes flock a lock on bytes, and gives a shared one only to who may read them.
+        self._lock = open(os.path.join(root, "lock"), "a+")  # noqa: SIM115 - closed by `close`
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        # A listing alone: a stat of each would take milliseconds on a network's file system.
+        self._held = set(os.listdir(self._objects))
+        self._odd: Dict[str, str] = {}  # object → what came in its place ("": nothing)
+
+    def missing(self, entries: Sequence[Entry]) -> List[int]:
+        """Numbers of entries whose contents are to be sent, each content once."""
+        first: Dict[str, int] = {}
+        for number, entry in enumerate(entries):
+            if len(entry) == 4 and entry[1] not in self._held:
+                first.setdefault(entry[1], number)
+        return sorted(first.values())
+
+    def receive(self, name: str, stdin: BinaryIO) -> None:
+        """Take one content: its length, then its bytes. What is not what its name says serves this job alone."""
+        length = int.from_bytes(_read(stdin, _LENGTH_BYTES), "big", signed=True)
+        if length == _GONE:
+            self._odd[name] = ""
+            return
+        beside = os.path.join(self._objects, f"{_INCOMING}{os.getpid()}.{len(self._odd)}")
+        digest = hashlib.sha256()
+        with open(beside, "wb") as file:
+            for left in range(length, 0, -_COPY_BYTES):
+                data = _read(stdin, min(left, _COPY_BYTES))
+                digest.update(data)
+                file.write(data)
+        if name == f"{digest.hexdigest()}-{length}":
+            os.rename(beside, os.path.join(self._objects, name))
+            self._held.add(name)
+        else:
+            self._odd[name] = beside
+
+    def make(self, entries: Sequence[Entry], work: str, beat: Callable[[], Any]) -> None:
+        """Copy: a job may write into its files, and no other job must see that."""
+        os.makedirs(work, exist_ok=True)
+        for entry in entries:
+            self._make_one(entry, os.path.join(work, entry[0]))
+            beat()
+        for path in filter(None, self._odd.values()):
+            os.unlink(path)
+
+    def _make_one(self, entry: Entry, path: str) -> None:
+        if len(entry) == 1:
+            os.mkdir(path)
+        elif len(entry) == 2:
+            os.symlink(entry[1], path)
+        else:
+            _, name, mode, mtime_ns = entry
+            source = self._odd.get(name, os.path.join(self._objects, name))
+            if source:
+                _copy(source, path, mode)
+                os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """That these objects were used now."""
+        objects = sorted({entry[1] for entry in entries if len(entry) == 4} & self._held)
+        text = "\n".join(objects)
+        path = os.path.join(self._trees, hashlib.sha256(text.encode()).hexdigest())
+        with open(f"{path}.{os.getpid()}", "w") as file:
+            file.write(text)
+        os.replace(f"{path}.{os.getpid()}", path)
+
+    def tidy(self, beat: Callable[[], Any] = lambda: None) -> None:
+        """Remove what was used longest ago until MOST_BYTES are left; not while another job takes from here."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            # Another job's, or a server that turns no shared lock into an exclusive one: no reason to refuse a job.
+            return
+        held = os.listdir(self._objects)
+        self._remove(self._objects, (name for name in held if name.startswith(_INCOMING)), beat)
+        trees = sorted(os.listdir(self._trees), key=self._used_at, reverse=True)
+        self._remove(self._trees, trees[MOST_TREES:], beat)
+        if _bytes_of(held) > MOST_BYTES:
+            self._shrink({name for name in held if not name.startswith(_INCOMING)}, trees[:MOST_TREES], beat)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _shrink(self, held: Iterable[str], trees: Sequence[str], beat: Callable[[], Any]) -> None:
+        kept: set[str] = set()
+        for number, tree in enumerate(trees):
+            with open(os.path.join(self._trees, tree)) as file:
+                more = kept | set(file.read().splitlines())
+            # The newest stays, whatever its size: the next job will be much like it.
+            if number and _bytes_of(more) > MOST_BYTES:
+                self._remove(self._trees, trees[number:], beat)
+                break
+            kept = more
+        self._remove(self._objects, set(held) - kept, beat)
+
+    def _used_at(self, tree: str) -> float:
+        return os.stat(os.path.join(self._trees, tree)).st_mtime
+
+    @staticmethod
+    def _remove(place: str, names: Iterable[str], beat: Callable[[], Any]) -> None:
+        for name in names:
+            os.unlink(os.path.join(place, name))
+            beat()
+
+
+def _once_a_second(beat: Callable[[], Any]) -> Callable[[], None]:
+    """What may be called as often as one likes: it beats when the last beat was a second ago."""
+    beat_at = time.monotonic() + _BEAT_EVERY_S
+
+    def call() -> None:
+        nonlocal beat_at
+        if time.monotonic() > beat_at:
+            beat()
+            beat_at = time.monotonic() + _BEAT_EVERY_S
+
+    return call
+
+
+def _bytes_of(objects: Iterable[str]) -> int:
+    return sum(int(name.partition("-")[2] or 0) for name in objects)
+
+
+def _read(stdin: BinaryIO, count: int) -> bytes:
+    data = stdin.read(count)
+    if len(data) < count:
+        raise EOFError("the code's end did not come")
+    return data
+
+
+def _copy(source: str, target: str, mode: int) -> None:
+    """A copy that shares blocks where the file system can; the umask takes from `mode`."""
+    with (
+        open(source, "rb", buffering=0) as old,
+        open(target, "wb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_EXCL, mode)) as new,
+    ):
+        if not _share_blocks(old, new):
+            old.seek(0)
+            new.seek(0)
+            while data := old.read(_COPY_BYTES):
+                new.write(data)
+
+
+def _share_blocks(old: IO[bytes], new: IO[bytes]) -> bool:
+    """Let the file system copy; False where this one can't, or two of them are concerned."""
+    try:
+        while os.copy_file_range(old.fileno(), new.fileno(), 1 << 30):
+            pass
+    except OSError:
+        return False
+    # Some file systems answer that there was nothing to copy.
+    return os.fstat(new.fileno()).st_size == os.fstat(old.fileno()).st_size

@@ -1,0 +1,186 @@
+"""Where a job's output lies: one file per process with its raw bytes, and one index that knows the order of all.
+
+output/processes     one JSON line per process: {"number", "label", "node", "file"}
+output/rank-3.log    what rank 3 wrote, both streams, byte for byte; after the job's first restart, rank-3.restart-1.log
+output/server_0.log  of a process that has a role, or is an engine
+output/index         24-byte records in the order of arrival on the head: time, offset, length, process, stream
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node.validate import Invalid
+from phalanx.runner.files.record import MOST_BYTES, open_to_append, open_to_read, parse, read_text
+from phalanx.runner.files.schema import output_process
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Tuple
+
+    # time in ns since 1970 on the head, offset in the process's file, length, process number, stream
+    Record = Tuple[int, int, int, int, int]
+
+RECORD = struct.Struct("<QQIHBx")
+# In a record's stream: the process has ended; `length` is its exit code, or 128 + the signal's number.
+ENDED = 255
+_INDEX = "index"
+_PROCESSES = "processes"
+_RECORDS_AT_ONCE = 4096
+
+
+def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
+    """Name of the file for a process; labels are ours or an engine's rank, and any character is made safe."""
+    safe = re.sub(r"[^\w@.-]", "_", label)
+    restart = f".restart-{attempt}" if attempt else ""
+    return f"rank-{safe}{restart}.log" if is_rank else f"{safe}{restart}.log"
+
+
+class OutputWriter:
+    """Writes it, on the head, after what is there. A full disk ends the writing (`.error` says so), never the job.
+
+    `attempt` (0 at first) goes into the files' names; `position` is where the next record comes in the index.
+    """
+
+    def __init__(self, directory: str) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.error = ""
+        self.attempt = 0
+        self._directory = directory
+        earlier = OutputReader(directory)
+        self.position = earlier.end()
+        self._index = self._open(_INDEX)
+        self._processes = self._open(_PROCESSES)
+        self._files: Dict[str, List[int]] = {}  # file name → fd, size
+        self._of = [process["file"] for process in earlier.refresh()]  # process number → file name
+        self._records = bytearray()
+
+    def add(self, label: str, node: str, is_rank: bool) -> int:
+        """A new process; returns its number in the index."""
+        name = file_name(label, is_rank, self.attempt)
+        number = len(self._of)
+        self._of.append(name)
+        if name not in self._files:
+            fd = self._open(name)
+            self._files[name] = [fd, os.fstat(fd).st_size]
+        line = json.dumps({"number": number, "label": label, "node": node, "file": name}) + "\n"
+        self._write(self._processes, line.encode())
+        return number
+
+    def write(self, number: int, stream: int, data: bytes, listed: bool = True) -> None:
+        """Bytes that the process wrote; they are in the index after the next flush, unless not `listed`."""
+        file = self._files[self._of[number]]
+        if not self._write(file[0], data):
+            return
+        if listed:
+            self._records += RECORD.pack(time.time_ns(), file[1], len(data), number, stream)
+        file[1] += len(data)
+
+    def ended(self, number: int, code: int) -> None:
+        """The process has ended; it writes no more."""
+        self._records += RECORD.pack(time.time_ns(), 0, code if code >= 0 else 128 - code, number, ENDED)
+
+    def flush(self) -> bool:
+        """Make what was written visible to readers; False when there was nothing."""
+        if not self._records:
+            return False
+        self._write(self._index, bytes(self._records))
+        self.position += len(self._records) // RECORD.size
+        self._records.clear()
+        return True
+
+    def tail(self, number: int, lines: int) -> List[str]:
+        """The last lines of a process's file."""
+        name = self._of[number]
+        with open(os.path.join(self._directory, name), "rb") as file:
+            file.seek(max(0, self._files[name][1] - (64 << 10)))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+
+    def _open(self, name: str) -> int:
+        return open_to_append(os.path.join(self._directory, name))
+
+    def _write(self, fd: int, data: bytes) -> bool:
+        if self.error:
+            return False
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError as error:
+            self.error = f"output after this was not kept: {error.strerror}"
+            return False
+        return True
+
+
+class OutputReader:
+    """Reads it while it grows. `position` counts index records: it can be kept and given again later."""
+
+    def __init__(self, directory: str, position: int = 0) -> None:
+        self.position = position
+        self._directory = directory
+        self._files: Dict[str, int] = {}
+        self.processes: List[Dict[str, Any]] = []
+
+    def records(self) -> Iterator[Tuple[int, Record]]:
+        """(position after it, record) of all that are there and were not read yet. Raises Invalid."""
+        try:
+            with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
+                file.seek(self.position * RECORD.size)
+                yield from self._records(file)
+        except FileNotFoundError:
+            return
+
+    def refresh(self) -> List[Dict[str, Any]]:
+        """Processes that were added since the last call. Raises Invalid."""
+        known = len(self.processes)
+        try:
+            text = read_text(os.path.join(self._directory, _PROCESSES))
+        except FileNotFoundError:
+            return []
+        # The last line may still be on its way.
+        for line in text.split("\n")[known:-1]:
+            self.processes.append(self._process(line))
+        return self.processes[known:]
+
+    def _process(self, line: str) -> Dict[str, Any]:
+        process = output_process(parse(line))
+        if process["number"] != len(self.processes):
+            raise Invalid(f"process {process['number']} is listed in the place of {len(self.processes)}")
+        return process
+
+    def data(self, record: Record) -> bytes:
+        """The bytes of an output record. Raises Invalid."""
+        _, offset, length, number, _ = record
+        if length > MOST_BYTES:
+            raise Invalid(f"{length} bytes at once")
+        name = self.processes[number]["file"]
+        if name not in self._files:
+            self._files[name] = self._open(name)
+        return os.pread(self._files[name], length, offset)
+
+    def _open(self, name: str) -> int:
+        try:
+            return open_to_read(os.path.join(self._directory, name))
+        except FileNotFoundError as error:
+            raise Invalid(f"{name} is gone") from error
+
+    def end(self) -> int:
+        """The position behind the last record that is there now."""
+        try:
+            return os.stat(os.path.join(self._directory, _INDEX)).st_size // RECORD.size
+        except FileNotFoundError:
+            return 0
+
+    def _records(self, file: Any) -> Iterator[Tuple[int, Record]]:
+        while True:
+            block = file.read(_RECORDS_AT_ONCE * RECORD.size)
+            whole = len(block) - len(block) % RECORD.size
+            for record in RECORD.iter_unpack(block[:whole]):
+                self.position += 1
+                yield self.position, record  # type: ignore[misc]
+            if whole < len(block) or not block:
+                return

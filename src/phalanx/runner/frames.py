@@ -1,0 +1,122 @@
+"""Binary frames between the head's runner and a node's starter: a 12-byte header, then the payload.
+
+Every payload is bytes: output needs no decoding, and costs one copy. Control frames carry JSON.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from phalanx.runner import lean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Tuple
+
+    Frame = Tuple[int, int, int, bytes]
+
+# Runner → starter.
+CHECK = 1  # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: all there on this node, and free?
+SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
+TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
+END = 4  # end everything that is left of the job, then REPORT and exit
+KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
+ANSWER = 6  # JSON {"code"}: how the daemon ended that ASK number this asked for
+# Starter → runner.
+CHECKED = 10  # JSON {"problem", "code", "taken": […]}: "" when all is well
+RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
+OUTPUT = 12  # bytes that the process wrote to `stream`
+EXIT = 13  # JSON {"code", "at", "told"}: exit code, or minus the signal's number; when; was TERMINATE there before?
+REPORT = 14  # JSON {"killed": [...], "left": [...]}
+LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all that it has
+ASK = 16  # JSON {"node", "command"}: an engine that stands here wants this daemon there
+# Both ways: here I am. Whatever else comes says that, too.
+BEAT = 20
+
+STDOUT = 1
+STDERR = 2
+
+# Comes first on the starter's stdout: whatever a login script prints before it is not taken for frames.
+MAGIC = b"\0phalanx-starter-1\n"
+# Numbers from here on are the starter's own (ranks that keepers announce); lower ones are the runner's.
+FIRST_RANK_NUMBER = 1 << 20
+
+_BODIES = {
+    CHECKED: {"problem": str, "code": int, "taken": list},
+    RANK: {"label": str},
+    EXIT: {"code": int, "at": (int, float), "told": bool},
+    REPORT: {"ended": list, "killed": list, "left": list},
+    LEAVING: {"reason": str},
+    ASK: {"node": str, "command": str},
+}
+_HEADER = struct.Struct("<BBHII")
+_LONGEST_PAYLOAD = 16 << 20
+_LONGEST_PREAMBLE = 64 << 10
+
+
+class ChannelBrokenError(Exception):
+    """What came is not frames; the text says what it was."""
+
+
+def pack(kind: int, process: int = 0, payload: bytes = b"", stream: int = 0) -> bytes:
+    """One frame as bytes."""
+    return _HEADER.pack(kind, stream, 0, process, len(payload)) + payload
+
+
+def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
+    """A control frame."""
+    return pack(kind, process, lean.dumps(body))
+
+
+def body_of(kind: int, payload: bytes) -> Any:
+    """What a starter's control frame says. Raises ChannelBrokenError where a part is missing or of another kind."""
+    try:
+        body = lean.loads(payload)
+        if all(isinstance(body[name], types) for name, types in _BODIES[kind].items()):
+            return body
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ChannelBrokenError(f"a frame of kind {kind} that makes no sense: {payload[:60]!r}")
+
+
+class FrameReader:
+    """Turns bytes, however they were cut, into frames (kind, stream, process, payload).
+
+    With `preamble`, everything up to MAGIC is skipped and kept in `.preamble` for error messages.
+    """
+
+    def __init__(self, preamble: bool = False) -> None:
+        self.preamble = b""
+        self._expect_magic = preamble
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are whole now. Raises ChannelBrokenError when a header makes no sense."""
+        self._data += data
+        if self._expect_magic and not self._skip_preamble():
+            return
+        start = 0
+        try:
+            while len(self._data) - start >= _HEADER.size:
+                kind, stream, _, process, length = _HEADER.unpack_from(self._data, start)
+                if length > _LONGEST_PAYLOAD:
+                    raise ChannelBrokenError(f"a frame of {length} bytes")
+                end = start + _HEADER.size + length
+                if end > len(self._data):
+                    return
+                payload = bytes(self._data[start + _HEADER.size : end])
+                start = end
+                yield kind, stream, process, payload
+        finally:
+            del self._data[:start]
+
+    def _skip_preamble(self) -> bool:
+        before, magic, after = bytes(self._data).partition(MAGIC)
+        self.preamble = before
+        if not magic:
+            if len(before) > _LONGEST_PREAMBLE:
+                raise ChannelBrokenError(f"the node's login scripts print without end: {before[:200]!r}")
+            return False
+        self._expect_magic = False
+        self._data = bytearray(after)
+        return True

@@ -1,0 +1,170 @@
+"""The runner's process: a daemon that outlives who starts it, and a watcher that settles its job if it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.runner import checked
+from phalanx.runner.files import record
+from phalanx.runner.files import state as states
+from phalanx.runner.files.output import OutputReader
+from phalanx.runner.head.campaign import Campaign
+from phalanx.runner.head.doorway import open_listener
+from phalanx.runner.head.early import EarlyLines
+from phalanx.runner.head.membership import read_roster
+from phalanx.runner.head.restarts import Attempt, with_lost
+from phalanx.runner.head.stage import Stage
+from phalanx.runner.names import OUTPUT, RECORD, RUNNER, STOP
+from phalanx.runner.process import RefusedError
+from phalanx.runner.system import forget_other_jobs, raise_file_limit
+
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Dict, NoReturn
+
+    from phalanx.node.roster import Roster
+    from phalanx.runner.plugins import Plugins
+
+
+def begin(directory: str, job: Dict[str, Any], plugins: Plugins, roster: Roster, early: EarlyLines) -> None:
+    """Start the runner of a job that has come whole, secrets included; returns when it has written its state."""
+    state = states.initial(job, has_secrets=bool(job["secrets"]))
+    _start(Runner(directory, job, plugins, state, early), roster)
+
+
+def resume(directory: str, plugins: Plugins) -> int:
+    """Take over a job whose runner died, for another attempt; whoever calls it has made sure that it is dead."""
+    os.umask(0o077)
+    forget_other_jobs()
+    raise_file_limit()
+    from phalanx.runner.head.settle import lost_state
+
+    state = states.read(directory)
+    message = lost_state(state)["message"]
+    position = OutputReader(os.path.join(directory, OUTPUT)).end()
+    attempts = with_lost([Attempt(**attempt) for attempt in state["attempts"]], message, position)
+    state["attempts"] = [attempt.to_json() for attempt in attempts]
+    state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
+    job = {**record.read_json(os.path.join(directory, RECORD)), "secrets": {}}
+    _start(Runner(directory, job, plugins, state, EarlyLines()), read_roster())
+    return 0
+
+
+def _start(runner: Runner, roster: Roster) -> None:
+    runner.state["runner"] = {"head": roster.head.instance_id}
+    with open_listener(runner.job["id"]) as door:
+        _daemonize(runner, door)
+
+
+def _daemonize(runner: Runner, door: socket.socket) -> None:
+    """Fork thrice: a watcher that is nobody's child and has no terminal, and the runner as its child.
+
+    Returns when the runner has written its state.
+    """
+    began_read, began_write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(began_write)
+        runner.early.close()
+        os.waitpid(pid, 0)
+        os.read(began_read, 1)
+        os.close(began_read)
+        return
+    os.close(began_read)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    try:
+        _detach_streams(runner.directory)
+        pid = os.fork()
+        if pid == 0:
+            runner.become(door, began_write)
+        os.close(began_write)
+        door.close()
+        runner.early.close()
+        _settle_after(pid, runner.directory)
+    except BaseException:
+        _log_traceback()
+    finally:
+        os._exit(1)
+
+
+def _detach_streams(directory: str) -> None:
+    log = record.open_log(directory)
+    null = os.open(os.devnull, os.O_RDWR)
+    for target, fd in enumerate((null, log, log)):
+        os.dup2(fd, target)
+    os.close(null)
+    os.close(log)
+    os.chdir("/")
+
+
+def _settle_after(runner: int, directory: str) -> None:
+    """When the runner is killed, its job is settled here: the head may have no starter whose guard would do it.
+
+    So it is for a job that waits in a scheduler's queue, or has no process on the head.
+    """
+    if os.waitpid(runner, 0)[1] == 0:
+        os._exit(0)
+    argv = checked.argv(os.path.join(directory, RUNNER), "settle", directory)
+    os.execv(argv[0], argv)
+
+
+class Runner:
+    """What a runner has from its beginning."""
+
+    def __init__(
+        self, directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, early: EarlyLines
+    ) -> None:
+        self.directory = directory
+        self.job = job
+        self.state = state
+        self.early = early
+        self._plugins = plugins
+
+    def become(self, door: socket.socket, began: int) -> NoReturn:
+        """Be it, in this process, to the job's end; `began` is closed when its state is written."""
+        status = 1
+        # From the moment that its number is known until there is a Stage to hear it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
+        try:
+            self.state["runner"] = states.this_runner(self.state["runner"]["head"])
+            states.write(self.directory, self.state)
+            os.close(began)
+            self.run(door)
+            status = 0
+        except BaseException:
+            _log_traceback()
+        finally:
+            os._exit(status)
+
+    def run(self, door: socket.socket) -> None:
+        """All attempts of the job; whatever happens, it has a final state then."""
+        campaign, job = None, self.job
+        try:
+            scheduler = self._plugins.scheduler(job["via"]) if job.get("via") else None
+            stage = Stage(self.directory, door, self.early)
+            launcher = self._plugins.launcher(job["launcher"])
+            campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)
+            campaign.run()
+        except RefusedError as error:
+            self._end_early(str(error), 2)
+        except Exception as error:
+            _log_traceback()
+            # Every starter ends its processes when the runner's end of its channel closes.
+            held = f" ({campaign.unreturned})" if campaign and campaign.unreturned else ""
+            self._end_early(f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
+
+    def _end_early(self, message: str, exit_code: int) -> None:
+        over = {"state": states.FAILED, "message": message, "exit_code": exit_code, "ended_at": time.time()}
+        states.write(self.directory, {**self.state, **over})
+
+
+def _log_traceback() -> None:
+    # Here, because it costs 10 ms and only a mistake of ours needs it.
+    import traceback
+
+    traceback.print_exc()

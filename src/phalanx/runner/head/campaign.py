@@ -1,0 +1,291 @@
+"""A job's attempts, one after another: each on the roster of its moment, until one ends well or another is no use."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from phalanx.runner.files import state as states
+from phalanx.runner.head.conductor import Conductor
+from phalanx.runner.head.membership import read_roster
+from phalanx.runner.head.planner import Plan, Planner
+from phalanx.runner.head.restarts import Attempt, decide
+from phalanx.runner.head.stage import Stage
+from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
+from phalanx.runner.system import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set, Tuple
+
+    from phalanx.node.roster import Roster
+    from phalanx.runner.batch.allocation import Allocation
+    from phalanx.runner.batch.scheduling import Scheduler
+
+_REFUSED = 2
+# Attempts that began nothing, because a node of their roster could not be reached, count no restart: so many in a row.
+_FREE_TRIES = 3
+
+
+class Campaign:
+    """Owns the job's state from its submission (or its runner's death) to its end."""
+
+    def __init__(
+        self,
+        directory: str,
+        job: Dict[str, Any],
+        launcher: Launcher,
+        state: states.State,
+        stage: Stage,
+        scheduler: Optional[Scheduler] = None,
+    ) -> None:
+        self._directory = directory
+        self._job = job
+        self._launcher = launcher
+        self._state = state
+        self._stage = stage
+        self._scheduler = scheduler
+        self._allocation: Optional[Allocation] = None
+        self.unreturned = ""  # what attempts could not give back to the scheduler
+        self._attempts = [Attempt(**record) for record in state["attempts"]]
+        self._planner = Planner(directory, launcher, stage)
+        self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
+        self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
+        self._unreached = ""  # what the last attempt, which began nothing, said
+        self._free_tries = _FREE_TRIES
+        stage.on_wait = self._on_wait
+
+    def run(self) -> None:
+        """Run attempts until the job's final state is written."""
+        try:
+            self._run_attempts()
+        finally:
+            # After a mistake of ours, too: others wait for those places.
+            self._release()
+
+    def _run_attempts(self) -> None:
+        over = self._prepare()
+        if over:
+            self._end(over)
+            return
+        while True:
+            try:
+                plan: Optional[Plan] = self._planner.plan(self._job, len(self._attempts))
+                if self._scheduler:
+                    plan = self._granted(plan, self._scheduler)
+            except RefusedError as error:
+                self._refuse(str(error))
+                return
+            if plan:
+                self._attempt(plan)
+            if self._state["state"] in states.FINAL:
+                return
+
+    def _prepare(self) -> Optional[Dict[str, Any]]:
+        """The job's environment, if it has one, before anything else; how the job ended when it can't be had."""
+        if not self._job.get("environment"):
+            return None
+        # Here, because most jobs have none.
+        from phalanx.runner.environments.preparation import Preparation
+
+        head, message = read_roster().head.name, self._state["message"]
+        preparation = Preparation(self._stage, self._directory, self._job, head)
+        over = preparation.run(lambda text: self._write(message=text))
+        if over is None:
+            own = {ENVIRONMENT: preparation.path}
+            env = {**self._job["environment"]["job_variables"], **self._job["env"], **own}
+            self._job = {**self._job, "env": env}
+            self._write(message=message)
+        return over
+
+    # One attempt.
+
+    def _attempt(self, plan: Plan) -> None:
+        self._begin(plan)
+        conductor = self._conductor(plan)
+        nodes = conductor.run()
+        is_taken = self._is_taken_back(conductor)
+        if self._has_other_ports(conductor.findings.taken):
+            self._attempts.pop()
+            return
+        self._remember(conductor, plan.roster, nodes)
+        if self._is_free(conductor):
+            self._attempts.pop()
+            return
+        self._nodes = self._verdicts(nodes)
+        outcome = {**conductor.outcome.record, "nodes": self._nodes}
+        outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
+        if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
+            self._end(outcome)
+        else:
+            self._end_or_restart(outcome)
+
+    def _conductor(self, plan: Plan) -> Conductor:
+        if plan.description.nodes_min is None:
+            dial = self._allocation.dial if self._allocation else None
+            return Conductor(self._stage, *plan, self._on_begin, dial)
+        # Here, because most jobs do not grow.
+        from phalanx.runner.head.elastic import ElasticConductor
+
+        return ElasticConductor(self._stage, *plan, self._on_begin, look=self._look)
+
+    def _look(self) -> Optional[Plan]:
+        return self._planner.newer(self._job, len(self._attempts))
+
+    def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
+        """After an attempt that failed, the last one of those that are remembered."""
+        decision = decide(self._attempts, self._state["restarts"])
+        if decision.again:
+            self._again(outcome["message"])
+        else:
+            reason = f" ({decision.reason})" if decision.reason else ""
+            self._end({**outcome, "message": outcome["message"] + reason})
+
+    # What a batch scheduler grants.
+
+    def _granted(self, plan: Plan, scheduler: Scheduler) -> Optional[Plan]:
+        """The plan on the nodes that it grants; None: the job has ended meanwhile."""
+        # Here, because most jobs ask none.
+        from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
+        from phalanx.runner.batch.scheduling import caller
+
+        call = caller(scheduler.NAME, self._directory)
+        self._allocation = Allocation(scheduler, call, self._stage, self._on_queue, self._on_submitted)
+        try:
+            there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, plan.processes))
+        except EndedError as error:
+            self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.again)
+            return None
+        if not there:
+            message = f"stopped on request while {self._state['message']}"
+            self._end({"state": states.STOPPED, "message": message, "nodes": self._nodes})
+            return None
+        description = replace(plan.description, devices=self._allocation.devices())
+        processes = planned(self._launcher, description, self._allocation.roster(plan.roster))
+        return Plan(description, plan.roster, processes)
+
+    def _end_unbegun(self, message: str, again: bool) -> None:
+        """The scheduler took back what it had granted before the job could begin there."""
+        self._release()
+        self._attempts.append(Attempt(self._stage.output.position, message, died=again))
+        self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
+
+    def _is_taken_back(self, conductor: Conductor) -> bool:
+        """Give back what was granted. Has the scheduler, or somebody through it, ended the job for good?"""
+        if self._allocation is None:
+            return False
+        standing = self._allocation.fate() if conductor.outcome.died else None
+        if standing and standing.killed:
+            conductor.outcome.explain(self._allocation.ended_as(standing), standing.again)
+        self._release()
+        return bool(standing and standing.killed and not standing.again)
+
+    def _release(self) -> None:
+        """Nothing where nothing is held. What is to be said about it (mostly nothing) is kept for the job's end."""
+        allocation, self._allocation = self._allocation, None
+        if allocation is None:
+            return
+        self.unreturned = "; ".join(filter(None, (self.unreturned, allocation.release())))
+        self._state["allocation"] = None
+
+    def _on_queue(self, text: str) -> None:
+        if text != self._state["message"]:
+            self._write(state=states.PENDING, message=text)
+
+    def _on_submitted(self, allocation: str) -> None:
+        # Should this runner die, who settles the job gives it back.
+        self._write(allocation={"scheduler": self._job["via"], "id": allocation})
+
+    def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
+        return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
+
+    def _is_free(self, conductor: Conductor) -> bool:
+        """Was nothing begun for want of a node, and does the roster or a restart offer a way without it?"""
+        has_begun = conductor.began_at is not None or not conductor.outcome.died
+        self._free_tries = _FREE_TRIES if has_begun else self._free_tries - 1
+        self._unreached = self._attempts[-1].message
+        if has_begun or self._stage.stop_asked or self._free_tries < 0:
+            return False
+        return bool(self._state["restarts"]) or self._planner.is_outdated()
+
+    def _begin(self, plan: Plan) -> None:
+        self._planner.generation = plan.roster.generation
+        ranks: Dict[str, int] = {}
+        for process in plan.processes:
+            for node, count in process.ranks.items():
+                ranks[node] = ranks.get(node, 0) + count
+            _write_files(self._directory, process)
+        self._stage.output.attempt = len(self._attempts)
+        self._attempts.append(Attempt(self._stage.output.position))
+        self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), hosts=list(ranks))
+
+    def _on_wait(self, text: str) -> None:
+        message = f"waiting for {text}"
+        if message != self._state["message"]:
+            self._write(state=states.PENDING, message=message)
+
+    def _on_begin(self, nodes: List[str], processes: int) -> None:
+        started_at = self._state["started_at"] or time.time()
+        self._write(state=states.RUNNING, message="", started_at=started_at, hosts=nodes, processes=processes)
+
+    def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
+        outcome, began_at = conductor.outcome, conductor.began_at
+        self._attempts[-1] = replace(
+            self._attempts[-1],
+            message=outcome.record.get("message", ""),
+            exit_code=outcome.record.get("exit_code"),
+            ran_s=None if began_at is None else time.time() - began_at,
+            lived_s=outcome.lived_s,
+            died=outcome.died,
+            gave_up=conductor.gave_up and not outcome.died,
+        )
+        # A node that answers over a new connection has lost its starter alone.
+        gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}
+        self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
+
+    def _verdicts(self, nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """This attempt's, and what earlier attempts could not prove about nodes that are no longer in it."""
+        names = {verdict["node"] for verdict in nodes}
+        earlier = [verdict for name, verdict in self._unclean.items() if name not in names]
+        self._unclean = {verdict["node"]: verdict for verdict in [*earlier, *nodes] if not verdict["clean"]}
+        return [*nodes, *earlier]
+
+    # Between attempts.
+
+    def _again(self, message: str) -> None:
+        number = len(self._attempts)
+        self._write(state=states.PENDING, message=f"restart {number} of {self._state['restarts']}: {message}")
+
+    # The end.
+
+    def _refuse(self, text: str) -> None:
+        earlier = self._attempts[-1].message if self._attempts else self._unreached
+        before = f"{earlier}; it can't start again: " if earlier else ""
+        self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED, "nodes": self._nodes})
+
+    def _end(self, outcome: Dict[str, Any]) -> None:
+        if self._stage.output.error:
+            outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
+        self._release()
+        if self.unreturned:
+            outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
+        self._stage.publish()
+        self._write(**{"message": "", **outcome, "ended_at": time.time()})
+        self._stage.door.close()
+
+    def _write(self, **changes: Any) -> None:
+        self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
+        try:
+            states.write(self._directory, self._state)
+        except OSError as error:
+            if self._state["state"] in states.FINAL:
+                raise
+            # The job goes on: its processes may have filled the disk, and its end will be told.
+            self._stage.output.error = self._stage.output.error or f"its state was not kept: {error.strerror}"
+        self._stage.door.tell()
+
+
+def _write_files(directory: str, process: Process) -> None:
+    for name, text in process.files.items():
+        states.write_file(os.path.join(directory, name), text, 0o700 if text.startswith("#!") else 0o600)

@@ -1,0 +1,131 @@
+"""The head's end of the line to one node's starter: its frames, its beats, and how it ends."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from phalanx.runner import frames
+from phalanx.runner.liveness import SILENT_S, Contact
+from phalanx.runner.loop import Loop, Sender
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+    from phalanx.runner.login import Line
+
+_READ_BYTES = 1 << 18
+_KEPT_ERROR_BYTES = 4096
+# What ssh says of a connection that it could not share or keep, and went on without.
+_ABOUT_SHARING = ("ControlSocket ", "mux_client_")
+_BEAT = frames.pack(frames.BEAT)
+
+
+class Channel:
+    """Calls on_frame(channel, frame) for each frame, and on_closed(channel) once when nothing more can come."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        node: str,
+        line: Line,
+        on_frame: Callable[[Channel, frames.Frame], None],
+        on_closed: Callable[[Channel], None],
+    ) -> None:
+        self.node = node
+        self.checked = False
+        self.report: Any = None
+        self.closed = False
+        self._contact: Optional[Contact] = None
+        self._loop = loop
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._reader = frames.FrameReader(preamble=True)
+        self._error = b""
+        self._line = line
+        self._in = Sender(loop, line.to_fd, lambda: None)
+        loop.watch(line.from_fd, self._read)
+        loop.watch(line.error_fd, self._read_error)
+
+    @property
+    def error(self) -> str:
+        """What ssh or the node said outside the frames, for messages."""
+        said = (self._error or self._reader.preamble).decode(errors="replace").strip().splitlines()
+        return "\n".join(line for line in said if not line.startswith(_ABOUT_SHARING)) or "the connection closed"
+
+    def beat(self) -> None:
+        """From any thread: tell the starter that its runner lives."""
+        self._in.poke(_BEAT)
+
+    def check_contact(self) -> None:
+        """Give the node up when its starter, once it has begun to speak, was silent for too long."""
+        if not self.closed and self._contact and self._contact.look() > SILENT_S:
+            self._error = f"no sign of life for {SILENT_S:g} s".encode()
+            self._close(self._line.from_fd)
+            self.cut()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; does nothing when the channel is closed."""
+        self._in.send(frame)
+
+    def shut(self) -> None:
+        """Close our end; a starter that still lives ends all it has."""
+        self._in.close()
+        for fd in (self._line.from_fd, self._line.error_fd):
+            self._loop.forget(fd)
+            os.close(fd)
+        self.closed = True
+
+    def cut(self) -> None:
+        """Give up a connection that does not answer."""
+        self._line.cut()
+
+    def _read(self, fd: int) -> None:
+        data = os.read(fd, _READ_BYTES)
+        if not data:
+            self._close(fd)
+            return
+        self._contact = self._contact or Contact()
+        self._contact.heard()
+        try:
+            for frame in self._reader.feed(data):
+                if frame[0] != frames.BEAT:
+                    self._on_frame(self, frame)
+        except frames.ChannelBrokenError as error:
+            self._error += str(error).encode()
+            self._close(fd)
+
+    def _read_error(self, fd: int) -> None:
+        data = os.read(fd, 4096)
+        if not data:
+            self._loop.forget(fd)
+            return
+        self._error = (self._error + data)[-_KEPT_ERROR_BYTES:]
+
+    def _close(self, fd: int) -> None:
+        self._loop.forget(fd)
+        # ssh's last words may still be in its pipe.
+        if not self.closed:
+            self.closed = True
+            self._drain_error()
+            self._on_closed(self)
+
+    def _drain_error(self) -> None:
+        os.set_blocking(self._line.error_fd, False)
+        try:
+            self._error = (self._error + os.read(self._line.error_fd, _KEPT_ERROR_BYTES))[-_KEPT_ERROR_BYTES:]
+        except BlockingIOError:
+            pass
+
+
+def answer_over(loop: Loop, channel: Channel, number: int) -> int:
+    """What stands here for an agent that asked through its own node's starter: a pipe, whose text is answered there."""
+    answer_read, answer_write = os.pipe()
+
+    def pass_on(fd: int) -> None:
+        channel.send(frames.pack_json(frames.ANSWER, {"code": int(os.read(fd, 64))}, number))
+        loop.forget(fd)
+        os.close(fd)
+
+    loop.watch(answer_read, pass_on)
+    return answer_write

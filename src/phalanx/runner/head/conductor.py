@@ -1,0 +1,270 @@
+"""One attempt at a job: from its checks to its proven end on every node (check → run → wind down → sweep)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.runner.head.crew import Crew
+from phalanx.runner.head.daemons import Request
+from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
+from phalanx.runner.head.membership import Patience, answer_within_s
+from phalanx.runner.head.verdict import ENGINE, NODE, TOLD, Life, Outcome
+from phalanx.runner.liveness import LOOK_EVERY_S
+from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
+from phalanx.runner.starter.check import Findings
+from phalanx.runner.system import reap
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+
+    from phalanx.node.roster import Roster
+    from phalanx.runner.head.book import End, Member
+    from phalanx.runner.head.channel import Channel
+    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.login import Line
+    from phalanx.runner.process import JobDescription, Process
+
+# After a rank failed its engine may say why, before it is asked to end.
+_ENGINE_MAY_SPEAK_S = 1.0
+# An engine that ended the rank itself knows why, and will: Open MPI's gives the others a second before it kills them.
+_ENGINE_ENDS_WITHIN_S = 2.5
+_AFTER_TERMINATE_S = 1.0
+# Beyond what a sweep may take by its own deadlines.
+_REPORT_WITHIN_S = 5.0
+_TAIL_LINES = 20
+
+
+class Conductor:
+    """Takes the crew through the attempt's phases, and knows what it came to; `run` returns when it has ended."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        job: JobDescription,
+        roster: Roster,
+        processes: Sequence[Process],
+        on_begin: Callable[[List[str], int], None],
+        dial: Optional[Callable[[str], Line]] = None,
+    ) -> None:
+        self.outcome = Outcome()
+        self.findings = Findings()
+        self.began_at: Optional[float] = None
+        self.gave_up = False
+        self.lost: Set[str] = set()  # nodes
+        self._stage = stage
+        self._job = job
+        self._roster = roster
+        self._processes = processes
+        self._on_begin = on_begin
+        self._crew = Crew(stage, job, roster.nodes, processes, dial, self)
+        self._patience = Patience(roster, can_dial_again=dial is None)
+        self._proof = Proof(job)
+        self._phase = self._check
+        self._deadline = 0.0
+        self._end = WindDown()
+
+    def run(self) -> List[Dict[str, Any]]:
+        """Conduct it to its end; returns the nodes' verdicts."""
+        self._stage.door.request = self.on_request
+        self._deadline = time.monotonic() + answer_within_s(self._job)
+        self._crew.call()
+        self._start_all(early=True)
+        while self._phase != self._over:
+            self._stage.loop.turn(self._until_deadline())
+            self._crew.check_contact()
+            self._phase()
+            reap()
+            self._stage.publish()
+        return self._finish()
+
+    # Phases: each is called after every event and when its deadline has passed.
+
+    def _check(self) -> None:
+        silent = self._crew.unchecked()
+        if self._stage.stop_asked:
+            self._stop()
+        elif silent:
+            self._try_again()
+            self._check_deadline(silent)
+        elif self.findings:
+            self._fail(self.findings.message, self.findings.code, None, ENGINE)
+            self._wind_down(0.0)
+        else:
+            self._begin()
+
+    def _try_again(self) -> None:
+        for node in self._patience.due():
+            self._crew.channels[node].shut()
+            self._crew.open(node)
+
+    def _check_deadline(self, silent: Sequence[str]) -> None:
+        if self._is_late():
+            self.lost.update(silent)
+            within = f"within {answer_within_s(self._job):g} s"
+            self._fail(f"no answer from {', '.join(silent)} {within}", 1, None, NODE)
+            self._sweep(GRACE_S)
+
+    def _begin(self) -> None:
+        self.began_at = time.time()
+        self._tell_begin()
+        self._deadline = 0.0
+        self._phase = self._run
+        self._start_all(early=False)
+
+    def _tell_begin(self) -> None:
+        self._on_begin(list(self._crew.channels), sum(self._crew.ranks.values()))
+
+    def _start_all(self, early: bool) -> None:
+        for process in self._processes:
+            if process.early == early:
+                self._start(process)
+
+    def _start(self, process: Process) -> None:
+        self._crew.start(process)
+
+    def _run(self) -> None:
+        if self._stage.stop_asked:
+            self._stop()
+        elif not self._crew.book.running:
+            self._sweep(GRACE_S)
+        elif self._crew.book.only_services:
+            self._wind_down(0.0)
+
+    def _stop(self) -> None:
+        self.outcome.stop()
+        self._wind_down(0.0)
+
+    def _wind_down(self, after_s: float) -> None:
+        if self._phase in (self._winding_down, self._sweeping, self._over):
+            return
+        self._phase = self._winding_down
+        self._crew.daemons.refuse_all()
+        self._deadline = time.monotonic() + after_s
+        self._end.begin(self._deadline)
+
+    def _winding_down(self) -> None:
+        book = self._crew.book
+        if not book.running and not self._crew.daemons:
+            self._sweep(GRACE_S)
+            return
+        next_step = self._end.step(time.monotonic(), book.has_ranks and not self.lost)
+        self._deadline = self._end.deadline
+        if next_step == TERMINATE:
+            self._crew.terminate()
+        elif next_step == GIVE_UP:
+            self._sweep(_AFTER_TERMINATE_S)
+
+    def _sweep(self, grace_s: float) -> None:
+        if self._phase in (self._sweeping, self._over):
+            return
+        self._phase = self._sweeping
+        self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
+        self._crew.sweep(grace_s)
+        # A process of the job may have logged in to any node, so those that it was not started on are asked, too.
+        for node in self._roster.nodes:
+            if node.name not in self._crew.channels:
+                self._proof.inquire(node)
+
+    def _sweeping(self) -> None:
+        asked = self._crew.connected()
+        if all(channel.report is not None for channel in asked):
+            self._phase = self._over
+        elif self._is_late():
+            for channel in asked:
+                channel.cut()
+            self._phase = self._over
+
+    def _over(self) -> None:
+        """The last phase: nothing is left to do."""
+
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def _until_deadline(self) -> float:
+        left = self._deadline - time.monotonic() if self._deadline else LOOK_EVERY_S
+        return min(LOOK_EVERY_S, max(0.0, left))
+
+    def _finish(self) -> List[Dict[str, Any]]:
+        if self.outcome.number is not None:
+            self.outcome.record["tail"] = self._stage.output.tail(self.outcome.number, _TAIL_LINES)
+        for channel in self._crew.channels.values():
+            if self._proof.lacks(channel):
+                self._proof.inquire(self._crew.nodes[channel.node])
+        self._crew.dismiss()
+        return self._proof.verdicts(self._crew.channels)
+
+    # What the crew hears.
+
+    def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
+        """A node has looked whether all is there."""
+        channel.checked = True
+        self.findings.add(channel.node, body)
+        for request in self._crew.daemons.due(self._may_serve):
+            self._crew.serve(request)
+
+    def on_request(self, agent: int, host: str, command: str) -> None:
+        """An engine's agent wants a daemon on a host."""
+        node = self._roster.find(host)
+        request = Request(agent, node.name if node else host, command)
+        if node is None or node.name not in self._crew.channels or self.outcome:
+            self._crew.daemons.refuse(request)
+        elif self._phase == self._run or self._may_serve(node.name):
+            self._crew.serve(request)
+        else:
+            self._crew.daemons.hold(request)
+
+    def _may_serve(self, node: str) -> bool:
+        return self._crew.is_reached(node) and not self.findings
+
+    def on_rank(self) -> None:
+        """An engine has started a rank."""
+
+    def on_exit(self, number: int, member: Member, end: End) -> None:
+        """A process has ended."""
+        code = end.code
+        if code == 0:
+            return
+        # What processes do after they were told to end is our own doing. What one did on its node before it was told
+        # may be the first failure, although another's was heard first.
+        if not self._crew.was_told or (self.outcome and not end.was_told):
+            life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
+            self.outcome.fail(member.ended_as(code), exit_code, number, member.weight(code), life)
+        self._on_failure(member, code)
+
+    def _on_failure(self, member: Member, code: int) -> None:
+        """A process failed, and the outcome knows it: the job is over."""
+        if member.is_main:
+            self._wind_down(0.0)
+        else:
+            self._wind_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == TOLD else _ENGINE_MAY_SPEAK_S)
+
+    def on_leaving(self, channel: Channel, reason: str) -> None:
+        """A starter gives up, and ends all that it has."""
+        self.lost.add(channel.node)
+        self._fail(f"{channel.node} was lost: {reason}", 1, self._crew.book.witness(channel.node), NODE)
+        self._on_loss(channel)
+
+    def on_closed(self, channel: Channel) -> None:
+        """A starter's channel has closed, or is silent."""
+        node = channel.node
+        if self._phase == self._check and not channel.checked and self._patience.has_for(node):
+            self._stage.on_wait(f"{node}: {channel.error}")
+            return
+        if channel.report is None:
+            self._proof.inquire(self._crew.nodes[node])
+        elif self._phase in (self._sweeping, self._over):
+            return
+        self.lost.add(node)
+        how = "was lost" if channel.checked else "can't be reached"
+        self._fail(f"{node} {how}: {channel.error}", 1, self._crew.book.witness(node), NODE)
+        self._crew.forget(node)
+        self._on_loss(channel)
+
+    def _on_loss(self, _channel: Channel) -> None:
+        """A node is gone, and the outcome knows it: the job is over."""
+        self._wind_down(0.0)
+
+    def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
+        if not self._crew.was_told or weight == NODE:
+            self.outcome.fail(message, exit_code, number, weight)

@@ -1,0 +1,227 @@
+"""What an attempt has on its nodes: a line to each one's starter, the processes that were started there, and beats."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from phalanx.runner import frames
+from phalanx.runner.head.book import Book, End, Member
+from phalanx.runner.head.channel import Channel, answer_over
+from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
+from phalanx.runner.head.doorway import socket_name
+from phalanx.runner.liveness import BEAT_EVERY_S
+from phalanx.runner.login import Line, log_in
+from phalanx.runner.starter.answers import REFUSED
+from phalanx.runner.starter.check import needs
+from phalanx.runner.system import RUNNER_SOCKET
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence
+
+    from phalanx.node.roster import Node
+    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.process import JobDescription, Process
+
+    class Listener(Protocol):
+        """Decides what is to follow from what the crew hears."""
+
+        def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
+            """A node has looked whether all is there; `body` as CHECKED has it."""
+            ...
+
+        def on_request(self, agent: int, host: str, command: str) -> None:
+            """An engine's agent wants a daemon on a host."""
+            ...
+
+        def on_rank(self) -> None:
+            """An engine has started a rank."""
+            ...
+
+        def on_exit(self, number: int, member: Member, end: End) -> None:
+            """A process has ended; of a daemon, `end` tells only what nobody asked for."""
+            ...
+
+        def on_leaving(self, channel: Channel, reason: str) -> None:
+            """A starter gives up, and ends all that it has."""
+            ...
+
+        def on_closed(self, channel: Channel) -> None:
+            """A channel has closed, or its starter is silent; its node's processes are still in the book."""
+            ...
+
+
+class Crew:
+    """Starts processes, keeps what they write and the book of them, and tells a listener what happens to them."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        job: JobDescription,
+        nodes: Sequence[Node],
+        processes: Sequence[Process],
+        dial: Optional[Callable[[str], Line]],
+        listener: Listener,
+    ) -> None:
+        self.nodes = {node.name: node for node in nodes}  # as they were when they were opened
+        self.channels: Dict[str, Channel] = {}
+        self.ranks: Counter[str] = Counter()  # node → how many of them it is to have
+        for process in processes:
+            self.ranks.update(process.ranks)
+        self.book = Book()
+        self.daemons = Daemons()
+        self.was_told = False  # to end
+        self._early = stage.early
+        self._loop = stage.loop
+        self._output = stage.output
+        self._job = job
+        self._processes = processes
+        self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
+        self._listener = listener
+        self._is_dismissed = False
+
+    # Nodes.
+
+    def call(self) -> None:
+        """Open every node that is to have ranks, and beat from now on."""
+        for node in self.ranks:
+            self.open(node)
+        self._early.close()
+        _thread.start_new_thread(self._beat, ())
+
+    def open(self, node: str) -> None:
+        """A new line to this node's starter, in the place of one that has closed; it is asked whether all is there."""
+        line = self._early.take(self.nodes[node].instance_id) or self._dial(node)
+        channel = Channel(self._loop, node, line, self._on_frame, self._listener.on_closed)
+        channel.send(frames.pack_json(frames.CHECK, needs(node, self._job, self._processes)))
+        self.channels[node] = channel
+
+    def admit(self, node: Node, ranks: int) -> None:
+        """Open a node that joins later: another machine by now, maybe, than the one of this name that was lost."""
+        self.nodes[node.name] = node
+        self.ranks[node.name] = ranks
+        self.open(node.name)
+
+    def unchecked(self) -> List[str]:
+        """Nodes that have not answered yet."""
+        return [name for name, channel in self.channels.items() if not channel.checked]
+
+    def is_reached(self, node: str) -> bool:
+        """May an engine reach it? Ranks start when it has reached all: the first node's imports come before."""
+        return self.channels[node].checked and self.channels[next(iter(self.ranks))].checked
+
+    def connected(self) -> List[Channel]:
+        """Channels over which a node's report may still come."""
+        return [channel for channel in self.channels.values() if not channel.closed]
+
+    def check_contact(self) -> None:
+        """Give up the nodes that were silent for too long."""
+        for channel in list(self.channels.values()):
+            channel.check_contact()
+
+    def dismiss(self) -> None:
+        """Close all lines: a starter that still lives ends all it has."""
+        self._is_dismissed = True
+        for channel in self.channels.values():
+            channel.shut()
+
+    def _beat(self) -> None:
+        """A thread of its own, because a shared directory that hangs may hold the main one for minutes."""
+        while not self._is_dismissed:
+            time.sleep(BEAT_EVERY_S)
+            for channel in list(self.channels.values()):
+                channel.beat()
+
+    # Processes.
+
+    def start(self, process: Process) -> None:
+        """Start one of the launcher's processes."""
+        member = Member(process.label, process.node, process.is_rank, True, process.role, process.service)
+        self._spawn(member, process.argv, process.env, process.harmless)
+
+    def serve(self, request: Request) -> None:
+        """Start the daemon that an agent asks for."""
+        label = f"{self._processes[0].label}@{request.node}"
+        number = self._spawn(Member(label, request.node, is_rank=False), ("/bin/sh", "-c", request.command), {})
+        self.daemons.started(number, request.agent)
+
+    def terminate(self) -> None:
+        """Ask all processes to end."""
+        self.was_told = True
+        self._tell_all(frames.pack(frames.TERMINATE))
+
+    def kick(self) -> None:
+        """End the ranks alone, so that their engines start them again."""
+        self._tell_all(frames.pack(frames.KICK))
+
+    def sweep(self, grace_s: float) -> None:
+        """End everything that is left, and let every node report."""
+        self._tell_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
+
+    def forget(self, node: str) -> None:
+        """Nobody will tell how this node's processes ended."""
+        for number in self.book.live_on(node):
+            self._output.ended(number, REFUSED)
+            self.book.ended(number)
+            self.daemons.ended(number, REFUSED)
+
+    def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
+        node, number = member.node, self._add(member)
+        own = {**self._job.env, **self._job.secrets, **env}
+        if self.nodes[node].head:
+            own[RUNNER_SOCKET] = socket_name(self._job.id)
+        body = {"argv": list(argv), "env": own, "ranks": self.ranks[node], "harmless": harmless}
+        self.channels[node].send(frames.pack_json(frames.SPAWN, body, number))
+        return number
+
+    def _add(self, member: Member, on_node: Optional[int] = None) -> int:
+        number = self._output.add(member.name, member.node, member.is_rank and not member.role)
+        self.book.add(number, member, on_node)
+        return number
+
+    def _tell_all(self, frame: bytes) -> None:
+        for channel in self.channels.values():
+            channel.send(frame)
+
+    # What nodes say.
+
+    def _on_frame(self, channel: Channel, frame: frames.Frame) -> None:
+        kind, stream, number, payload = frame
+        if kind == frames.OUTPUT:
+            self._keep(self._number(channel, number), stream, payload)
+            return
+        body = frames.body_of(kind, payload)
+        if kind == frames.RANK:
+            self._listener.on_rank()
+            self._add(Member(body["label"], channel.node, is_rank=True), number)
+        elif kind == frames.EXIT:
+            end = End(body["code"], body["at"], body["told"])
+            self._on_exit(self._number(channel, number), end)
+        elif kind == frames.CHECKED:
+            self._listener.on_checked(channel, body)
+        elif kind == frames.ASK:
+            self._listener.on_request(answer_over(self._loop, channel, number), body["node"], body["command"])
+        elif kind == frames.REPORT:
+            channel.report = body
+        elif kind == frames.LEAVING:
+            self._listener.on_leaving(channel, body["reason"])
+
+    def _number(self, channel: Channel, number: int) -> int:
+        try:
+            return self.book.number(channel.node, number)
+        except KeyError:
+            raise frames.ChannelBrokenError(f"a word of process {number}, which it did not name") from None
+
+    def _keep(self, number: int, stream: int, data: bytes) -> None:
+        # What an engine says about having been ended (torchrun: a page per node) is kept, but hides the reason.
+        listed = not self.was_told or self.book[number].is_rank
+        self._output.write(number, stream, data, listed)
+
+    def _on_exit(self, number: int, end: End) -> None:
+        self._output.ended(number, end.code)
+        member = self.book.ended(number)
+        if self.daemons.ended(number, end.code):
+            end = end._replace(code=daemon_failure(end.code))
+        self._listener.on_exit(number, member, end)

@@ -1,0 +1,138 @@
+"""The runner's own socket on the head: followers wait on it for news, engines' agents ask for daemons on nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+
+from phalanx.runner.loop import Loop
+from phalanx.runner.starter.answers import REFUSED, answer
+from phalanx.runner.system import peer_is_us
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Sequence
+
+    # pipe for the answer (the exit code as a line), node, command for a shell
+    OnRequest = Callable[[int, str, str], None]
+    # its connection, to be kept while it is wanted; its pipes to and from; what it says of itself
+    OnAttend = Callable[[socket.socket, Sequence[int], Dict[str, Any]], None]
+
+
+_FOLLOW = b"follow"
+_STOP = b"stop"
+ATTEND = b"attend\0"
+
+
+def socket_name(job_id: str) -> str:
+    """The abstract unix socket of a job's runner: no file that a killed runner could leave."""
+    return f"phalanx-{job_id}"
+
+
+def open_listener(job_id: str) -> socket.socket:
+    """Bound before the runner is forked, so that the first follower finds it. OSError: the job runs already."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind("\0" + socket_name(job_id))
+    listener.listen(1024)
+    return listener
+
+
+def wait_for_news(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None:
+    """A follower's connection: one byte comes with each news, its end with the runner's. None: no runner."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect("\0" + socket_name(job_id))
+        connection.send(wish)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def ask_to_stop(job_id: str, timeout_s: float) -> None:
+    """End a job without knowing its runner's pid; returns when the runner has gone, or never was, or in time."""
+    runner = wait_for_news(job_id, _STOP)
+    if runner is None:
+        return
+    deadline = time.monotonic() + timeout_s
+    with runner, suppress(OSError):
+        while (left_s := deadline - time.monotonic()) > 0:
+            runner.settimeout(left_s)
+            if not runner.recv(4096):
+                return
+
+
+class Doorway:
+    """Accepts followers, agents, and starters that a batch scheduler started.
+
+    `request` is called for each agent, `attend` for each starter; both are the present attempt's. `stop` is called when
+    somebody wants the job's end.
+    """
+
+    def __init__(self, loop: Loop, listener: socket.socket) -> None:
+        self.request: OnRequest = _refuse
+        self.attend: OnAttend = turn_away
+        self.stop: Callable[[], None] = lambda: None
+        self._loop = loop
+        self._listener = listener
+        self._followers: List[socket.socket] = []
+        loop.watch(listener.fileno(), self._accept)
+
+    def tell(self) -> None:
+        """Wake every follower. One that still has news to read needs no more of them."""
+        for follower in list(self._followers):
+            try:
+                follower.send(b"!", socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._followers.remove(follower)
+                follower.close()
+
+    def close(self) -> None:
+        """Accept no more, and let followers go."""
+        self._loop.forget(self._listener.fileno())
+        self._listener.close()
+        for follower in self._followers:
+            follower.close()
+
+    def _accept(self, _: int) -> None:
+        connection, _ = self._listener.accept()
+        if peer_is_us(connection):
+            self._loop.watch(connection.fileno(), lambda _: self._hear(connection))
+        else:
+            connection.close()
+
+    def _hear(self, connection: socket.socket) -> None:
+        self._loop.forget(connection.fileno())
+        try:
+            message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+        except OSError:
+            message, fds = b"", []
+        if message == _STOP:
+            self.stop()
+        if message in (_FOLLOW, _STOP):
+            self._followers.append(connection)
+            self.tell()
+            return
+        if message.startswith(ATTEND) and len(fds) == 2:
+            self.attend(connection, fds, json.loads(message[len(ATTEND) :]))
+            return
+        connection.close()
+        if message and fds:
+            node, _, command = os.fsdecode(message).partition("\0")
+            self.request(fds[0], node, command)
+
+
+def turn_away(connection: socket.socket, fds: Sequence[int], _hello: Dict[str, Any]) -> None:
+    """Let a starter go that nobody waits for: it ends at once."""
+    connection.close()
+    for fd in fds:
+        os.close(fd)
+
+
+def _refuse(agent: int, _node: str, _command: str) -> None:
+    answer(agent, REFUSED)

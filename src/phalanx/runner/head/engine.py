@@ -1,0 +1,33 @@
+"""What an engine says about itself, asked on the head before a launcher is."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.runner.system import spawn
+
+if TYPE_CHECKING:
+    from typing import Dict, Sequence
+
+_WITHIN_S = 10.0
+
+
+def output_of(argv: Sequence[str], env: Dict[str, str]) -> str:
+    """What the command prints, "" when it is not there or says nothing in time."""
+    out_read, out_write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    spawn(argv, env, (null, out_write, null))
+    os.close(out_write)
+    os.close(null)
+    deadline = time.monotonic() + _WITHIN_S
+    text = b""
+    while select.select([out_read], [], [], max(0, deadline - time.monotonic()))[0]:
+        data = os.read(out_read, 4096)
+        if not data:
+            break
+        text += data
+    os.close(out_read)
+    return text.decode(errors="replace")

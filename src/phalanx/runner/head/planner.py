@@ -1,0 +1,110 @@
+"""What an attempt is to start: the launcher's processes on the roster of this moment, without nodes that are lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from phalanx.node.roster import Roster
+from phalanx.runner.files import state as states
+from phalanx.runner.head.engine import output_of
+from phalanx.runner.head.membership import read_roster
+from phalanx.runner.process import FIRST_PORT, PORTS, JobDescription, Launcher, Process, RefusedError, planned
+from phalanx.runner.system import activated
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Sequence, Set, Tuple
+
+    from phalanx.runner.head.stage import Stage
+
+# How long a restart waits for a roster without the node that died, or with its replacement, before it leaves it out.
+_ROSTER_WITHIN_S = 30.0
+_LOOK_EVERY_S = 0.2
+# A job whose own ports are taken is given others: so many beyond them, and so often.
+_NEXT_PORTS = 97
+_PORT_CHOICES = 5
+
+
+class Plan(NamedTuple):
+    """What a launcher was told, and what it said is to be started on which roster."""
+
+    description: JobDescription
+    roster: Roster
+    processes: Sequence[Process]
+
+
+class Planner:
+    """Plans a job's attempts, one after another, with ports and a token of the job's own.
+
+    `job` is what job.json and the secrets say, `restart` the attempt's number from 0 on.
+    """
+
+    def __init__(self, directory: str, launcher: Launcher, stage: Stage) -> None:
+        self.lost: Set[str] = set()  # instance ids
+        self.generation = 0  # of the last attempt's roster
+        self._directory = directory
+        self._launcher = launcher
+        self._stage = stage
+        self._port = 0
+        self._token = os.urandom(32).hex()
+        self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
+        self._port_choices = 0
+
+    def plan(self, job: Dict[str, Any], restart: int) -> Plan:
+        """For the next attempt; after a loss it waits for another roster. Raises RefusedError when none will do."""
+        env = activated({**os.environ, **job["env"]})
+        engine = output_of(self._launcher.ENGINE, env) if self._launcher.ENGINE else ""
+        deadline = time.monotonic() + (_ROSTER_WITHIN_S if self.lost else 0.0)
+        # One for the whole attempt: who joins later must find the others.
+        self._port = _free_port()
+        while True:
+            is_last = time.monotonic() >= deadline or self._stage.stop_asked
+            try:
+                plan = self._plan_now(job, restart, engine)
+                if is_last or plan.roster.generation != self.generation:
+                    return plan
+            except RefusedError:
+                if is_last:
+                    raise
+            self._stage.loop.turn(_LOOK_EVERY_S)
+
+    def is_outdated(self) -> bool:
+        """Is there another roster than the last attempt's?"""
+        return read_roster().generation != self.generation
+
+    def newer(self, job: Dict[str, Any], restart: int) -> Optional[Plan]:
+        """For an attempt that grows: what would be started on the new roster, once for each that there is."""
+        if not self.is_outdated():
+            return None
+        try:
+            plan = self._plan_now(job, restart)
+        except RefusedError:
+            return None  # it will be told when too few are left
+        self.generation = plan.roster.generation
+        return plan
+
+    def has_other_ports(self, job: Dict[str, Any], restart: int, taken: Set[Tuple[str, int]]) -> bool:
+        """Chooses others. Does the job do without those that are taken (node, port)? Not where the user named them."""
+        self._port_choices += 1
+        self._first_port += _NEXT_PORTS
+        processes = self._plan_now(job, restart).processes
+        wanted = {(process.node, port) for process in processes for port in process.ports}
+        return self._port_choices < _PORT_CHOICES and not self._stage.stop_asked and not wanted & taken
+
+    def _plan_now(self, job: Dict[str, Any], restart: int, engine: str = "") -> Plan:
+        roster = read_roster()
+        roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self.lost))
+        states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
+        env = {**job["env"], "PHALANX_RESTART": str(restart)}
+        found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}
+        description = JobDescription.from_record({**job, "env": env}, self._directory, **found)
+        return Plan(description, roster, planned(self._launcher, description, roster))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,235 @@
+"""The end of a job whose runner is gone, or of a node whose connection broke: ask the nodes over new connections."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node import validate
+from phalanx.runner import checked
+from phalanx.runner.files import record
+from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import sweep_report
+from phalanx.runner.head.membership import read_roster
+from phalanx.runner.head.restarts import Attempt, decide, with_lost
+from phalanx.runner.liveness import FENCE_S
+from phalanx.runner.login import command_on
+from phalanx.runner.names import RUNNER
+from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
+from phalanx.runner.system import roster_path
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    from phalanx.node.roster import Node, Roster
+
+# A node that is there answers at once; the job's end must not wait long for one that is not.
+_CONNECT_WITHIN_S = 3
+# An sshd that reads its configuration anew, as with each new roster, accepts nothing for some milliseconds.
+_SSHD_AWAY = (b"Connection refused", b"Connection reset by peer")
+_SSHD_BACK_WITHIN_S = 2.0
+_DEADLINE_S = _CONNECT_WITHIN_S + GRACE_S + KILL_WAIT_S + 5.0
+_LOCK = "settle.lock"
+_SETTLED_WITHIN_S = 30.0
+_RESUMED_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.05
+# A killed runner's files are closed a moment before it counts as gone.
+_RUNNER_GONE_WITHIN_S = 3.0
+
+
+class Inquiry:
+    """Asks a node over a new connection to end what it has of the job, from the moment that it is made.
+
+    A replacement that has the node's name by now touches nothing and does not answer for it.
+    """
+
+    def __init__(self, directory: str, job_id: str, node: Node) -> None:
+        self._node = node.name
+        self._deadline = time.monotonic() + _DEADLINE_S
+        words = ("reap", job_id, node.instance_id)
+        hurry = ("-o", f"ConnectTimeout={_CONNECT_WITHIN_S}")
+        self._argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *words, options=hurry)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._process = subprocess.Popen(
+            self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+
+    def verdict(self) -> Dict[str, Any]:
+        """The node's answer; waits for it until the deadline."""
+        ask_until = time.monotonic() + _SSHD_BACK_WITHIN_S
+        try:
+            out, err = self._answer()
+            while any(words in err for words in _SSHD_AWAY) and time.monotonic() < ask_until:
+                time.sleep(0.05)
+                self._ask()
+                out, err = self._answer()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return self._unverified(f"no answer within {_DEADLINE_S:g} s")
+        # The runner reaps all children, this one too, and its exit code may be lost then: the answer itself counts.
+        if out.endswith(b"}\n"):
+            return self._as_told(out.splitlines()[-1])
+        reason = err.decode(errors="replace").strip().splitlines()
+        return self._unverified(reason[-1] if reason else "no answer")
+
+    def _answer(self) -> Tuple[bytes, bytes]:
+        return self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
+
+    def _as_told(self, answer: bytes) -> Dict[str, Any]:
+        try:
+            return states.verdict(self._node, sweep_report(record.parse(answer)))
+        except validate.Invalid as error:
+            return self._unverified(f"its answer {error}")
+
+    def _unverified(self, reason: str) -> Dict[str, Any]:
+        fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"
+        return {"node": self._node, "clean": False, "killed": 0, "message": fenced}
+
+
+def settle(directory: str, is_stop: bool = False) -> states.State:
+    """The state of a job whose runner may be gone: then the nodes are verified, and it is lost or starts again.
+
+    `is_stop`: somebody asked for its end, so it does not start again. A head that has no roster yet leaves it as it is.
+    """
+    state = states.read(directory)
+    if not _can_settle(state):
+        return state
+    lock = _open_lock(directory)
+    try:
+        if not _is_locked(lock):
+            return state
+        state = states.read(directory)
+        return _settle(directory, state, is_stop) if _can_settle(state) else state
+    finally:
+        os.close(lock)
+
+
+def _open_lock(directory: str) -> int:
+    try:
+        return record.open_to_append(os.path.join(directory, _LOCK))
+    except OSError:  # a job may have put anything there
+        states.set_aside(directory, _LOCK)
+        return record.open_to_append(os.path.join(directory, _LOCK))
+
+
+def _is_locked(lock: int) -> bool:
+    """Is it ours alone within the time that others need to settle the job?"""
+    deadline = time.monotonic() + _SETTLED_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _can_settle(state: states.State) -> bool:
+    return is_orphan(state) and os.path.exists(roster_path())
+
+
+def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
+    # The job may have been begun by another version, and what lies there may be anything.
+    checked.keep(os.path.join(directory, RUNNER))
+    over = lost_state(state)
+    if is_stop:
+        over.update(state=states.STOPPED, message=f"stopped on request; {over['message']}")
+    if state.get("allocation"):
+        unreturned = _run_verb(directory, "release")
+        over["message"] += f" ({unreturned})" if unreturned else ""
+        over["allocation"] = None
+    over["nodes"] = verify(directory)
+    again, reason = (False, "") if is_stop else _decide(over)
+    if again:
+        # A new runner takes the job over; this returns when it has written its state.
+        problem = _run_verb(directory, "resume")
+        if not problem:
+            return states.read(directory)
+        reason = f"it can't start again: {problem.splitlines()[-1]}"
+    over["message"] += f" ({reason})" if reason else ""
+    states.write(directory, over)
+    return over
+
+
+def settle_in_background(directory: str) -> None:
+    """The same as a daemon of its own; returns at once."""
+    argv, log = checked.argv(sys.argv[0], "settle", directory), record.open_log(directory)
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    os.close(log)
+
+
+def settle_patiently(directory: str) -> states.State:
+    """As `settle`, for who has just seen the runner's connections close: its process may need a moment to go."""
+    deadline = time.monotonic() + _RUNNER_GONE_WITHIN_S
+    while states.runner_lives(states.read(directory)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    return settle(directory)
+
+
+def is_orphan(state: states.State) -> bool:
+    """Has its runner left it without a final state?"""
+    return state["state"] not in states.FINAL and not states.runner_lives(state)
+
+
+def lost_state(state: states.State) -> states.State:
+    """How a job is shown whose runner is gone and whose state is not final."""
+    return {**state, "state": states.LOST, "message": what_died(state), "ended_at": time.time()}
+
+
+def what_died(state: states.State) -> str:
+    """Why there is no runner any more."""
+    runner = state["runner"]
+    try:
+        with open(roster_path()) as file:
+            head = validate.roster(file.read()).head.instance_id
+    except (OSError, validate.Invalid):
+        head = runner.get("head", "")
+    if runner.get("head", head) != head:
+        return f"head lost: {runner['head']} is gone and the job's runner with it; the head is {head} now"
+    if runner and runner["boot_id"] != states.boot_id():
+        return "head lost: it was restarted, and the job's runner ended with it"
+    return "the job's runner died (it was killed, or the head had no memory left)"
+
+
+def verify(directory: str) -> List[Dict[str, Any]]:
+    """End what is left of a job: on all nodes of its roster, as a process of it may have logged in to any of them."""
+    job_id = states.job_id_of(directory)
+    inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
+    return [inquiry.verdict() for inquiry in inquiries]
+
+
+def _roster(directory: str) -> Roster:
+    """The job's, or the present one: before its first attempt is planned a job has none, and at most prepares here."""
+    try:
+        return validate.roster(record.read_text(os.path.join(directory, "roster.json")))
+    except (FileNotFoundError, validate.Invalid):
+        return read_roster()
+
+
+def _decide(lost: states.State) -> tuple[bool, str]:
+    if not lost["restarts"]:
+        return False, ""
+    if lost["has_secrets"]:
+        return False, "its secrets ended with the runner, so it can't start again by itself"
+    attempts = with_lost([Attempt(**attempt) for attempt in lost["attempts"]], lost["message"])
+    decision = decide(attempts, lost["restarts"])
+    return decision.again, decision.reason
+
+
+def _run_verb(directory: str, verb: str) -> str:
+    """One that needs what only the zipapp's __main__ knows: launchers or schedulers. What went wrong, else ""."""
+    argv = checked.argv(os.path.join(directory, RUNNER), verb, directory)
+    options: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(argv, timeout=_RESUMED_WITHIN_S, check=False, **options)
+    except subprocess.TimeoutExpired:
+        return f"`runner.pyz {verb}` did not end within {_RESUMED_WITHIN_S:g} s"
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""

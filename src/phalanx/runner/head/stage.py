@@ -1,0 +1,50 @@
+"""What all attempts of a job share: the loop, the followers' door, the output, early lines, and the wish to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from phalanx.runner.files.output import OutputWriter
+from phalanx.runner.head.doorway import Doorway
+from phalanx.runner.loop import Loop
+from phalanx.runner.names import OUTPUT, STOP
+
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Callable
+
+    from phalanx.runner.head.early import EarlyLines
+
+
+class Stage:
+    """One per runner."""
+
+    def __init__(self, directory: str, door: socket.socket, early: EarlyLines) -> None:
+        self.early = early
+        self.loop = Loop()
+        self.door = Doorway(self.loop, door)
+        self.output = OutputWriter(os.path.join(directory, OUTPUT))
+        self.stop_asked = False
+        self.door.stop = self._on_stop
+        self.on_wait: Callable[[str], None] = lambda _text: None  # told what the job waits for before it begins
+        self._watch_signals()
+
+    def publish(self) -> None:
+        """Let followers see what was written."""
+        if self.output.flush():
+            self.door.tell()
+
+    def _watch_signals(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(STOP, self._on_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (STOP,))
+        self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
+
+    def _on_stop(self, *_: Any) -> None:
+        self.stop_asked = True

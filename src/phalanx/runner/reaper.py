@@ -1,0 +1,172 @@
+"""Ends what is left of a job on this node, and proves it: by the mark, and by descent from marked processes."""
+
+from __future__ import annotations
+
+# The C half, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
+import os
+import time
+
+from phalanx.runner.checked import VERB_AT
+from phalanx.runner.system import MARK, process_stat, reap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Set, Tuple
+
+    Identity = Tuple[int, str]  # pid and start time: a pid alone may be used again
+
+# mpiexec ends a moment before its own helpers do: these are left alone for so long.
+PATIENCE_S = 0.5
+GRACE_S = 5.0
+# For the kernel to take down what was killed; a process that waits for a dead NFS server may never go.
+KILL_WAIT_S = 5.0
+
+
+class Sweep:
+    """Waits a moment, asks every process of a job to end, insists after grace_s, and is over when none is there.
+
+    KILL_WAIT_S after that it is over in any case, and says what is left.
+
+    `root`: descendants of this process belong to the job too, whatever their environment says.
+    """
+
+    def __init__(self, job_id: str, root: Optional[int] = None, grace_s: float = GRACE_S) -> None:
+        self._job_id = job_id
+        self._root = root
+        self._ask_at = time.monotonic() + PATIENCE_S
+        self._insist_at = self._ask_at + grace_s
+        self._signalled: Dict[Identity, str] = {}
+        self._killed: Set[Identity] = set()
+        self._clean_looks = 0
+
+    def step(self) -> Optional[Dict[str, List[str]]]:
+        """One look round. The report when the sweep is over, else None: call again soon.
+
+        "ended" names what had to be signalled, "killed" what needed SIGKILL, "left" what is still there.
+        """
+        found = find(self._job_id, self._root)
+        if not found:
+            # A process that forks and ends between two reads of /proc is seen by the second look.
+            self._clean_looks += 1
+            return self._report({}) if self._clean_looks > 1 or not self._signalled else None
+        self._clean_looks = 0
+        now = time.monotonic()
+        if now > self._insist_at + KILL_WAIT_S:
+            return self._report(found)
+        if now < self._ask_at:
+            return None
+        for identity, name in found.items():
+            self._signal(identity, name, insist=now > self._insist_at)
+        return None
+
+    def _signal(self, identity: Identity, name: str, insist: bool) -> None:
+        if insist:
+            self._killed.add(identity)
+            kill(identity[0], _signal.SIGKILL)
+        elif identity not in self._signalled:
+            # A stopped process acts on SIGTERM only when it goes on.
+            kill(identity[0], _signal.SIGTERM)
+            kill(identity[0], _signal.SIGCONT)
+        self._signalled[identity] = name
+
+    def _report(self, left: Dict[Identity, str]) -> Dict[str, List[str]]:
+        return {
+            "ended": [f"{name} ({pid})" for (pid, _), name in self._signalled.items()],
+            "killed": [f"{self._signalled[one]} ({one[0]})" for one in self._killed],
+            "left": [f"{name} ({pid})" for (pid, _), name in left.items()],
+        }
+
+
+def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
+    """A whole sweep, for a node whose starter can't be asked; takes at most PATIENCE_S + grace_s + KILL_WAIT_S.
+
+    A starter that still lives is told to end: it may be about to start what its runner asked for last, and it alone
+    knows its orphans that carry no mark.
+    """
+    work = Sweep(job_id, grace_s=grace_s)
+    deadline = time.monotonic() + PATIENCE_S + grace_s + KILL_WAIT_S
+    told: Set[int] = set()
+    while True:
+        starters = find_starters(job_id)
+        for pid in starters - told:
+            kill(pid, _signal.SIGTERM)
+        told |= starters
+        report = work.step()
+        if report is not None and (not starters or time.monotonic() > deadline):
+            return {**report, "left": [*report["left"], *(f"its starter ({pid})" for pid in sorted(starters))]}
+        reap()
+        time.sleep(0.02)
+
+
+def find_starters(job_id: str) -> Set[int]:
+    """The job's starters on this node, and their guards; both look alike."""
+    return {pid for pid in _pids() if _is_starter(pid, job_id)}
+
+
+def _is_starter(pid: int, job_id: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    # … starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
+    verb, first, second = (*words[VERB_AT : VERB_AT + 3], "", "", "")[:3]
+    if verb == "attend":
+        return os.path.basename(second) == job_id
+    return (verb, first) == ("starter", job_id)
+
+
+def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
+    """Every live process of the job on this node, by pid and start time; never this one or its ancestors."""
+    table = {pid: stat for pid in _pids() for stat in [process_stat(pid)] if stat}
+    ours = {pid for pid in table if _is_marked(pid, job_id)} | ({root} if root else set())
+    children: Dict[int, List[int]] = {}
+    for pid, stat in table.items():
+        children.setdefault(int(stat["parent"]), []).append(pid)
+    _close(ours, children)
+    protected = _ancestors(os.getpid(), table)
+    return {
+        (pid, table[pid]["start"]): table[pid]["name"]
+        for pid in sorted(ours - protected)
+        if pid in table and table[pid]["state"] not in "ZX"
+    }
+
+
+def _close(ours: Set[int], children: Dict[int, List[int]]) -> None:
+    todo = list(ours)
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            if child not in ours:
+                ours.add(child)
+                todo.append(child)
+
+
+def _ancestors(pid: int, table: Dict[int, Dict[str, str]]) -> Set[int]:
+    line = set()
+    while pid in table and pid not in line:
+        line.add(pid)
+        pid = int(table[pid]["parent"])
+    return line | {pid}
+
+
+def _pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _is_marked(pid: int, job_id: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{MARK}={job_id}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal; no error when the process has ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it ended in the meantime
+    except PermissionError:
+        pass  # a setuid program: it shows up as left

@@ -1,0 +1,107 @@
+"""A node's starter that a batch scheduler started: it logs in to the head, its line is given to the job's runner."""
+
+from __future__ import annotations
+
+# The C half of `socket`, for the reason that keeper.py gives: an usher lives on the head for each node of the job.
+import _socket
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from phalanx.node.roster import MASTER
+from phalanx.runner import checked
+from phalanx.runner.batch.scheduling import count_here, granted_gpus
+from phalanx.runner.head.membership import read_roster, this_node
+from phalanx.runner.login import SSH, quoted
+from phalanx.runner.names import RUNNER, WORK
+from phalanx.runner.system import MARK, spawn
+
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Mapping, Sequence
+
+    from phalanx.runner.batch.scheduling import Scheduler
+
+_ENVIRONMENT = "/etc/environment"
+
+
+def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, places: str) -> int:
+    """Serve the job in this directory until its runner is done with this node; returns an exit status.
+
+    `nodes`: how many nodes the allocation has; `places`: how many processes each of them takes, as `count_here` reads.
+    """
+    node = this_node(read_roster())
+    if node is None:
+        print(f"{os.uname().nodename} is no node of this phalanx cluster", file=sys.stderr)
+        return 1
+    slots = count_here(places, int(os.environ.get(scheduler.NODE_INDEX, "0")))
+    gpus = granted_gpus(os.environ, scheduler.GPUS)
+    hello = {"allocation": allocation, "node": node.name, "slots": slots, "nodes": nodes, "gpus": gpus}
+    _call_head(directory, json.dumps(hello), node.head)
+    set_environment(scheduler)
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    from phalanx.runner.starter.guard import main as serve
+
+    serve(os.path.basename(directory), os.path.join(directory, WORK), node.head)
+    return 0
+
+
+def _call_head(directory: str, hello: str, is_head: bool) -> None:
+    """stdin and stdout of this process become the line to the runner."""
+    usher = checked.argv(os.path.join(directory, RUNNER), "usher", os.path.basename(directory), hello)
+    argv = usher if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, usher)))
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    spawn(argv, os.environ, (to_read, from_write, 2), die_with_parent=True)
+    os.dup2(from_read, 0)
+    os.dup2(to_write, 1)
+    for fd in (to_read, to_write, from_read, from_write):
+        os.close(fd)
+
+
+def set_environment(scheduler: Scheduler) -> None:
+    """As a login over ssh has it: the node's own contract, and nothing that leads engines to the scheduler."""
+    with open(_ENVIRONMENT) as file:
+        contract = assignments(file)
+    keep = environment(os.environ, scheduler.HIDDEN, scheduler.SHOWN, contract)
+    os.environ.clear()
+    os.environ.update(keep)
+
+
+def environment(
+    found: Mapping[str, str], hidden: Sequence[str], shown: Sequence[str], contract: Mapping[str, str]
+) -> Dict[str, str]:
+    """What of the found variables stays, under the contract's own."""
+    kept = {
+        name: value
+        for name, value in found.items()
+        if name in shown or (name != MARK and not any(name.startswith(prefix) for prefix in hidden))
+    }
+    return {**kept, **contract}
+
+
+def assignments(lines: Iterable[str]) -> Dict[str, str]:
+    """NAME="value" a line, as pam_env reads them; a later one counts."""
+    pairs = (line.strip().partition("=")[::2] for line in lines if "=" in line and not line.lstrip().startswith("#"))
+    return {name: value.strip("\"'") for name, value in pairs}
+
+
+def usher(job_id: str, hello: str) -> int:
+    """On the head: give stdin and stdout to the job's runner, and stay until it is done with them."""
+    # Here, because only the head's half needs it.
+    from phalanx.runner.head.doorway import ATTEND, socket_name
+
+    runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    try:
+        runner.connect("\0" + socket_name(job_id))
+    except OSError:
+        print(f"the runner of job {job_id} is gone", file=sys.stderr)
+        return 1
+    fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1))
+    runner.sendmsg([ATTEND + hello.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+    os.dup2(runner.fileno(), 0)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    # sshd passes nothing on once the command has ended; a shell waits in a tenth of our memory.
+    return os.execv("/bin/sh", ["sh", "-c", "read -r over"])

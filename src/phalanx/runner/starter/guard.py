@@ -1,0 +1,64 @@
+"""The starter's parent: when the starter is killed, all it had (orphans without a mark, too) falls to this and ends."""
+
+from __future__ import annotations
+
+# The C half, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
+import os
+import time
+
+from phalanx.runner.reaper import Sweep
+from phalanx.runner.starter.scratch import Scratch
+from phalanx.runner.starter.starter import Starter
+from phalanx.runner.system import MARK, PR_SET_PDEATHSIG, adopt_orphans, prctl, reap
+
+_FAILED = 1
+_ABANDONED = 3
+_GRACE_S = 1.0
+_SWEEP_EVERY_S = 0.02
+
+
+def main(job_id: str, work: str, is_head: bool) -> None:
+    """Serve one job on this node over stdin and stdout; the head's sees to the final state when the runner died."""
+    os.environ.pop(MARK, None)
+    adopt_orphans()
+    scratch = Scratch(job_id)
+    pid = os.fork()
+    if pid == 0:
+        _become_starter(job_id, work)
+    told = []
+    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+        _signal.signal(number, lambda got, _: (told.append(got), os.kill(pid, got)))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (0, _ABANDONED):
+        _end_orphans(job_id)
+        scratch.remove()
+    # Told to end: a machine that shuts down tells all, and must not start the job again meanwhile.
+    if code != 0 and is_head and not told:
+        from phalanx.runner.head.settle import settle_in_background
+
+        settle_in_background(os.path.dirname(work))
+
+
+def _become_starter(job_id: str, work: str) -> None:
+    status = _FAILED
+    try:
+        # This process's end looks to the starter as the head's: it ends all.
+        prctl(PR_SET_PDEATHSIG, _signal.SIGTERM)
+        starter = Starter(job_id, work)
+        starter.run()
+        status = _ABANDONED if starter.abandoned else 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _end_orphans(job_id: str) -> None:
+    """Our stdout stays open meanwhile: the runner hears of the starter's end when all is done."""
+    sweep = Sweep(job_id, os.getpid(), _GRACE_S)
+    while sweep.step() is None:
+        reap()
+        time.sleep(_SWEEP_EVERY_S)

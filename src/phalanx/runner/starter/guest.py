@@ -1,0 +1,54 @@
+"""A job's way to AWS: its token, registered with this node's agent, which gives the job's credentials for it."""
+
+from __future__ import annotations
+
+# The C half, for the reason that lean.py gives.
+import _socket
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional
+
+    from phalanx.runner.loop import Loop
+
+# As the agent's node.credentials has them.
+SOCKET = "/run/phalanx.sock"
+PORT = 331
+
+
+class Guest:
+    """The agent knows the token as long as this process is connected to it."""
+
+    def __init__(self, loop: Loop, job_id: str) -> None:
+        self.token = ""
+        self._loop = loop
+        self._job_id = job_id
+        self._agent: Optional[_socket.socket] = None
+
+    def register(self) -> None:
+        """Unless that is done already. Called again and again: the agent may have been started again."""
+        if self._agent or not self.token or not os.path.exists(SOCKET):
+            return
+        agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        agent.setblocking(False)  # neither do we wait for an agent that hangs
+        try:
+            agent.connect(SOCKET)
+            agent.send(f"{self.token} {self._job_id}".encode())
+        except OSError:
+            agent.close()
+            return
+        self._agent = agent
+        self._loop.watch(agent.fileno(), lambda _: self._lose(agent))
+
+    def variables(self) -> Dict[str, str]:
+        """By which AWS's SDKs and its command line find the credentials."""
+        if not self.token or not os.path.exists(SOCKET):
+            return {}
+        place = f"http://127.0.0.1:{PORT}/"
+        return {"AWS_CONTAINER_CREDENTIALS_FULL_URI": place, "AWS_CONTAINER_AUTHORIZATION_TOKEN": self.token}
+
+    def _lose(self, agent: _socket.socket) -> None:
+        self._loop.forget(agent.fileno())
+        agent.close()
+        self._agent = None

@@ -1,0 +1,31 @@
+"""What mpiexec calls in ssh's place: the head's runner starts the engine's daemon on a node; this ends as that ends.
+
+`python3 -IS rsh_agent.py [options] NODE COMMAND…`, a file of its own beside runner.pyz; COMMAND goes to a shell there.
+"""
+
+from __future__ import annotations
+
+# The C half of `socket`, for the reason that keeper.py gives.
+import _socket
+import os
+import sys
+
+
+def main() -> None:
+    """Ask, then wait as a shell: one of these per node lives as long as the job, and a shell takes a tenth of us."""
+    words = sys.argv[1:]
+    while words and words[0].startswith("-"):
+        words.pop(0)
+    answer_read, answer_write = os.pipe()
+    runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    runner.connect("\0" + os.environ["PHALANX_RUNNER"])
+    request = b"\0".join(map(os.fsencode, (words[0], " ".join(words[1:]))))
+    fds = answer_write.to_bytes(4, sys.byteorder)
+    runner.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+    os.close(answer_write)
+    os.dup2(answer_read, 0)
+    os.execv("/bin/sh", ["sh", "-c", "read code; exit ${code:-255}"])
+
+
+if __name__ == "__main__":
+    main()

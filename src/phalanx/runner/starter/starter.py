@@ -1,0 +1,330 @@
+"""Runs on every node of a job: starts its processes, sends all they write to the head, and ends every one of them.
+
+The head's runner holds the other end of stdin and stdout (over ssh). When that is gone, so is the job: all is ended.
+So it is after FENCE_S of silence: a runner that can't be heard has given this node up long before, and a connection
+that looks open proves nothing.
+"""
+
+from __future__ import annotations
+
+# The C halves, for the reason that lean.py gives.
+import _signal  # pyright: ignore[reportMissingImports]
+import _socket
+import _thread
+import os
+import select
+import time
+
+from phalanx.runner import frames, lean
+from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
+from phalanx.runner.loop import READ_BYTES, Loop, Sender
+from phalanx.runner.reaper import Sweep, kill
+from phalanx.runner.starter import fabric as network
+from phalanx.runner.starter.answers import answer
+from phalanx.runner.starter.check import (
+    PACKAGE_NOT_FOUND,
+    PORT_TAKEN,
+    missing_packages,
+    problem,
+    python_target,
+    taken,
+)
+from phalanx.runner.starter.forward import Forwarder
+from phalanx.runner.starter.guest import Guest
+from phalanx.runner.starter.scratch import Scratch
+from phalanx.runner.system import (
+    MARK,
+    RUNNER_SOCKET,
+    STARTER_SOCKET,
+    activated,
+    adopt_orphans,
+    peer_is_us,
+    process_stat,
+    reap,
+    spawn,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+_SWEEP_EVERY_S = 0.02
+# A report that nobody takes (the network is gone) must not keep this process.
+_REPORT_TAKEN_WITHIN_S = 5.0
+_BEAT = frames.pack(frames.BEAT)
+
+
+class Starter:
+    """One node's part of one job."""
+
+    def __init__(self, job_id: str, work: str) -> None:
+        self._job_id = job_id
+        self._work = work
+        self._directory = os.path.dirname(work)  # of the job; work may move to a directory of this node
+        self._loop = Loop()
+        self._out = Sender(self._loop, 1, lambda: self._give_up("the head is gone"))
+        self._reader = frames.FrameReader()
+        self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
+        self._spawned: List[int] = []
+        self._output = Forwarder(self._loop, self._out)
+        self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
+        self._next_rank = frames.FIRST_RANK_NUMBER
+        self._sweep: Optional[Sweep] = None
+        self.abandoned = False
+        self._was_told = False  # to end its processes
+        self._is_asked = False  # for anything
+        self._done_at = 0.0
+        self._contact = Contact()
+        self._pace = Pace()
+        self._null = os.open(os.devnull, os.O_RDWR)
+        self._scratch = Scratch(job_id)
+        self._guest = Guest(self._loop, job_id)
+
+    def run(self) -> None:
+        """Serve the head until the job has ended here."""
+        adopt_orphans()
+        self._watch_signals()
+        self._listen()
+        self._loop.watch(0, self._read_commands)
+        self._out.send(frames.MAGIC)
+        while not self._is_over():
+            self._loop.turn(_SWEEP_EVERY_S if self._sweep else BEAT_EVERY_S)
+            self._output.balance()
+            self._beat()
+            self._step_sweep()
+
+    def _is_over(self) -> bool:
+        if not self._done_at:
+            return False
+        return not self._out.pending or time.monotonic() > self._done_at + _REPORT_TAKEN_WITHIN_S
+
+    def _beat(self) -> None:
+        # What waits to be sent says as much as a beat.
+        if self._pace.is_due() and not self._out.pending:
+            self._out.send(_BEAT)
+            self._guest.register()
+        if self._contact.look() > FENCE_S:
+            self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
+
+    def _watch_signals(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
+            _signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
+        self._loop.watch(wake_read, self._on_signal)
+
+    def _on_signal(self, fd: int) -> None:
+        os.read(fd, 4096)
+        self._bury()
+
+    def _bury(self) -> None:
+        for pid, code in reap():
+            number = self._numbers.pop(pid, None)
+            if number is not None:
+                self._ended(number, code)
+
+    # What the head asks.
+
+    def _read_commands(self, fd: int) -> None:
+        data = os.read(fd, READ_BYTES)
+        if not data:
+            self._loop.forget(fd)
+            self._give_up("the head is gone")
+            return
+        self._contact.heard()
+        for kind, _, number, payload in self._reader.feed(data):
+            self._obey(kind, number, lean.loads(payload) if payload else {})
+
+    def _obey(self, kind: int, number: int, body: Dict[str, Any]) -> None:
+        if kind == frames.CHECK:
+            self._is_asked = True
+            self._scratch.make()
+            self._guest.token = body["token"]
+            self._guest.register()
+            self._check_in_place(body)
+        elif kind == frames.SPAWN:
+            self._spawn(number, body)
+        elif kind == frames.TERMINATE:
+            self._terminate()
+        elif kind == frames.KICK:
+            self._kick()
+        elif kind == frames.ANSWER:
+            answer(self._agents.pop(number), body["code"])
+        elif kind == frames.END:
+            self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
+
+    def _check_in_place(self, body: Dict[str, Any]) -> None:
+        if not body["sync_dir"]:
+            self._check(body)
+            return
+        from phalanx.runner.starter.placing import place_tree  # most starters do without the 10 ms of `shutil`
+
+        # A thread's: the copy may take long, and a starter that is silent for so long is given up.
+        done_read, done_write = os.pipe()
+        target = os.path.join(os.path.expanduser("~"), os.path.expanduser(body["sync_dir"]))
+        _thread.start_new_thread(lambda: os.write(done_write, _told(place_tree(self._work, target))), ())
+        self._loop.watch(done_read, lambda fd: self._on_placed((fd, done_write), target, body))
+
+    def _on_placed(self, pipe: Tuple[int, int], target: str, body: Dict[str, Any]) -> None:
+        text = os.read(pipe[0], select.PIPE_BUF).decode(errors="replace").strip("\0")
+        self._loop.forget(pipe[0])
+        for fd in pipe:
+            os.close(fd)
+        if text:
+            self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": 1, "taken": []}))
+            return
+        self._work = target
+        self._check(body)
+
+    def _check(self, body: Dict[str, Any]) -> None:
+        env = self._environment(body["env"])
+        found = (problem(command, self._work, env) for command in body["commands"])
+        text, code = next((one for one in found if one[0]), ("", 0))
+        ports = taken(body["ports"])
+        if ports and not text:
+            text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
+        target = python_target(body["commands"][0]) if body["imports"] and not text else []
+        if target:
+            self._check_imports(body["commands"][0][0], target, env)
+            return
+        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": ports}))
+
+    def _check_imports(self, python: str, target: List[str], env: Dict[str, str]) -> None:
+        """Ask the job's Python, and go on meanwhile; it may not answer."""
+        answer, out = os.pipe()
+        argv = (python, os.path.join(self._directory, "imports.py"), *target)
+        spawn(argv, env, (self._null, out, self._null), self._work, die_with_parent=True)
+        os.close(out)
+        self._loop.watch(answer, lambda fd: self._on_imports(fd, target))
+
+    def _on_imports(self, fd: int, target: List[str]) -> None:
+        text = missing_packages(target, os.read(fd, select.PIPE_BUF))
+        self._loop.forget(fd)
+        os.close(fd)
+        code = PACKAGE_NOT_FOUND if text else 0
+        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": []}))
+
+    def _spawn(self, number: int, body: Dict[str, Any]) -> None:
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        env = self._environment(body["env"])
+        # Engines and libraries would each take all cores otherwise, or (torchrun) one only.
+        env.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, body["ranks"]))))
+        pid = spawn(body["argv"], env, (self._null, out_write, err_write), self._work, die_with_parent=True)
+        os.close(out_write)
+        os.close(err_write)
+        self._numbers[pid] = number
+        self._spawned.append(pid)
+        self._output.add(number, out_read, err_read, body["harmless"])
+
+    def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
+        # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
+        own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
+        node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
+        node.update(self._guest.variables())
+        return activated({"PYTHONUNBUFFERED": "1", **node, **own})
+
+    def _terminate(self) -> None:
+        self._was_told = True
+        for pid in self._spawned:
+            if pid in self._numbers:
+                try:
+                    os.killpg(pid, _signal.SIGTERM)
+                except ProcessLookupError:
+                    kill(pid, _signal.SIGTERM)  # it has no group of its own yet
+
+    def _kick(self) -> None:
+        for pid, number in self._numbers.items():
+            if number >= frames.FIRST_RANK_NUMBER:
+                kill(pid, _signal.SIGKILL)
+
+    def _ended(self, number: int, code: int) -> None:
+        body = {"code": code, "at": time.time(), "told": self._was_told}
+        self._output.drain(number)
+        self._out.send(frames.pack_json(frames.EXIT, body, number))
+
+    # Ranks: an engine starts keepers, and each connects and hands over its rank's output.
+
+    def _listen(self) -> None:
+        self._socket_name = f"phalanx-{self._job_id}-{os.getpid()}"
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        listener.bind("\0" + self._socket_name)
+        listener.listen(1024)
+        self._loop.watch(listener.fileno(), lambda _: self._accept(listener))
+
+    def _accept(self, listener: _socket.socket) -> None:
+        keeper = _socket.socket(fileno=listener._accept()[0])  # pyright: ignore[reportAttributeAccessIssue]
+        if not peer_is_us(keeper):
+            keeper.close()
+            return
+        number = self._next_rank
+        self._next_rank += 1
+        self._loop.watch(keeper.fileno(), lambda _: self._hear_keeper(keeper, number))
+
+    def _hear_keeper(self, keeper: _socket.socket, number: int) -> None:
+        try:
+            message, fds = lean.receive(keeper, 1 << 20, 2)
+        except OSError:
+            message, fds = b"", []
+        if len(fds) == 1:
+            self._loop.forget(keeper.fileno())
+            keeper.close()
+            self._ask(number, fds[0], message)
+            return
+        if fds:
+            label, _, pid = message.decode().partition(" ")
+            self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
+            self._numbers[int(pid)] = number
+            self._output.add(number, fds[0], fds[1])
+            return
+        self._loop.forget(keeper.fileno())
+        keeper.close()
+        self._rank_ended(number, int(message) if message else None)
+
+    def _ask(self, number: int, agent: int, request: bytes) -> None:
+        """An engine's agent: its engine does not stand on the head, so the runner is asked through here."""
+        node, _, command = os.fsdecode(request).partition("\0")
+        self._agents[number] = agent
+        self._out.send(frames.pack_json(frames.ASK, {"node": node, "command": command}, number))
+
+    def _rank_ended(self, number: int, code: Optional[int]) -> None:
+        pid = next((pid for pid, owner in self._numbers.items() if owner == number), None)
+        if pid is None:
+            return
+        stat = process_stat(pid)
+        if code is None and stat and stat["parent"] == str(os.getpid()):
+            # The engine killed the keeper alone; its rank, now our child, is meant, and reap() tells of its end.
+            os.kill(pid, _signal.SIGKILL)
+            return
+        del self._numbers[pid]
+        self._ended(number, -_signal.SIGKILL if code is None else code)
+
+    # The end.
+
+    def _give_up(self, reason: str) -> None:
+        """End all; the head is told why, if it still listens."""
+        if not self._is_asked:
+            # Dialled early, for a job that was not taken or took its time: it has nothing, and another starter may.
+            self._done_at = self._done_at or time.monotonic()
+        elif self._sweep is None:
+            self.abandoned = True
+            self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
+            self._sweep = Sweep(self._job_id, os.getpid())
+
+    def _step_sweep(self) -> None:
+        report = self._sweep.step() if self._sweep and not self._done_at else None
+        if report is None:
+            return
+        self._bury()
+        self._output.drain_all()
+        self._scratch.remove()
+        self._out.send(frames.pack_json(frames.REPORT, report))
+        self._done_at = time.monotonic()
+
+
+def _told(problem: str) -> bytes:
+    """For a pipe, something in any case; names of files need not be UTF-8."""
+    return problem.encode(errors="replace") or b"\0"

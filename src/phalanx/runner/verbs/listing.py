@@ -1,0 +1,39 @@
+"""All jobs in the jobs directory, as their state files tell."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Optional
+
+from phalanx.node.validate import Invalid
+from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import is_job_id
+from phalanx.runner.head.settle import is_orphan, settle_in_background, what_died
+
+
+def list_jobs(root: str) -> int:
+    """Print one JSON state per line, newest first.
+
+    A job whose runner is gone without a word says so, and stays what it was until its nodes were asked: that is done in
+    the background, and may end with another start. Of a job whose record is damaged that is said, and no more.
+    """
+    root = os.path.abspath(root)
+    for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
+        state = _state(os.path.join(root, name))
+        if state:
+            print(json.dumps(state))
+    return 0
+
+
+def _state(directory: str) -> Optional[states.State]:
+    try:
+        state = states.read(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # still on its way here, or not a job
+    except Invalid as error:
+        return states.damaged(directory, error)
+    if not is_orphan(state):
+        return state
+    settle_in_background(directory)
+    return {**state, "message": f"{what_died(state)}; what it has left on the nodes is being ended"}

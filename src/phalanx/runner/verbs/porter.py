@@ -1,0 +1,70 @@
+"""The head's end of `phalanx get` and `phalanx put`: finds the place on the shared directory, and carries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Dict
+
+from phalanx.runner.files import carry
+
+
+def give(path: str, shared: str) -> int:
+    """Write what is at this path to stdout, or a header that says what is wrong."""
+    out = sys.stdout.buffer
+    try:
+        problem = _problem(path, shared)
+        load = None if problem else carry.survey(path)
+    except carry.CarryError as error:
+        problem, load = {"error": str(error)}, None
+    if load is None:
+        out.write(carry.MAGIC + json.dumps(problem).encode() + b"\n")
+        return 0
+    try:
+        carry.send(out, load)
+        out.flush()
+    except carry.CarryError as error:
+        sys.exit(str(error))
+    except BrokenPipeError:
+        sys.exit("the other end has gone")
+    return 0
+
+
+def take(target: str, shared: str, name: str) -> int:
+    """Put what stdin brings at `target`, or into it under `name` when it is a directory; print where that is."""
+    try:
+        header = carry.read_header(sys.stdin.buffer)
+        place = os.path.join(target, name) if target.endswith("/") or os.path.isdir(target) else target
+        _require_inside(os.path.dirname(place), shared)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        carry.receive(sys.stdin.buffer, header, place)
+        print(json.dumps({"place": place}))
+    except carry.CarryError as error:
+        print(json.dumps({"error": str(error)}))
+    except OSError as error:
+        print(json.dumps({"error": f"can't write {error.filename or target!r}: {error.strerror}"}))
+    return 0
+
+
+def _problem(path: str, shared: str) -> Dict[str, Any]:
+    """{} when there is something to give; else why not, and what there is."""
+    if not os.path.lexists(path):
+        parent = os.path.dirname(path)
+        while not os.path.isdir(parent):
+            parent = os.path.dirname(parent)
+        return {"missing": path, "parent": parent, "holds": carry.holds(parent)}
+    if not os.path.exists(path):
+        return {"error": f"{path} is a link to {os.readlink(path)}, which is not there"}
+    try:
+        _require_inside(path, shared)
+    except carry.CarryError as error:
+        return {"error": str(error)}
+    return {}
+
+
+def _require_inside(path: str, shared: str) -> None:
+    """Links may lead around on the shared directory, and not out of it."""
+    real = os.path.realpath(path)
+    if not (real + "/").startswith(os.path.realpath(shared) + "/"):
+        raise carry.CarryError(f"{path} leads to {real}, which is not on the shared directory {shared}")

@@ -1,0 +1,64 @@
+"""Ends a job on request: its runner does it, or, when that is gone, this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+
+from phalanx.node.validate import Invalid
+from phalanx.runner.files import state as states
+from phalanx.runner.head.doorway import ask_to_stop
+from phalanx.runner.head.settle import settle, verify
+from phalanx.runner.names import STOP
+
+_LOOK_EVERY_S = 0.1
+
+
+def stop(directory: str, timeout_s: float) -> int:
+    """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        state = _stop(directory, deadline)
+    except Invalid:
+        state = _stop_damaged(directory, deadline)
+    print(json.dumps(state))
+    return 0 if state["state"] in states.FINAL else 1
+
+
+def _stop(directory: str, deadline: float) -> states.State:
+    state = states.read(directory)
+    # More than once where its runner dies meanwhile and another one takes the job over.
+    while state["state"] not in states.FINAL and time.monotonic() < deadline:
+        if states.runner_lives(state):
+            _stop_runner(state["runner"]["pid"], deadline - time.monotonic())
+        state = settle(directory, is_stop=True)
+        time.sleep(_LOOK_EVERY_S * (state["state"] not in states.FINAL))
+    return state
+
+
+def _stop_damaged(directory: str, deadline: float) -> states.State:
+    """By its runner, which knows what the record should say and writes that; where there is none, here."""
+    ask_to_stop(states.job_id_of(directory), deadline - time.monotonic())
+    try:
+        return _stop(directory, deadline)
+    except Invalid as error:
+        over = states.damaged(directory, error)
+    message = f"stopped on request; {over['message']}"
+    over.update(state=states.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
+    states.set_aside(directory)
+    states.write(directory, over)
+    return over
+
+
+def _stop_runner(pid: int, timeout_s: float) -> None:
+    try:
+        # It stays the same process from here on, whatever becomes of the number.
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    signal.pidfd_send_signal(handle, STOP)
+    select.select([handle], [], [], timeout_s)
+    os.close(handle)

@@ -1,0 +1,165 @@
+"""Takes a job that the CLI sends: a daemon becomes its runner, and this process follows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from phalanx.runner import checked
+from phalanx.runner.files import state as states
+from phalanx.runner.head.early import EarlyLines
+from phalanx.runner.head.membership import read_roster
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
+from phalanx.runner.process import JobDescription, RefusedError, planned
+from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
+
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, Dict, Sequence
+
+    from phalanx.node.roster import Roster
+    from phalanx.runner.plugins import Plugins
+    from phalanx.runner.process import Process
+
+# Tar takes an end between two members for the archive's own: its last member's presence says that all has come.
+_UNPACK = 'head -c "$2" | tar -x -f - --no-same-owner -C "$1" && [ -e "$1/$3" ]'
+
+
+def submit(directory: str, plugins: Plugins, detach: bool) -> int:
+    """Make this directory the job's that comes on stdin, and start it. Returns an exit status.
+
+    Unless `detach`, it follows the job to its end.
+    """
+    os.umask(0o077)
+    forget_other_jobs()
+    # Here, because the head's starter, and so what that starts, gets it from here.
+    raise_file_limit()
+    early = EarlyLines()
+    try:
+        job = _read_job()
+        roster = _roster()
+        processes = _planned(job, directory, plugins, roster)
+        _make(directory)
+    except (RefusedError, EOFError, OSError) as error:
+        return _refuse(error)
+    try:
+        if _begins_at_once(job):
+            early.open(JobDescription.from_record(job, directory), processes, roster)
+        job["secrets"] = _receive(directory)
+        # Once more, because a secret may have the name of a variable that the launcher sets.
+        _planned(job, directory, plugins, roster)
+        _keep(job, directory)
+    except (RefusedError, EOFError, OSError) as error:
+        early.close()
+        _remove(directory)
+        return _refuse(error)
+    # Here, because the nodes are dialled meanwhile.
+    from phalanx.runner.head.begin import begin
+    from phalanx.runner.verbs.follow import follow
+
+    begin(directory, job, plugins, roster, early)
+    return 0 if detach else follow(directory, "0")
+
+
+def _read_job() -> Dict[str, Any]:
+    size = _read_sizes()["record"]
+    text = b""
+    while len(text) < size:
+        text += _read(size - len(text))
+    return json.loads(text)
+
+
+def _read_sizes() -> Dict[str, int]:
+    """A line. By single bytes: what follows may be for another process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += _read(1)
+    return json.loads(line)
+
+
+def _read(most_bytes: int) -> bytes:
+    data = os.read(0, most_bytes)
+    if not data:
+        raise EOFError("the submission's end did not come")
+    return data
+
+
+def _roster() -> Roster:
+    try:
+        return read_roster()
+    except FileNotFoundError:
+        raise RefusedError(
+            f"there is no {roster_path()}: this is not the head of a cluster that is ready\n"
+            "`phalanx status` tells how the cluster is."
+        ) from None
+
+
+def _planned(job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster) -> Sequence[Process]:
+    return planned(plugins.launcher(job["launcher"]), JobDescription.from_record(job, directory), roster)
+
+
+def _begins_at_once(job: Dict[str, Any]) -> bool:
+    """Not one that waits for its environment, or for a batch system to name its nodes."""
+    return not job.get("environment") and not job.get("via")
+
+
+def _make(directory: str) -> None:
+    """The job's directory, with the runner that made it. Raises OSError, RefusedError."""
+    try:
+        os.makedirs(directory)
+    except FileExistsError:
+        raise RefusedError(
+            f"{directory} is another job's\nType it once more: each job gets a name by chance."
+        ) from None
+    checked.keep(os.path.join(directory, RUNNER))
+
+
+def _receive(directory: str) -> Dict[str, str]:
+    """The code, to the directory, and the job's secrets. Raises EOFError, OSError."""
+    sizes = _read_sizes()
+    unpacker = spawn(("sh", "-c", _UNPACK, "sh", directory, str(sizes["tar"]), LAST_SENT), os.environ, (0, 2, 2))
+    if os.waitpid(unpacker, 0)[1] != 0:
+        raise EOFError("the code could not be unpacked, or its end did not come")
+    # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
+    secrets = _read_secrets(sys.stdin.buffer, sizes["secrets"])
+    if sizes["in_parts"]:
+        _unpack(directory, sys.stdin.buffer)
+    return secrets
+
+
+def _read_secrets(stdin: BinaryIO, count: int) -> Dict[str, str]:
+    text = stdin.read(count)
+    if len(text) < count:
+        raise EOFError("the secrets' end did not come")
+    return json.loads(text or "{}")
+
+
+def _unpack(directory: str, stdin: BinaryIO) -> None:
+    # Here, because most jobs' code is small.
+    from phalanx.runner.files.codestore import unpack
+
+    unpack(directory, stdin, lambda text: os.write(1, text))
+
+
+def _keep(job: Dict[str, Any], directory: str) -> None:
+    """The record, but for the secrets, and the room for its last state. Raises OSError."""
+    record = {name: value for name, value in job.items() if name != "secrets"}
+    states.write_file(os.path.join(directory, RECORD), json.dumps(record), is_synced=True)
+    states.sync_directory(os.path.dirname(directory))
+    states.keep_room(directory)
+
+
+def _remove(directory: str) -> None:
+    """No process of the job was started, so nothing of it is to be listed."""
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _refuse(error: Exception) -> int:
+    if isinstance(error, RefusedError):
+        print(f"{REFUSED_WORDS}{error}", file=sys.stderr)
+        return REFUSED_STATUS
+    print(error, file=sys.stderr)
+    return 1

@@ -1,0 +1,1 @@
+"""What the user wants: phalanx.yaml, read and checked."""

@@ -1,0 +1,1 @@
+"""OpenSSH, from this machine, and what comes back over it."""
