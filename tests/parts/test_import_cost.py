@@ -51,7 +51,7 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"], ["exec", "--", "true"]),
+        *(["run", "--", "true"], ["logs"], ["jobs"], ["stop"], ["ssh"]),
         *(["get", "x"], ["put", "ssh"], ["forward", "47113"], ["tensorboard"], ["notebook"], ["ssh-config"]),
         ["launch", "-n", "1", "true"],
     ],

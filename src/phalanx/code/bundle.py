@@ -180,7 +180,8 @@ def _build(sources: Mapping[str, bytes]) -> bytes:
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         archive.writestr(zipfile.ZipInfo("phalanx/__init__.py", _EPOCH), b"")
         for name, source in sources.items():
-            archive.writestr(zipfile.ZipInfo(f"phalanx/{name}", _EPOCH), source)
+            # Rarely read, as the compiled module is beside it; and all of the zipapp is hashed before each use.
+            archive.writestr(zipfile.ZipInfo(f"phalanx/{name}", _EPOCH), source, zipfile.ZIP_DEFLATED)
             archive.writestr(zipfile.ZipInfo(f"phalanx/{name}c", _EPOCH), _compiled(name, source))
     return buffer.getvalue()
 

@@ -1,4 +1,4 @@
-"""Debian's packages on a node, from the tree that they were unpacked into: laid over /usr, where they belong."""
+"""Debian's packages on a node, from the tree that they were unpacked into: laid over /usr's directories."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 
 def lay(packages: str) -> None:
-    """Once; file systems can be laid over each other twice only."""
+    """Once; file systems can be laid over each other twice only.
+
+    Directory by directory: the image's own programs are a mount below /usr that root on a node can't move, and the
+    kernel lays nothing over a directory with such a mount in it.
+    """
     if not Path("/usr/bin/sbatch").exists():
-        layers = f"lowerdir={packages}/usr:/usr,userxattr"
-        # The image's own programs are a mount within /usr, which the new one would hide.
-        mount("--bind", "/usr/local/sbin", "/mnt")
-        mount("-t", "overlay", "overlay", "-o", layers, "/usr")
-        mount("--move", "/mnt", "/usr/local/sbin")
+        for directory in Path(packages, "usr").iterdir():
+            place = Path("/usr", directory.name)
+            mount("-t", "overlay", "overlay", "-o", f"lowerdir={directory}:{place},userxattr", str(place))
 
 
 def mount(*words: str) -> None:
