@@ -6,8 +6,8 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
 from phalanx.clouds.protocol import StackEvent
-from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack, destroy, wait_ready
-from phalanx.errors import CloudError, StackFailed
+from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack
+from phalanx.errors import CloudError
 
 
 def asked_for(cloud):
@@ -30,13 +30,15 @@ def test_nodes_are_told_as_they_answer_and_missing_ones_with_their_reason():
     assert NodeMissing("deeplearning-worker3", "InsufficientInstanceCapacity") in steps
 
 
-def test_wait_ready_gives_the_roster():
-    assert len(wait_ready(asked_for(FakeCloud())).nodes) == 2
+def failure_of(script):
+    creation = Creation(asked_for(FakeCloud(script=script)))
+    assert list(creation.steps())
+    assert not creation.ready
+    return creation.failure()
 
 
 def test_a_failure_is_told_in_the_head_s_own_words():
-    with pytest.raises(StackFailed, match=r"^boot script failed: `false` ended with 1$"):
-        wait_ready(asked_for(FakeCloud(script=HEAD_FAILED)))
+    assert failure_of(HEAD_FAILED) == "boot script failed: `false` ended with 1"
 
 
 def test_the_first_failure_counts_and_not_what_was_cancelled_for_it():
@@ -45,14 +47,13 @@ def test_the_first_failure_counts_and_not_what_was_cancelled_for_it():
         event(2, "FileSystem", "CREATE_FAILED", "AWS::EFS::FileSystem", "quota of file systems reached"),
         event(3, "demo", "ROLLBACK_COMPLETE", STACK),
     ]
-    with pytest.raises(StackFailed, match=r"FileSystem \(AWS::EFS::FileSystem\): quota of file systems reached"):
-        wait_ready(asked_for(FakeCloud(script=script)))
+    assert "FileSystem (AWS::EFS::FileSystem): quota of file systems reached" in failure_of(script)
 
 
 def test_a_wait_ends_and_says_what_it_waited_for():
     stack = asked_for(FakeCloud(script=READY[:2]))
     with pytest.raises(CloudError, match=r"waiting for stack demo to be created.*CREATE_IN_PROGRESS") as caught:
-        wait_ready(stack, deadline_s=0)
+        list(Creation(stack, deadline_s=0).steps())
     assert "the same command again goes on waiting" in caught.value.hint
 
 
@@ -86,5 +87,5 @@ def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():
 
     cloud = Stubborn()
     with pytest.raises(CloudError, match=r"Subnet \(physical-Subnet\): has dependencies"):
-        destroy(asked_for(cloud))
+        list(Deletion(asked_for(cloud)).steps())
     assert cloud.tries == 2

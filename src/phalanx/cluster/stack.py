@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, Resource, StackEvent, StackState
 from phalanx.cluster.head_watch import HeadWatch
-from phalanx.errors import CloudError, StackFailed
+from phalanx.errors import CloudError
 from phalanx.node import validate
 from phalanx.node.roster import Roster
 
@@ -167,14 +167,6 @@ class Creation:
             if self._hopeless:
                 return
 
-    def roster(self) -> Roster:
-        """The members of a ready cluster; raises StackFailed, in the words of the first thing that failed."""
-        if not self.ready:
-            raise StackFailed(self.failure())
-        if self._roster is None:
-            raise CloudError(f"stack {self.stack.name} is complete, but its roster table holds no roster")
-        return self._roster
-
     def failure(self) -> str:
         """Why the stack did not come up: the first resource that failed of itself."""
         if self._hopeless:
@@ -288,14 +280,6 @@ def require_ours(found: StackState) -> None:
         )
 
 
-def wait_ready(stack: Stack, deadline_s: float = UP_DEADLINE_S) -> Roster:
-    """Wait until every listed node has answered and every missing one has a reason; raises StackFailed."""
-    creation = Creation(stack, deadline_s)
-    for _ in creation.steps():
-        pass
-    return creation.roster()
-
-
 class Deletion:
     """A stack on its way out. Iterate `steps()`: it ends when nothing is left; CloudError names what is.
 
@@ -365,9 +349,3 @@ def file_systems_of(stack: Stack) -> tuple[str, ...]:
     """Those that the stack itself has made, one that it has kept included."""
     resources = stack.cloud.resources(stack.stack_id)
     return tuple(one.physical_id for one in resources if one.resource_type == FILE_SYSTEM)
-
-
-def destroy(stack: Stack, deadline_s: float = DOWN_DEADLINE_S) -> None:
-    """Delete the stack, its data too, and prove that nothing of it is left; raises CloudError naming what is."""
-    for _ in Deletion(stack, file_systems_of(stack), deadline_s).steps():
-        pass
