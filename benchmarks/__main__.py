@@ -14,7 +14,7 @@ from dataclasses import asdict
 from benchmarks.measure import ROOT, Figure, header, show
 
 MODULES = ("help", "up", "run", "launch", "start", "logs", "throughput", "down", "memory", "tests")
-BY_NAME_ALONE = ("many_nodes", "calm", "send")
+BY_NAME_ALONE = ("many_nodes", "calm", "send", "against")
 
 
 def machine() -> dict[str, object]:

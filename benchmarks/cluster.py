@@ -18,14 +18,15 @@ SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\
 class BenchCluster:
     """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
 
-    def __init__(self, root: Path, nodes: int = 4, slots: int = 2) -> None:
+    def __init__(self, root: Path, nodes: int = 4, slots: int = 2, program: str = PHALANX) -> None:
+        self.program = program
         # Apart, because the project is the code that every `run` sends.
         self.directory, self.state = root / "project", root / "state"
         self.directory.mkdir()
         (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes, slots=slots))
 
     def phalanx(self, *arguments: str) -> float:
-        return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
+        return seconds([self.program, *arguments], cwd=self.directory, env=self.environment())
 
     def environment(self) -> dict[str, str]:
         return environment(PHALANX_STATE_DIR=str(self.state))
@@ -37,7 +38,7 @@ class BenchCluster:
         return self.phalanx("down", "--yes")
 
     def on_head(self, command: str, timeout_s: float = 60) -> str:
-        argv = [PHALANX, "ssh", "head", "--", command]
+        argv = [self.program, "ssh", "head", "--", command]
         done = subprocess.run(
             argv,
             cwd=self.directory,
@@ -55,7 +56,7 @@ class BenchCluster:
         """Type a command whose output goes to a file, as to a terminal."""
         with output.open("wb") as stdout:
             subprocess.run(
-                [PHALANX, *arguments],
+                [self.program, *arguments],
                 cwd=self.directory,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
@@ -70,12 +71,12 @@ class BenchCluster:
 
 
 @contextmanager
-def bench_cluster(nodes: int = 4, slots: int = 2) -> Iterator[BenchCluster]:
+def bench_cluster(nodes: int = 4, slots: int = 2, program: str = PHALANX) -> Iterator[BenchCluster]:
     root = Path(tempfile.mkdtemp(prefix="phx-"))
-    cluster = BenchCluster(root, nodes, slots)
+    cluster = BenchCluster(root, nodes, slots, program)
     try:
         yield cluster
     finally:
-        argv = [PHALANX, "local", "stop", "--force"]
+        argv = [program, "local", "stop", "--force"]
         subprocess.run(argv, cwd=root, env=cluster.environment(), capture_output=True, timeout=60, check=False)
         shutil.rmtree(root, ignore_errors=True)
