@@ -1,6 +1,6 @@
 """Typed as a job: copies a finished job's directory for each way to damage a record, and damages it so.
 
-python3 damage.py JOBS SOURCE     prints {"way": "job id"}
+python3 damage.py JOBS SOURCE [WAY…]     in these ways, or in all; prints {"way": "job id"}
 """
 
 from __future__ import annotations
@@ -99,15 +99,16 @@ ORPHANS = {
 
 
 def main() -> None:
-    jobs, source = Path(sys.argv[1]), sys.argv[2]
+    jobs, source, *ways = Path(sys.argv[1]), *sys.argv[2:]
+    known = {**STATES, **OUTPUTS, **ORPHANS}
     made = {}
-    for number, (way, damage) in enumerate({**STATES, **OUTPUTS, **ORPHANS}.items()):
-        job_id = f"{source[:-6]}{number:06x}"
+    for way in ways or known:
+        job_id = f"{source[:-6]}{os.urandom(3).hex()}"
         job = jobs / job_id
         shutil.copytree(jobs / source, job)
         if (job / "state.json").exists():
             changed(id=job_id)(job)
-        damage(job)
+        known[way](job)
         made[way] = job_id
     print(json.dumps(made))
 

@@ -42,15 +42,33 @@ def sound(victim: Terminal) -> str:
 
 
 @pytest.fixture(scope="module")
-def damaged(victim: Terminal, sound: str) -> dict[str, str]:
-    """What a hostile job has made: the ways in which records are damaged, each with its job's id."""
+def hostile(victim: Terminal) -> Path:
+    """The code of a job that damages records."""
     code = victim.directory / "hostile"
     code.mkdir()
     (code / "damage.py").write_text((Path(__file__).parent / "damage.py").read_text())
     victim.phalanx("run", "--launcher", "exec", "--directory", str(code), "--", "true")
-    done = victim.phalanx(
-        "run", "--launcher", "exec", "--directory", str(code), "--", "python3", "damage.py", JOBS, sound
-    )
+    return code
+
+
+@pytest.fixture(scope="module")
+def damaged(victim: Terminal, hostile: Path, sound: str) -> dict[str, str]:
+    """The ways in which records are damaged, each with its job's id; for tests that leave them so."""
+    return damage(victim, hostile, sound)
+
+
+@pytest.fixture
+def doomed(victim: Terminal, hostile: Path, sound: str, way: str) -> Iterator[str]:
+    """A job damaged in this way for one test alone: `stop` writes a sound record, and any list settles an orphan."""
+    job_id = damage(victim, hostile, sound, way)[way]
+    yield job_id
+    victim.on("head", f"rm -rf {JOBS}/{job_id}")
+
+
+def damage(terminal: Terminal, hostile: Path, sound: str, *ways: str) -> dict[str, str]:
+    """Copies of the sound job, damaged in these ways, or in all."""
+    words = ("python3", "damage.py", JOBS, sound, *ways)
+    done = terminal.phalanx("run", "--launcher", "exec", "--directory", str(hostile), "--", *words)
     return json.loads(done.stdout.partition("[0] ")[2])
 
 
@@ -98,8 +116,8 @@ def test_logs_of_a_damaged_job_end_and_say_why(victim, damaged, way):
 
 
 @pytest.mark.parametrize("way", [*KINDS, *ORPHANS])
-def test_a_stop_ends_a_damaged_job_in_time(victim, damaged, way):
-    asked(victim, "stop", damaged[way])
+def test_a_stop_ends_a_damaged_job_in_time(victim, doomed):
+    asked(victim, "stop", doomed)
 
 
 def test_a_head_that_has_come_back_settles_jobs_past_what_is_damaged(victim, damaged, monkeypatch):
