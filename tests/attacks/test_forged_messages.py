@@ -15,9 +15,12 @@ pytestmark = pytest.mark.cluster
 
 SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nkeep: no\n"
 HEARD_WITHIN_S = 30.0
+# The head looks at its fleet within a second of a hint, and its nodes learn of a new generation within another.
+FOLLOWED_WITHIN_S = 2.0
 # Where the attacks would leave traces, on any node.
 TRACES = """ls -d /etc/cron.d/x* /opt/phalanx/authority/x* 2>/dev/null
-cd /etc/ssh; grep -rse evil -e PermitRootLogin sshd_config.d ssh_known_hosts phalanx /etc/hosts"""
+cd /etc/ssh; grep -rse evil -e PermitRootLogin sshd_config.d ssh_known_hosts phalanx /etc/hosts
+echo looked"""
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +36,12 @@ def attacker(terminal) -> Any:
     return api_of_node(terminal, "worker3", "sqs")
 
 
-def nodes(terminal) -> dict[str, dict]:
-    return {node["name"]: node for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
+@pytest.fixture(autouse=True)
+def no_traces(terminal):
+    """Whatever the order of the tests, none leaves anything on a node."""
+    yield
+    for node in roster(terminal)["nodes"]:
+        assert terminal.on(node["name"], TRACES) == "looked\n", node["name"]
 
 
 def send(terminal, attacker, *messages: object) -> None:
@@ -69,8 +76,8 @@ def roster(terminal) -> dict:
 
 def settled(terminal, attacker, *messages: object) -> dict:
     """The roster after the head has taken in these messages and all that follows from them."""
-    send(terminal, attacker, *messages)
-    time.sleep(4)
+    send(terminal, attacker, *messages, {"kind": "wish"})
+    time.sleep(FOLLOWED_WITHIN_S)
     return roster(terminal)
 
 
@@ -90,7 +97,6 @@ def test_an_instance_id_writes_no_file_on_the_head(terminal, attacker):
     elsewhere = {"instance_id": "../../../../etc/cron.d/x", "address": "10.0.16.99"}
     forged = hello(of_attacker(before), **elsewhere, host_key="* * * * * root evil")
     assert settled(terminal, attacker, eviction(before), forged) == before
-    assert terminal.on("head", TRACES, check=False) == ""
 
 
 EVIL = [
@@ -132,7 +138,7 @@ def test_what_is_no_message_stops_nobody(terminal, attacker):
     assert settled(terminal, attacker, *nonsense, *[{"kind": "wish"}] * 20) == before
 
 
-def test_the_head_lives_and_nothing_is_left(terminal):
-    for node in nodes(terminal):
-        assert terminal.on(node, TRACES, check=False) == "", node
-    assert "has 2 of 2 nodes" in terminal.phalanx("scale", "2", "--yes").stdout
+def test_the_head_still_takes_a_node_in_and_lets_it_go(terminal):
+    # The attacker's own node stays: the other tests need it, and their order is random.
+    assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
+    assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
