@@ -16,7 +16,8 @@ from fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError, PhalanxError
-from phalanx.jobs.job_output import FollowDecoder
+from phalanx.jobs.job_model import JobStatus
+from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.node import validate
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, Roster
@@ -94,22 +95,29 @@ def in_chunks(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]
     )
 
 
-PROCESS = {"label": "0", "node": "deeplearning-worker1"}
+PROCESS = {"number": 0, "label": "0", "node": "deeplearning-worker1", "file": "0"}
 STATE = {
     "id": "261122-062655-a18e16",
     "name": "",
     "launcher": "mpi",
     "command": ["true"],
-    "state": "running",
     "submitted_at": 1.0,
+    "state": "running",
     "started_at": 2.0,
     "ended_at": None,
+    "tags": {"team": "vision"},
     "processes": 1,
     "hosts": ["deeplearning-worker1"],
     "exit_code": None,
     "message": "",
+    "attempt": 0,
+    "restarts": 0,
+    "attempts": [],
+    "has_secrets": False,
     "tail": [],
     "nodes": [{"node": "deeplearning-worker1", "clean": True, "killed": 0, "message": ""}],
+    "runner": {"pid": 1, "start": "2", "boot_id": "3", "head": "i-0123"},
+    "allocation": None,
 }
 
 
@@ -123,15 +131,23 @@ def follow_bytes(process: Any = PROCESS, state: Any = STATE) -> bytes:
     return follow_frames.MAGIC + b"".join(parts)
 
 
+def followed(chunks: list[bytes]) -> list[OutputLine | JobStatus]:
+    """As `Job.follow` does it."""
+    decoder = FollowDecoder()
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return [event if isinstance(event, OutputLine) else JobStatus.from_record(event) for event in events]
+
+
 def test_what_follow_sends_is_lines_and_states_or_refused():
     def check(chunks: list[bytes]) -> None:
-        decoder = FollowDecoder()
-        with contextlib.suppress(JobError, validate.Invalid):
-            for chunk in chunks:
-                for event in decoder.feed(chunk):
-                    assert isinstance(event, dict) or isinstance(event.data, bytes)
+        with contextlib.suppress(JobError):
+            for event in followed(chunks):
+                assert isinstance(event, JobStatus) or isinstance(event.data, bytes)
 
+    first, second, status = followed([follow_bytes()])
+    assert (first.data, second.data, status.id) == (b"line", b"ha", STATE["id"]), "what is changed below is valid"
     streams = changed_bytes(follow_bytes()) | changed_value(PROCESS).map(lambda value: follow_bytes(process=value))
+    streams |= changed_value(STATE).map(lambda value: follow_bytes(state=value))
     long = struct.pack("<BBHIQQ", follow_frames.OUTPUT, 1, 0, (1 << 32) - 1, 0, 0)
     corpus = [
         follow_frames.MAGIC + long + b"x" * 100_000,
