@@ -56,8 +56,12 @@ def test_a_message_changes_what_is_known_of_its_sender_alone():
     valid = [
         {"kind": "hello", **asdict(WORKER)},
         {"kind": "ack", "instance_id": WORKER.instance_id, "generation": 3},
-        {"kind": "failed", "instance_id": WORKER.instance_id, "step": "mount", "reason": "no", "output": "x"},
+        {"kind": "failed", "instance_id": WORKER.instance_id, "step": "s", "command": "c", "exit": 1, "output": "o"},
     ]
+    head = a_head()
+    for one in valid:
+        head.hear(json.dumps(one), f"{ROLE}:{WORKER.instance_id}")
+    assert not head._refused, "what is changed below is valid"
     bodies = st.one_of(*(changed_value(one) for one in valid)).map(json.dumps)
     fuzz(bodies | changed_text(*map(json.dumps, valid)), check, ["[" * 5000, "9" * 5000, "[]", "null"])
 
