@@ -96,7 +96,7 @@ def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
 def test_what_tells_no_state_ends_no_job(text):
-    with pytest.raises(RefusedError, match="slurm tells no state of the job"):
+    with pytest.raises(RefusedError, match="slurm reports no state of the job"):
         slurm.standing(text)
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
         "template": ("phalanx.cli.template", "Print the CloudFormation document, exactly as `up` sends it."),
         "up": ("phalanx.cli.up", "Make the cluster and wait until its nodes have answered."),
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),
-        "status": ("phalanx.cli.status", "Tell the state of the cluster: nodes, address, jobs."),
+        "status": ("phalanx.cli.status", "Show the state of the cluster: nodes, address, jobs."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
@@ -158,7 +158,7 @@ def _tell_misuse(error: click.ClickException) -> int:
         return error.exit_code
     _say_error(error.format_message())
     if context is not None:
-        click.echo(f"`{context.command_path} --help` tells how it is used.", err=True)
+        click.echo(f"`{context.command_path} --help` shows how it is used.", err=True)
     return error.exit_code
 
 

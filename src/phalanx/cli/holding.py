@@ -30,7 +30,7 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
     except KeyboardInterrupt:
         note("")
         return
-    raise ClusterError("the connection broke; the port leads nowhere now", "`phalanx status` tells more.")
+    raise ClusterError("the connection broke; the port leads nowhere now", "`phalanx status` shows more.")
 
 
 def serve(cluster: Cluster, program: Program, port: int, path: str = "/") -> int:

@@ -121,7 +121,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
     from phalanx.cli.starting import print_processes, start
 
     if as_json and not dry_run:
-        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows how a job stands")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = _spec(cluster, **chosen)

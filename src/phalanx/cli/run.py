@@ -127,7 +127,7 @@ def command(
     from phalanx.jobs.job import JobSpec
 
     if as_json and not dry_run:
-        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` tells how a job stands")
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows how a job stands")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     fields = chosen_fields(chosen)

@@ -24,7 +24,7 @@ def read(cluster: Cluster) -> Roster:
     else:
         roster = read_roster(clouds.get(cluster.cloud, cluster.region), cluster.table)
     if roster is None:
-        raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` tells more.")
+        raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` shows more.")
     return roster
 
 
@@ -38,7 +38,7 @@ def _local(cluster: Cluster) -> Roster | None:
     try:
         answer = wire.fetch(Request("POST", request.url, headers, request.body), _ANSWERS_WITHIN_S)
     except wire.HttpError as error:
-        raise ClusterError(f"cluster {cluster.name} has no roster table", "`phalanx status` tells more.") from error
+        raise ClusterError(f"cluster {cluster.name} has no roster table", "`phalanx status` shows more.") from error
     except OSError as error:
         endpoint.require_alive(here)
         raise CloudError(f"the local cloud did not answer: {error}") from error

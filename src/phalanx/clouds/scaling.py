@@ -57,7 +57,7 @@ class Scaling:
             if time.monotonic() > end:
                 raise ClusterError(
                     f"cluster {self.cluster.name} did not get to {self.nodes} nodes in {deadline_s:.0f} s",
-                    "`phalanx status` tells how far it is; the head goes on with it.",
+                    "`phalanx status` shows how far it is; the head goes on with it.",
                 )
             if self.roster.generation != known:
                 known = self.roster.generation
@@ -94,7 +94,7 @@ class Scaling:
     def _read(self) -> Roster:
         roster = read_roster(self.cloud, self.cluster.table)
         if roster is None:
-            raise ClusterError(f"cluster {self.cluster.name} has no roster", "`phalanx status` tells more.")
+            raise ClusterError(f"cluster {self.cluster.name} has no roster", "`phalanx status` shows more.")
         return roster
 
     def _roster_of(self, job: str) -> Sequence[Node]:

@@ -264,7 +264,7 @@ def read_authority(cloud: Cloud, table: str) -> str:
     """The public key that certifies the cluster's nodes, from the table that only the head's role may write."""
     item = cloud.item(table, "authority")
     if not item:
-        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` tells.")
+        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` shows it.")
     try:
         return validate.key_line(item["public_key"])
     except validate.Invalid as error:

@@ -118,7 +118,7 @@ class HeadCommand:
             return JobError(*said.partition(REFUSED_WORDS)[2].strip().split("\n", 1))
         return JobError(
             f"{what}: {last_words(said) or reason}",
-            "`phalanx jobs` tells whether it was taken all the same, `phalanx status` how the cluster is.",
+            "`phalanx jobs` shows whether it was taken all the same, `phalanx status` how the cluster is.",
         )
 
     def last_words(self) -> str:

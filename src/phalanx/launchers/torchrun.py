@@ -54,7 +54,7 @@ def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
     if len(roster.nodes) < fewest:
         raise RefusedError(
             f"{fewest} nodes at least were asked for (--nodes {fewest}:{most}); there are {len(roster.nodes)}.\n"
-            "`phalanx nodes` tells which are missing and why."
+            "`phalanx nodes` shows which are missing and why."
         )
     # The launcher's own rule, on the nodes that may take part.
     ranks = place(replace(job, nodes_min=None, nodes_max=None), replace(roster, nodes=roster.nodes[:most]))

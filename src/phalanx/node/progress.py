@@ -29,7 +29,7 @@ def tell(agent: Agent) -> None:
             said.update({me: agent.step, "at": int(time.time()), "head": me, "answered": json.dumps(agent.answered)})
             agent.table.tell("progress", **said)
         except AwsError as error:
-            agent.log.say(f"the progress can't be told: {error}")
+            agent.log.say(f"the progress can't be reported: {error}")
 
 
 def _work(agent: Agent) -> None:

@@ -151,7 +151,7 @@ class Service:
         answer = self._answer(_ENDS_WITHIN_S)
         if not _ENDED.keys() <= answer.keys():
             name = self._program.name
-            raise ClusterError(f"the head did not tell that {name} has ended: {_words(self._said) or 'no answer'}")
+            raise ClusterError(f"the head did not report that {name} has ended: {_words(self._said) or 'no answer'}")
         return Ended(answer["ended"], answer["tail"], len(answer["report"]["killed"]), answer["report"]["left"])
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def standing(text: str) -> Standing:
     if state in _HELD:
         return Standing(HELD, words)
     if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
-        raise RefusedError(f"slurm tells no state of the job: '{text[:80].strip()}'")
+        raise RefusedError(f"slurm reports no state of the job: '{text[:80].strip()}'")
     return Standing(ENDED, words, killed=state not in _BY_ITSELF, again=state in _AGAIN)
 
 

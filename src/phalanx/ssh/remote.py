@@ -255,7 +255,7 @@ def _is_still(path: Path, file: IO[str]) -> bool:
         return False
 
 
-_LATER = "`phalanx status` tells what the cloud says of the cluster."
+_LATER = "`phalanx status` shows what the cloud reports of the cluster."
 _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
     (
         r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known",

@@ -91,7 +91,7 @@ def _roster() -> Roster:
     except FileNotFoundError:
         raise RefusedError(
             f"there is no {roster_path()}: this is not the head of a cluster that is ready\n"
-            "`phalanx status` tells how the cluster is."
+            "`phalanx status` shows how the cluster is."
         ) from None
 
 
