@@ -6,6 +6,7 @@ import errno
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,14 @@ CLIENT = (
     " c.request('GET', '/', headers={'Authorization': sys.argv[1]}); print(c.getresponse().status)"
 )
 # The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
-SHUT_S, BACK_S = 15.0, 60.0
+SHUT_S, BACK_S = 15.0, 30.0
+AGENT = "pgrep -of '/opt/phalanx|part-001'"
+UNIT = "/etc/systemd/system/phalanx.service"
+WANTED = "/etc/systemd/system/multi-user.target.wants/phalanx.service"
+# As process 1 starts it, with its environment; after a while.
+START = (
+    f"export $(tr '\\0' ' ' < /proc/1/environ); (sleep {{}}; exec /sbin/service {UNIT}) > /dev/null 2>&1 & echo started"
+)
 SECRETS = (
     *("/opt/phalanx/config.json", "/opt/phalanx/authority/key", "/etc/ssh/ssh_host_ed25519_key"),
     *("/var/lib/cloud/instance/user-data.txt", "/var/lib/cloud/instance/scripts/part-001"),
@@ -86,7 +94,7 @@ def test_a_job_on_the_head_can_not_make_itself_the_authority(lab):
 
 def test_a_job_reads_nothing_of_the_agent_s(lab):
     looks = "; ".join(f"ls {path}/ >&2 || head -c 1 {path}" for path in SECRETS)
-    said = lab.on("head", f"agent=$(pgrep -of '/opt/phalanx|part-001'); [ $agent ] && echo found; {looks}", check=False)
+    said = lab.on("head", f"agent=$({AGENT}); [ $agent ] && echo found; {looks}", check=False)
     assert said == "found\n"
 
 
@@ -121,21 +129,50 @@ def test_the_user_s_own_credentials_come_first(lab, tmp_path):
     assert done.stdout.count("AKIAOWN") == 2
 
 
-def asked(terminal: Terminal, token: str) -> str:
-    """The status that the head's agent gives to who names this token."""
-    return terminal.on("head", f'python3 -c "{CLIENT}" "{token}"').strip()
+def asked(terminal: Terminal, node: str, token: str) -> str:
+    """The status that the node's agent gives to who names this token; "" when there is no agent."""
+    return terminal.on(node, f'python3 -c "{CLIENT}" "{token}"', check=False).strip()
+
+
+def wait_until_answered(terminal: Terminal, node: str, token: str, status: str) -> None:
+    end = time.monotonic() + BACK_S
+    while (said := asked(terminal, node, token)) != status:
+        assert time.monotonic() < end, f"{node}'s agent answers {said!r} and not {status}"
+        time.sleep(0.5)
+
+
+@contextmanager
+def a_job(terminal: Terminal) -> Iterator[list[str]]:
+    """The tokens of a job's processes on head and worker2, which stay until they are stopped; then it is."""
+    print_it = "echo token=$AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
+    with terminal.start("run", "--launcher", "exec", "--", "sh", "-c", print_it) as job:
+        assert job.stdout
+        said = (line.strip() for line in job.stdout if " token=" in line)
+        try:
+            yield [line.partition("=")[2] for line in sorted([next(said), next(said)])]
+        finally:
+            jobs = json.loads(terminal.phalanx("jobs", "--json").stdout)
+            terminal.phalanx("stop", next(one["id"] for one in jobs if one["state"] == "running"))
+            job.wait(timeout=60)
 
 
 def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):
-    print_it = "echo $AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
-    with lab.start("run", "--launcher", "exec", "-n", "1", "--", "sh", "-c", print_it) as job:
-        assert job.stdout
-        token = next(line.split()[1] for line in job.stdout if line.startswith("[0]"))
-        assert asked(lab, token) == "200"
-        assert asked(lab, token[:-1]) == asked(lab, "") == asked(lab, "x" * 64) == "401"
-        lab.phalanx("stop", json.loads(lab.phalanx("jobs", "--json").stdout)[0]["id"])
-        job.wait(timeout=60)
-    assert asked(lab, token) == "401"
+    with a_job(lab) as (token, _):
+        assert asked(lab, "head", token) == "200"
+        assert asked(lab, "head", token[:-1]) == asked(lab, "head", "") == asked(lab, "head", "x" * 64) == "401"
+    assert asked(lab, "head", token) == "401"
+
+
+def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(lab):
+    """It was killed, and its node has no socket of it, as after a boot; it is started after 5 s, as systemd does."""
+    gone = f"pkill -x service; kill -9 $({AGENT}); rm /run/phalanx.sock; {START.format(5)}"
+    with a_job(lab) as (_, running):
+        assert asked(lab, "worker2", running) == "200"
+        lab.phalanx("exec", "--sudo", "--node", "worker2", "--", gone)
+        with a_job(lab) as (_, started):
+            assert running != started != ""
+            for token in (running, started):
+                wait_until_answered(lab, "worker2", token, "200")
 
 
 def test_rules_that_somebody_removes_come_back(lab):
@@ -150,8 +187,7 @@ def test_rules_that_somebody_removes_come_back(lab):
 
 def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
     """Even without its agent: the first shell that is let in tries at once."""
-    gone = "rm /etc/systemd/system/multi-user.target.wants/phalanx.service; echo removed"
-    lab.phalanx("exec", "--sudo", "--node", "worker2", "--", gone)
+    lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"rm {WANTED}")
     began = "cut -d ' ' -f 22 /proc/1/stat"
     before = lab.on("worker2", began)
     worker = json.loads(lab.phalanx("status", "--json").stdout)["nodes"][1]["instance_id"]
@@ -161,3 +197,5 @@ def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
     while not (said := lab.on("worker2", look, check=False)) or said.startswith(before):
         assert time.monotonic() < end
     assert said.split()[1] == str(errno.ENETUNREACH)
+    lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"ln -s {UNIT} {WANTED}; {START.format(0)}")
+    wait_until_answered(lab, "worker2", "", "401")

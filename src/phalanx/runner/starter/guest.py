@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # The C half, for the reason that lean.py gives.
 import _socket
-import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ class Guest:
         self._agent: Optional[_socket.socket] = None
 
     def register(self) -> None:
-        """Unless that is done already. Called again and again: the agent may have been started again."""
-        if self._agent or not self.token or not os.path.exists(SOCKET):
+        """Unless that is done already. Called again and again: the agent may not be there yet, or start again."""
+        if self._agent or not self.token:
             return
         agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         agent.setblocking(False)  # neither do we wait for an agent that hangs
@@ -42,8 +41,8 @@ class Guest:
         self._loop.watch(agent.fileno(), lambda _: self._lose(agent))
 
     def variables(self) -> Dict[str, str]:
-        """By which AWS's SDKs and its command line find the credentials."""
-        if not self.token or not os.path.exists(SOCKET):
+        """By which AWS's SDKs and its command line find the credentials, also while there is no agent yet."""
+        if not self.token:
             return {}
         place = f"http://127.0.0.1:{PORT}/"
         return {"AWS_CONTAINER_CREDENTIALS_FULL_URI": place, "AWS_CONTAINER_AUTHORIZATION_TOKEN": self.token}

@@ -99,10 +99,11 @@ class Starter:
         return not self._out.pending or time.monotonic() > self._done_at + _REPORT_TAKEN_WITHIN_S
 
     def _beat(self) -> None:
-        # What waits to be sent says as much as a beat.
-        if self._pace.is_due() and not self._out.pending:
-            self._out.send(_BEAT)
+        if self._pace.is_due():
             self._guest.register()
+            # What waits to be sent says as much as a beat.
+            if not self._out.pending:
+                self._out.send(_BEAT)
         if self._contact.look() > FENCE_S:
             self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
 
