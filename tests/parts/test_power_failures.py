@@ -25,7 +25,7 @@ SEED = 11
 # Writes records as submissions and runners do, and says what each write that has returned left behind.
 WRITER = """
 import os, sys
-from phalanx.runner import state as states
+from phalanx.runner.files import state as states
 from phalanx.runner.verbs.submit import _keep
 number = 0
 while True:

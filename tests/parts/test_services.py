@@ -100,8 +100,8 @@ def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
     """Runners of this test's jobs choose from these ports alone, the first one first."""
     sources = {name: (bundle._PACKAGE / name).read_text() for name in bundle._modules()}
     for module, pattern, text in (
-        ("node/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
-        ("node/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
+        ("runner/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
+        ("runner/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
         ("runner/head/planner.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
     ):
         sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
