@@ -226,3 +226,10 @@ def test_modules_say_what_they_are_for() -> None:
 
 def test_modules_are_split_before_they_near_400_lines() -> None:
     assert {m.name: lines for m in modules() if (lines := m.text.count("\n")) >= 400} == {}
+
+
+def test_a_file_name_says_one_thing() -> None:
+    """But for the command line's modules, which are called after commands, and the local cloud, which is sealed."""
+    files = [path.relative_to(SOURCE / "phalanx") for path in (SOURCE / "phalanx").rglob("*.py")]
+    stems = [path.stem for path in files if path.parts[0] not in ("cli", "localcloud") and path.stem[0] != "_"]
+    assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []

@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan.plan import Plan
-from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, arn
+from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"

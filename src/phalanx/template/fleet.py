@@ -8,7 +8,7 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan.plan import Plan
 from phalanx.template import userdata
-from phalanx.template.names import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, cluster_tag
+from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, cluster_tag
 from phalanx.template.rendezvous import NODES_NEED, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")

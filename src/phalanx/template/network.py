@@ -6,7 +6,7 @@ from troposphere import GetAtt, Ref, Template, ec2
 
 from phalanx.node.validate import NETWORK
 from phalanx.plan.plan import Plan
-from phalanx.template.names import name_tag
+from phalanx.template.naming import name_tag
 
 PUBLIC_CIDR = "10.0.0.0/24"
 # 4,091 addresses: a thousand workers, and room for types that take an address per network card.

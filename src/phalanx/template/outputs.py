@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, If, Join, Output, Ref, Select, Split, Sub, Template
 
 from phalanx.plan.plan import Plan
-from phalanx.template.names import FILE_SYSTEM
+from phalanx.template.naming import FILE_SYSTEM
 from phalanx.template.rendezvous import condition_name
 from phalanx.template.userdata import agent_version
 

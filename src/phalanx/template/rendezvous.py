@@ -10,7 +10,7 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 
 from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
-from phalanx.template.names import GOES_WITH_THE_STACK, HEAD_GROUP
+from phalanx.template.naming import GOES_WITH_THE_STACK, HEAD_GROUP
 from phalanx.template.shorten import shorten
 
 READY_TIMEOUT_S = 3300

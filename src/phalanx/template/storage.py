@@ -5,7 +5,7 @@ from __future__ import annotations
 from troposphere import Ref, Template, efs, logs
 
 from phalanx.plan.plan import Plan
-from phalanx.template.names import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, name_tag
+from phalanx.template.naming import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, name_tag
 
 LOG_RETENTION_DAYS = 14
 
