@@ -1,4 +1,4 @@
-"""When ssh can't reach a cluster: find out what is really wrong, and repair what this machine can repair."""
+"""When ssh can't reach a cluster: find the real cause, and repair what this machine can repair."""
 
 from __future__ import annotations
 

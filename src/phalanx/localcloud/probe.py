@@ -1,4 +1,4 @@
-"""What this machine can do: tries to build a node in each mode, and says how to mend what is missing."""
+"""What this machine can do: tries to build a node in each mode, and says how to get what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process behind the endpoint: the API on every socket it is to be reached at, until it is told or free to stop."""
+"""The process behind the endpoint: the API on every socket it is to be reached at, until it is asked to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that failed, told to who waits for this node: the head tells CloudFormation, a worker tells the head."""
+"""Reports a step that failed to whoever waits for this node: the head to CloudFormation, a worker to the head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API side asks for (Machine), what it is told (NodeState), and what can go wrong (NodeError)."""
+"""What the API side asks for (Machine), what it gets back (NodeState), and what can go wrong (NodeError)."""
 
 from __future__ import annotations
 

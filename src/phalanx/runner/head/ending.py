@@ -1,4 +1,4 @@
-"""The end of an attempt: when its processes are told to end, and what every node says about what it had of the job."""
+"""The end of an attempt: when its processes are asked to end, and what every node reports of the job's remains."""
 
 from __future__ import annotations
 
