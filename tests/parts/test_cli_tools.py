@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 from fake_cloud import FakeCloud
@@ -57,6 +58,15 @@ def test_results_come_home_by_job_or_from_the_newest(phalanx, job, tmp_path):
     assert (home / "again").read_text() == "1\n"
 
 
+@pytest.mark.parametrize("destination", ["new/", "named", "{home}/absolute", "{home}/new/"])
+def test_of_two_words_the_first_is_a_path_when_no_job_has_that_name(phalanx, job, tmp_path, destination):
+    home = tmp_path / "here"
+    destination = destination.format(home=home)
+    place = destination + "loss" * destination.endswith("/")
+    assert phalanx("get", "loss", destination)[:2] == (0, f"{home / place}\n")
+    assert (home / place).read_text() == "1\n"
+
+
 def test_logs_of_a_process_that_there_is_not_names_those_that_there_are(phalanx, job):
     status, out, err = phalanx("logs", "--rank", "99")
     assert (status, out) == (7, "")
@@ -79,8 +89,8 @@ def test_processes_are_listed_in_short(labels, text):
 def test_what_get_can_t_bring_is_told(phalanx, job):
     status, _, err = phalanx("get", "first", "los")
     assert (status, "holds loss" in err) == (1, True)
-    status, _, err = phalanx("get", "loss", "there")
-    assert "Of two words the first is the job: `phalanx get JOB loss there`" in err
+    status, _, err = phalanx("get", "frist", "loss")
+    assert (status, "work/frist (job " in err, "there is no job 'frist' on cluster demo" in err) == (1, True, True)
     assert phalanx("get", "first", "loss", "a", "b")[0] == 2
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
 
@@ -92,6 +102,38 @@ def test_data_go_over_and_their_place_is_told(phalanx, cluster, tmp_path):
     status, out, err = phalanx("put", "data", "sets/")
     assert (status, out) == (0, f"{cluster.shared}/sets/data\n")
     assert "left out: out" in err
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two files and a directory in the directory where commands are typed."""
+    for name in ("a.py", "b.py"):
+        (tmp_path / "here" / name).write_text(name)
+    (tmp_path / "here/src").mkdir()
+
+
+def test_several_sources_go_into_a_directory(phalanx, cluster, files):
+    places = f"{cluster.shared}/a.py\n{cluster.shared}/b.py\n"
+    assert phalanx("put", "a.py", "b.py", ".")[:2] == (0, places)
+    assert phalanx("put", "a.py", "b.py", cluster.shared)[:2] == (0, places)
+    assert phalanx("put", "a.py", "src", "new")[0] == 0
+    assert Path(cluster.shared, "new/a.py").read_text() == "a.py"
+    status, _, err = phalanx("put", "a.py", "b.py", f"{cluster.shared}/a.py")
+    assert (status, Path(cluster.shared, "a.py").read_text()) == (1, "a.py"), err
+
+
+@pytest.mark.parametrize("words", ["a.py b.py", "a.py b.py src", "a.py ./b.py"])
+def test_a_last_word_that_could_be_a_source_is_refused(phalanx, cluster, files, words):
+    status, _, err = phalanx("put", *words.split())
+    assert (status, list(Path(cluster.shared).iterdir())) == (2, [])
+    assert f"`phalanx put {words} .` takes all of them" in err
+    assert f"`{cluster.shared}/{words.split()[-1].removeprefix('./')}`" in err
+
+
+def test_two_sources_of_one_name_are_refused(phalanx, cluster, files, tmp_path):
+    (tmp_path / "here/src/a.py").write_text("another")
+    status, _, err = phalanx("put", "a.py", "src/a.py", "sets/")
+    assert (status, "two sources are named 'a.py'" in err) == (2, True)
 
 
 def test_progress_is_shown_after_two_seconds_only(capsys, monkeypatch):

@@ -46,6 +46,23 @@ def test_a_mistyped_command_brings_the_nearest(phalanx):
     assert "Did you mean 'status'?" in phalanx.err
 
 
+@pytest.mark.parametrize("words", [["up"], ["local", "status"], []])
+def test_help_is_a_command_too(phalanx, words):
+    assert phalanx("help", *words) == 0
+    shown = phalanx.out
+    phalanx(*words, "--help")
+    assert shown == phalanx.out
+
+
+@pytest.mark.parametrize(("node", "command"), [("ps aux", "ps aux"), ("ps", "ps"), ("cat 'a b'", "cat 'a b'")])
+def test_a_command_in_a_node_s_place_brings_the_right_form(phalanx, cloud, monkeypatch, node, command):
+    phalanx("up")
+    monkeypatch.setattr(Cluster, "roster", lambda _: roster(2))
+    assert phalanx("ssh", node) == 6
+    assert f"no node '{node}' in cluster demo\n" in phalanx.err
+    assert f"`phalanx ssh -- {command}` runs a command on the head, `phalanx exec -- {command}` on all" in phalanx.err
+
+
 @pytest.mark.parametrize("command", [name for section in cli.COMMANDS.values() for name in section])
 def test_every_command_has_help_with_examples(phalanx, command):
     assert phalanx(command, "--help") == 0

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.errors import JobError
+
+if TYPE_CHECKING:
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job import Job
 
 
 @click.command("get")
@@ -15,41 +21,54 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @debug_option
 @click.argument("words", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
-    """Bring a file or directory home from JOB (an id, part of one, or a name; alone, PATH is the newest job's).
+    """Bring a file or directory home from JOB (an id, part of one, or a name; without one, from the newest job).
 
     PATH is relative to the directory that the job ran in. An absolute PATH below the shared directory needs no JOB.
     A destination that is a directory gets it inside, as with cp; each file appears whole or not at all.
+    Of two words the first is JOB if there is such a job, else PATH.
 
     \b
     Examples:
       phalanx get checkpoint.pt
+      phalanx get checkpoint.pt results/
       phalanx get 261121-0755 checkpoints results/
       phalanx get /efs/data/labels.csv
     """
     from phalanx.cli.carrying import Meter
-    from phalanx.errors import JobError
-    from phalanx.jobs.job import open_job
-    from phalanx.reach.transfer import get
+    from phalanx.reach.transfer import TransferError, get
 
-    reference, path, destination = _sorted_out(words)
     cluster = load_cluster(name, file)
-    try:
-        job = None if path.startswith("/") else open_job(cluster, reference)
-    except JobError as error:
-        if len(words) == 2:
-            error.hint += f"\nOf two words the first is the job: `phalanx get JOB {words[0]} {words[1]}`."
-        raise
+    chosen = _chosen(cluster, words)
     meter = Meter()
-    meter.end(get(cluster, path, destination, job, meter))
+    try:
+        meter.end(get(cluster, chosen.path, chosen.destination, chosen.job, meter))
+    except TransferError as error:
+        error.hint += chosen.not_a_job
+        raise
 
 
-def _sorted_out(words: tuple[str, ...]) -> tuple[str | None, str, str | None]:
-    """(JOB, PATH, DESTINATION): only the path is always there, and an absolute one has no job."""
-    first, *rest = words
-    if first.startswith("/") or not rest:
-        reference, path, *tail = (None, first, *rest)
-    else:
-        reference, path, *tail = words
-    if len(tail) > 1:
-        raise click.UsageError(f"unexpected '{tail[1]}': one path at a time")
-    return reference, path, tail[0] if tail else None
+class _Chosen(NamedTuple):
+    """What the words mean. `not_a_job` says why the first of two was not taken for a job."""
+
+    job: Job | None
+    path: str
+    destination: str | None = None
+    not_a_job: str = ""
+
+
+def _chosen(cluster: Cluster, words: tuple[str, ...]) -> _Chosen:
+    from phalanx.jobs.job import open_job
+
+    is_absolute = words[0].startswith("/")
+    if len(words) > 3 - is_absolute:
+        raise click.UsageError(f"unexpected '{words[3 - is_absolute]}': one path at a time")
+    if is_absolute:
+        return _Chosen(None, *words)
+    if len(words) == 1:
+        return _Chosen(open_job(cluster), *words)
+    try:
+        return _Chosen(open_job(cluster, words[0]), *words[1:])
+    except JobError as error:
+        if len(words) == 3:
+            raise
+        return _Chosen(open_job(cluster), *words, not_a_job=f"\n{error.message}.")

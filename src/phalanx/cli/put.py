@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import shlex
 from pathlib import Path
 
 import click
@@ -12,22 +14,46 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @click.command("put")
 @cluster_option
 @debug_option
-@click.argument("source", metavar="PATH", type=click.Path(path_type=Path))
-@click.argument("destination", default="")
-def command(name: str | None, file: Path | None, source: Path, destination: str) -> None:
-    """Take a file or directory to the cluster's shared directory, where every node and job sees it.
+@click.argument("words", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
+def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
+    """Take files and directories to the cluster's shared directory, where every node and job sees them.
 
     DESTINATION is relative to the shared directory, or absolute below it; default: its top. One that is a directory,
-    or ends with a slash, gets it inside; each file appears whole or not at all.
+    or ends with a slash, gets them inside, as with cp; each file appears whole or not at all. Several PATHs go into a
+    directory, which is made where there is none.
 
     \b
     Examples:
       phalanx put data
       phalanx put labels.csv sets/2026/
       phalanx put model.pt /efs/models/first.pt
+      phalanx put *.py .
     """
     from phalanx.cli.carrying import Meter
     from phalanx.reach.transfer import put
 
-    meter = Meter()
-    meter.end(put(load_cluster(name, file), source, destination, meter))
+    cluster = load_cluster(name, file)
+    sources, destination = _sorted_out(words, cluster.shared)
+    for source in sources:
+        meter = Meter()
+        meter.end(put(cluster, source, destination, meter))
+
+
+def _sorted_out(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
+    """(PATHs, DESTINATION); UsageError where it could be meant otherwise, or one would replace another."""
+    if len(words) == 1:
+        return [Path(words[0])], ""
+    sources, last = [Path(word) for word in words[:-1]], words[-1]
+    if Path(last).exists() and not last.startswith("/") and posixpath.basename(last) not in ("", ".", ".."):
+        raise click.UsageError(_could_be_a_source(words, shared))
+    names = [source.resolve().name for source in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise click.UsageError(f"two sources are named '{twice}', and one would replace the other")
+    return sources, f"{last}/" if len(sources) > 1 else last
+
+
+def _could_be_a_source(words: tuple[str, ...], shared: str) -> str:
+    everything = f"`phalanx put {shlex.join(words)} .` takes all of them to {shared}"
+    return f"the last word is the destination, and {words[-1]} is here, too. {everything}; as the destination, \
+it is `{posixpath.join(shared, posixpath.normpath(words[-1]))}`"

@@ -8,6 +8,7 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cluster.cluster_record import UnknownNodeError
 
 _COMMAND = "phalanx.ssh.command"
 
@@ -47,7 +48,12 @@ def command(
       phalanx ssh --admin -- sudo dmesg
     """
     cluster = load_cluster(name, file)
-    remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
     # Joined with spaces, as ssh does: the node's shell reads it.
     text = " ".join([*words, *words_after_dashes(context)])
+    try:
+        remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
+    except UnknownNodeError as error:
+        typed = f"{node} {text}".strip()
+        error.hint += f"\n`phalanx ssh -- {typed}` runs a command on the head, `phalanx exec -- {typed}` on all nodes."
+        raise
     return remote.interactive(text or None)

@@ -58,6 +58,10 @@ class ControlPlane(Protocol):
         ...
 
 
+class UnknownNodeError(ClusterError):
+    """No member of the cluster has this name."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster as this machine knows it: `stack_id` is empty before its stack is, `head_address` until it is ready."""
@@ -181,7 +185,7 @@ class Cluster:
             if node in names or (member.head and node in ("head", HEAD)):
                 return member
         names = ", ".join(member.name for member in roster.nodes)
-        raise ClusterError(f"no node '{node}' in cluster {self.name}", f"It has {names}.")
+        raise UnknownNodeError(f"no node '{node}' in cluster {self.name}", f"It has {names}.")
 
 
 def make_key(name: str) -> str:
