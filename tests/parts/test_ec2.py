@@ -232,7 +232,7 @@ def test_boot_delay_and_kill_and_partition_on_demand(local):
 
 
 def test_an_unknown_fault_is_refused_with_those_there_are(local):
-    with pytest.raises(faults.FaultError, match="unknown fault capcity; there are capacity, "):
+    with pytest.raises(faults.FaultError, match="unknown fault capcity; the faults are capacity, "):
         faults.apply(local.context, {"capcity": {}})
     with pytest.raises(faults.FaultError, match="no instance i-0 runs here"):
         faults.apply(local.context, {"kill": {"instance_id": "i-0"}})

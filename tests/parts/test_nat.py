@@ -110,9 +110,9 @@ def test_behind_a_proxy_an_address_stands_for_the_name(monkeypatch):
     names = Names()
     code, (address,) = answered(names.answer(query("index.test")))
     assert code == 0
-    assert names.meant_by(address) == "index.test"
+    assert names.target_of(address) == "index.test"
     assert answered(names.answer(query("index.test"))) == (0, [address])
-    assert names.meant_by("203.0.113.9") == "203.0.113.9"
+    assert names.target_of("203.0.113.9") == "203.0.113.9"
 
 
 @pytest.mark.parametrize("name", ["a\r\nHost: b.test", "a b.test", "a:80", "a/b.test", "a\0.test", "a%0d.test"])

@@ -1,4 +1,4 @@
-"""`python -m phalanx.localcloud serve|probe|stop|status`: what the phalanx command calls to have a local cloud."""
+"""`python -m phalanx.localcloud serve|probe|stop|status`: how the phalanx command controls the local cloud."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 with the reason on stderr."""
+    """Run one command; return its exit status: 0, or 1 with the reason on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["probe"]:
         from phalanx.localcloud import probe
@@ -23,13 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="start it in the background; returns when it answers")
-    serve.add_argument("--bind", action="append", default=[], metavar="PATH", help="also visible in nodes, read-only")
+    serve = commands.add_parser("serve", help="start it in the background and return once it answers")
+    serve.add_argument(
+        "--bind", action="append", default=[], metavar="PATH", help="make PATH visible in nodes, read-only"
+    )
     serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
     serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
-    stop = commands.add_parser("stop", help="stop it, when it has no stacks")
-    stop.add_argument("--force", action="store_true", help="even with stacks: their nodes end at once")
-    commands.add_parser("probe", help="say as JSON whether this machine can run it, and how to mend what is missing")
+    stop = commands.add_parser("stop", help="stop it if it has no stacks")
+    stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
+    commands.add_parser("probe", help="report as JSON whether this machine can run it, and what to fix")
     for command in (serve, stop, commands.add_parser("status", help="show stacks, nodes and processes as JSON")):
         command.add_argument("--state", type=Path, required=True, metavar="DIR")
     return parser

@@ -1,4 +1,4 @@
-"""The AWS API as one WSGI app: moto's services, our CloudFormation, wait handles."""
+"""The AWS API as one WSGI app: moto's services, the local cloud's own CloudFormation, and wait handles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from phalanx.localcloud.context import Context
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 log = logging.getLogger(__name__)
-_INTERNAL = "The local cloud failed at this request; localcloud.log says how."
+_INTERNAL = "The local cloud failed to handle this request; see localcloud.log."
 _INTERNAL_JSON = f'{{"__type":"InternalFailure","message":"{_INTERNAL}"}}'.encode()
 _INTERNAL_XML = (
     f"<ErrorResponse><Error><Type>Receiver</Type><Code>InternalFailure</Code><Message>{_INTERNAL}</Message></Error>"
@@ -40,14 +40,14 @@ _INTERNAL_XML = (
 ).encode()
 CONTROL_PATH = "/_localcloud/"
 _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_request")
-# One for the process, as moto's backends are.
+# One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
-# In this order: each stands on the ones before.
+# The order matters: each part depends on the ones before it.
 PARTS = (file_systems, buckets, ec2, functions, queues, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
-    """Installs every part into moto and gives the app and the stacks' engine. `moto_setup.install` comes before."""
+    """Install every part into moto; return the app and the stacks' engine. Call `moto_setup.install` first."""
     parameters.install()
     moto_setup.check_names([name for part in PARTS for name in part.PATCHED])
     for part in PARTS:
@@ -65,13 +65,13 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
             return waitconditions.answer(engine, f"{context.url_nodes}{path}", environ, start_response)
         return guarded(environ, start_response)
 
-    return _steady(app), engine
+    return _with_internal_failures(app), engine
 
 
-def _steady(app: WsgiApp) -> WsgiApp:
-    """Turns a surprise into AWS's answer for its own mistakes; an HTML page of the server makes SDKs stumble."""
+def _with_internal_failures(app: WsgiApp) -> WsgiApp:
+    """Answer unexpected exceptions as AWS answers internal failures: SDKs can't parse the server's HTML page."""
 
-    def steady(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
             return app(environ, start_response)
         except Exception:
@@ -82,7 +82,7 @@ def _steady(app: WsgiApp) -> WsgiApp:
         start_response("500 Internal Server Error", [*headers, ("Content-Length", str(len(body)))])
         return [body]
 
-    return steady
+    return answer
 
 
 def _services(context: Context, engine: Engine) -> WsgiApp:

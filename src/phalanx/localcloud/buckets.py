@@ -1,4 +1,4 @@
-"""S3 of the local cloud: moto's buckets, which only their owner may use, closed and encrypted when they are made."""
+"""The local cloud's S3: moto's buckets, usable by their owner alone, and private and encrypted from the start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from phalanx.localcloud.context import Context
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PATCHED = ("moto.s3.models.FakeBucket.__init__", "moto.s3.models.s3_backends.bucket_accounts")
-_begin: Any = FakeBucket.__init__
+_moto_init: Any = FakeBucket.__init__
 _S3 = re.compile(r"Credential=[^/]+/\d+/[^/]+/s3/aws4_request")
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
 def install(_context: Context) -> None:
-    """Give every new bucket what AWS gives it (docs/aws-behaviour.md 1.27)."""
+    """Give every new bucket AWS's defaults (docs/aws-behaviour.md 1.27)."""
 
     def closed_and_encrypted(self: Any, *args: Any, **kwargs: Any) -> None:
-        _begin(self, *args, **kwargs)
+        _moto_init(self, *args, **kwargs)
         self.public_access_block = PublicAccessBlock(True, True, True, True)
         self.encryption = {"Rule": {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}}
 
@@ -30,7 +30,7 @@ def install(_context: Context) -> None:
 
 
 def wrap(context: Context, app: WsgiApp) -> WsgiApp:
-    """`app`, in which nobody reaches another account's bucket, nor one whose owner the request did not expect."""
+    """Wrap `app` to deny access to another account's bucket, or to one with another owner than the request expects."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not _S3.search(environ.get("HTTP_AUTHORIZATION", "")):
@@ -46,7 +46,7 @@ def wrap(context: Context, app: WsgiApp) -> WsgiApp:
 
 
 def template(context: Context, url: str) -> str:
-    """The object that a TemplateURL names; raises Refused in AWS's words (docs/aws-behaviour.md 1.26)."""
+    """Return the object that a TemplateURL names; raise Refused with AWS's message (docs/aws-behaviour.md 1.26)."""
     found = re.fullmatch(rf"{re.escape(context.url_host)}/(?P<bucket>[^/?]+)/(?P<key>[^?]+)", url)
     if found is None:
         raise Refused("TemplateURL must be a supported URL.")
@@ -59,5 +59,5 @@ def template(context: Context, url: str) -> str:
 
 
 def _owner(bucket: str) -> str:
-    """The account that a bucket is of; "" for none."""
+    """The account that owns a bucket; "" when there is no such bucket."""
     return s3_backends.bucket_accounts.get(bucket, ("", ""))[1]

@@ -1,4 +1,4 @@
-"""How many instances of each type the local cloud still has, and the words with which AWS refuses one more."""
+"""How many instances of each type the local cloud can still start, and AWS's messages when there are none left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVERYWHERE = ""
 
 
 class CapacityError(Exception):
-    """AWS would not start the instance; `code` and `message` are its own."""
+    """AWS would not start the instance; `code` and `message` are AWS's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class CapacityError(Exception):
 
 @dataclass
 class LaunchFailure:
-    """Launches fail with this text, `remaining` times (None: until it is taken back)."""
+    """Launches fail with this message, `remaining` times (None: until the fault is lifted)."""
 
     message: str
     code: str = "Client.InternalError"
@@ -28,7 +28,7 @@ class LaunchFailure:
 
 
 class Pool:
-    """The machines of all zones. Unlimited, unless a limit was set for a type, a type in a zone, or all vCPUs."""
+    """The capacity of all zones: unlimited, unless a limit is set for a type, a type in a zone, or all vCPUs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,22 +39,22 @@ class Pool:
         self._failure: LaunchFailure | None = None
 
     def limit(self, instance_type: str, count: int | None, zone: str = EVERYWHERE) -> None:
-        """At most `count` instances of the type at a time, in `zone` or over all zones; None lifts the limit."""
+        """Allow at most `count` instances of the type, in `zone` or in all zones together; None lifts the limit."""
         with self._lock:
             _set(self._limits, (instance_type, zone), count)
 
     def limit_vcpus(self, count: int | None) -> None:
-        """The account's quota of vCPUs over all types; None lifts it."""
+        """Set the account's vCPU quota, which covers all types; None lifts it."""
         with self._lock:
             self._vcpu_limit = count
 
     def fail_launches(self, failure: LaunchFailure | None) -> None:
-        """Makes launches fail whatever the capacity; None ends that."""
+        """Make launches fail whatever the capacity; None lifts the fault."""
         with self._lock:
             self._failure = failure
 
     def take(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
-        """Reserves `count` instances, all or none. Raises CapacityError."""
+        """Reserve `count` instances, all or none. Raises CapacityError."""
         with self._lock:
             self._refuse_by_fault()
             self._refuse_by_quota(vcpus * count)
@@ -62,7 +62,7 @@ class Pool:
             self._count(instance_type, zone, vcpus, count)
 
     def give_back(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
-        """Returns what `take` reserved."""
+        """Release what `take` reserved."""
         with self._lock:
             self._count(instance_type, zone, vcpus, -count)
 
@@ -83,25 +83,25 @@ class Pool:
 
     def _refuse_by_quota(self, vcpus: int) -> None:
         if self._vcpu_limit is not None and self._used_vcpus + vcpus > self._vcpu_limit:
-            raise CapacityError("VcpuLimitExceeded", quota_words(self._vcpu_limit))
+            raise CapacityError("VcpuLimitExceeded", quota_message(self._vcpu_limit))
 
     def _refuse_by_capacity(self, instance_type: str, zone: str, count: int) -> None:
         for place in (zone, EVERYWHERE):
             limit = self._limits.get((instance_type, place))
             if limit is not None and self._used[instance_type, place] + count > limit:
-                raise CapacityError("InsufficientInstanceCapacity", capacity_words(instance_type, zone))
+                raise CapacityError("InsufficientInstanceCapacity", capacity_message(instance_type, zone))
 
 
-def capacity_words(instance_type: str, zone: str) -> str:
-    """EC2's sentence for a zone without machines (docs/aws-behaviour.md 2.17)."""
+def capacity_message(instance_type: str, zone: str) -> str:
+    """EC2's message for a zone without capacity (docs/aws-behaviour.md 2.17)."""
     return (
         f"We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested ({zone})."
         " Our system will be working on provisioning additional capacity."
     )
 
 
-def quota_words(vcpu_limit: int) -> str:
-    """EC2's sentence for an account at its limit (docs/aws-behaviour.md 2.17)."""
+def quota_message(vcpu_limit: int) -> str:
+    """EC2's message for an account at its quota (docs/aws-behaviour.md 2.17)."""
     return (
         f"You have requested more vCPU capacity than your current vCPU limit of {vcpu_limit} allows for the instance"
         " bucket that the specified instance type belongs to."

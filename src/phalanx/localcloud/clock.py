@@ -1,4 +1,4 @@
-"""Time as the local cloud sees it: injected everywhere, so that no test waits on real time."""
+"""The local cloud's clock, injected everywhere so that no test waits on real time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """A call that is due later; `cancel()` is harmless after it ran."""
+    """A delayed call; `cancel()` is harmless after it ran."""
 
     def cancel(self) -> None: ...
 
@@ -18,11 +18,11 @@ class Clock(Protocol):
     """Wall-clock time and delayed calls. Nothing in the local cloud sleeps or polls."""
 
     def now(self) -> datetime:
-        """The time, with the UTC zone."""
+        """Return the current time as an aware datetime in UTC."""
         ...
 
     def call_later(self, delay_s: float, call: Callable[..., object], *args: Any) -> Timer:
-        """Runs `call(*args)` on another thread after `delay_s` seconds."""
+        """Run `call(*args)` on another thread after `delay_s` seconds."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What every part of the local cloud shares: account, keys, node runner, clock, threads and end-of-life hooks."""
+"""What all parts of the local cloud share: account, keys, node runner, clock, threads and shutdown hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMIN = "admin"
 
 @dataclass(frozen=True)
 class Issued:
-    """Credentials that this local cloud handed out. `principal` is "admin" or the name of an IAM role."""
+    """Credentials that this local cloud issued. `principal` is "admin" or the name of an IAM role."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -36,9 +36,9 @@ class Issued:
 class Context:
     """One running local cloud.
 
-    `url_host` is the API's address on this machine, `url_nodes` the one inside every node.
-    `serve_vpc(vpc_id)` makes API and metadata answer inside a VPC: before each boot there; twice is harmless.
-    `close_vpc(vpc_id)` ends that and takes the VPC's network away; harmless when there is none.
+    `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
+    `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
+    there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
     """
 
     runner: NodeRunner
@@ -53,7 +53,7 @@ class Context:
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 
     def issue(self, principal: str) -> Issued:
-        """New credentials for `principal`; only keys issued here are accepted by the API."""
+        """Issue new credentials for `principal`; the API accepts no others."""
         prefix = "AKIA" if principal == ADMIN else "ASIA"
         token = "" if principal == ADMIN else secrets.token_urlsafe(48)
         alphabet = string.ascii_uppercase + string.digits
@@ -63,17 +63,17 @@ class Context:
         return issued
 
     def spawn(self, call: Callable[..., object], *args: Any, name: str = "") -> threading.Thread:
-        """Runs `call(*args)` on a daemon thread; what it raises is logged, never lost."""
+        """Run `call(*args)` on a daemon thread, and log what it raises."""
         thread = threading.Thread(target=_logged, args=(call, *args), name=name or call.__name__, daemon=True)
         thread.start()
         return thread
 
     def at_stop(self, call: Callable[[], object]) -> None:
-        """Registers work for an orderly stop; run in reverse order of registration."""
+        """Register a call for an orderly stop; calls run in reverse order of registration."""
         self._at_stop.append(call)
 
     def stop(self) -> None:
-        """Runs the registered end-of-life work, each piece whatever becomes of the others."""
+        """Run the registered calls, each even if others fail."""
         while self._at_stop:
             _logged(self._at_stop.pop())
 

@@ -1,4 +1,4 @@
-"""What the command line asks the local cloud itself: its status, to stop, to break something on purpose."""
+"""The local cloud's own endpoints for the command line: status, stop, and fault injection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Control:
-    """The endpoints under /_localcloud/; each needs the header X-Localcloud-Key with the admin's secret."""
+    """The endpoints under /_localcloud/; each requires the admin's secret in the header X-Localcloud-Key."""
 
     context: Context
     engine: Engine
@@ -29,7 +29,7 @@ class Control:
     stop: Callable[[], None]
 
     def around(self, app: WsgiApp, touched: Callable[[], None]) -> WsgiApp:
-        """`app` with the control endpoints before it; `touched` is called at every request."""
+        """Put the control endpoints in front of `app`; `touched` is called on every request."""
 
         def with_control(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             touched()
@@ -78,8 +78,8 @@ class Control:
     def _stop(self, document: dict[str, Any]) -> Answer:
         left = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
         if left and not document.get("force"):
-            return "409 Conflict", {"message": "there are stacks; delete them first, or force", "stacks": left}
-        # A moment later, so that this answer still goes out.
+            return "409 Conflict", {"message": "there are stacks; delete them first, or use --force", "stacks": left}
+        # Delayed, so that this answer still goes out.
         self.context.clock.call_later(0.05, self.stop)
         return "200 OK", {"stacks": left}
 

@@ -1,8 +1,8 @@
-"""ssh's ProxyCommand (with ProxyUseFdpass): asks the local cloud for a connection to a node and hands it to ssh.
+"""ssh's ProxyCommand (with ProxyUseFdpass): request a connection to a node from the local cloud and pass it to ssh.
 
     python -IS dial.py DIR/dial.sock HOST PORT
 
-It runs before every ssh, so it loads nothing but C modules, and nothing of phalanx.
+It runs before every ssh, so it imports C modules only, and nothing of phalanx.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ _TIMEOUT_S = 30.0
 
 def main() -> int:
     if len(sys.argv) != 4:
-        return _complain("usage: dial.py SOCKET HOST PORT")
+        return _report("usage: dial.py SOCKET HOST PORT")
     path, host, port = sys.argv[1:]
     try:
-        fd, words = _ask(path, f"{host} {port}\n")
+        fd, reason = _ask(path, f"{host} {port}\n")
     except OSError as problem:
-        return _complain(f"the local cloud does not answer at {path}: {problem.strerror or problem}")
+        return _report(f"the local cloud does not answer at {path}: {problem.strerror or problem}")
     if fd is None:
-        return _complain(words)
+        return _report(reason)
     ssh = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, 1)
     ssh.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd)])
     return 0
 
 
 def _ask(path: str, request: str) -> tuple[bytes | None, str]:
-    """The descriptor as it came, or None and the reason."""
-    # a socket's address holds 107 bytes; state directories may be deeper
+    """Return the descriptor as received, or None and the reason."""
+    # A Unix socket's address holds 107 bytes; the state directory's path may be longer.
     directory, _, name = path.rpartition("/")
     if directory:
         posix.chdir(directory)
-    asking = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    asking.settimeout(_TIMEOUT_S)
-    asking.connect(name)
-    asking.send(request.encode())
-    data, extra, _flags, _address = asking.recvmsg(4096, _socket.CMSG_SPACE(_FD_BYTES))
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    channel.settimeout(_TIMEOUT_S)
+    channel.connect(name)
+    channel.send(request.encode())
+    data, extra, _flags, _address = channel.recvmsg(4096, _socket.CMSG_SPACE(_FD_BYTES))
     for level, kind, fd in extra:
         if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS):
             return fd[:_FD_BYTES], ""
-    return None, data.decode() or "the local cloud hung up"
+    return None, data.decode() or "the local cloud closed the connection"
 
 
-def _complain(text: str) -> int:
-    """For ssh's user, and for whoever has said where to: ssh gives us no stderr when it keeps the connection."""
-    told = f"phalanx: {text}\n"
-    sys.stderr.write(told)
+def _report(text: str) -> int:
+    """Write the reason to stderr and to $PHALANX_PROXY_SAYS: ssh gives us no stderr with ControlPersist."""
+    message = f"phalanx: {text}\n"
+    sys.stderr.write(message)
     place = posix.environ.get(b"PHALANX_PROXY_SAYS")
     if place:
         fd = posix.open(place, posix.O_WRONLY | posix.O_APPEND)
-        posix.write(fd, told.encode())
+        posix.write(fd, message.encode())
         posix.close(fd)
     return 1
 

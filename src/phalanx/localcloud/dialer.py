@@ -1,4 +1,4 @@
-"""The answering half of dial.py: a unix socket where a host process asks for a connection to a node."""
+"""The server for dial.py: a Unix socket through which processes on this machine get connections to nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# (host as the user wrote it) → (VPC, address); LookupError with words for the user
+# (host as the user wrote it) → (VPC, address); raises LookupError with a message for the user
 Locate = Callable[[str], tuple[str, str]]
-# (VPC, address, port, timeout_s) → a connected socket; OSError
+# (VPC, address, port, timeout_s) → a connected socket; raises OSError
 Connect = Callable[[str, str, int, float], socket.socket]
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -21,7 +21,7 @@ _ACCEPT_PAUSE_S = 0.05
 
 
 class Dialer:
-    """Serves at `path` (0600) until `close`. A pathname socket is reachable across network namespaces."""
+    """Serves at `path` (mode 0600) until `close`. A socket with a path is reachable across network namespaces."""
 
     def __init__(self, path: Path, locate: Locate, connect: Connect) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class Dialer:
 
     def close(self) -> None:
         self._closed = True
-        # a thread that waits in accept() is not woken by close()
+        # close() alone does not wake a thread that waits in accept().
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -41,41 +41,41 @@ class Dialer:
     def _accept(self) -> None:
         while True:
             try:
-                asking, _address = self._listener.accept()
+                client, _address = self._listener.accept()
             except OSError:
                 if self._closed:
                     return
-                # no descriptor left, or a client that gave up: that must not make us deaf
+                # Out of descriptors, or the client gave up: keep serving.
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(target=self._serve, args=(asking,), name="dial", daemon=True).start()
+            threading.Thread(target=self._serve, args=(client,), name="dial", daemon=True).start()
 
-    def _serve(self, asking: socket.socket) -> None:
-        with asking:
-            asking.settimeout(_REQUEST_TIMEOUT_S)
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            client.settimeout(_REQUEST_TIMEOUT_S)
             try:
-                self._pass(asking, asking.recv(4096).decode())
+                self._pass(client, client.recv(4096).decode())
             except (OSError, LookupError, ValueError) as problem:
-                _refuse(asking, str(problem.args[0] if isinstance(problem, LookupError) else problem))
+                _refuse(client, str(problem.args[0] if isinstance(problem, LookupError) else problem))
 
-    def _pass(self, asking: socket.socket, request: str) -> None:
+    def _pass(self, client: socket.socket, request: str) -> None:
         host, _, port = request.strip().rpartition(" ")
         vpc_id, address = self._locate(host)
         with self._connect(vpc_id, address, int(port), _CONNECT_TIMEOUT_S) as connection:
-            socket.send_fds(asking, [b"\0"], [connection.fileno()])
+            socket.send_fds(client, [b"\0"], [connection.fileno()])
 
 
-def _refuse(asking: socket.socket, words: str) -> None:
+def _refuse(client: socket.socket, reason: str) -> None:
     try:
-        asking.sendall(words.encode() or b"?")
+        client.sendall(reason.encode() or b"?")
     except OSError:
-        return  # who asked has gone
+        return  # the client has gone
 
 
 def _bind(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # a socket's address holds 107 bytes; state directories may be deeper
+    # A Unix socket's address holds 107 bytes; the state directory's path may be longer.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener.bind(f"/proc/self/fd/{directory}/{path.name}")

@@ -1,4 +1,4 @@
-"""Puts nodes behind moto's instances, and answers who is at an address: for the metadata service and the dialer."""
+"""EC2 of the local cloud: backs moto's instances with nodes, and finds the instance at an address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATCHED = (
 
 
 def install(context: Context) -> None:
-    """Every launch and termination goes through the fleet, whoever asks for it."""
+    """Route every launch and termination through the fleet, whichever API requests it."""
     fleet.install(context)
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
@@ -37,7 +37,7 @@ def install(context: Context) -> None:
 
 
 def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
-    """For the metadata service: (VPC, address) → what the instance there may know of itself, None for a stranger."""
+    """Return the metadata service's lookup: (VPC, address) → what the instance there may know of itself, or None."""
 
     def find(vpc_id: str, address: str) -> InstanceFacts | None:
         for instance in fleet.current().live():
@@ -49,9 +49,9 @@ def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
 
 
 def locate(host: str) -> tuple[str, str]:
-    """For the dialer: an Elastic IP, an instance id or a private address → (VPC, address).
+    """Find a running instance for the dialer: an Elastic IP, an instance id or a private address → (VPC, address).
 
-    Raises LookupError, with words for the user, when no running instance or more than one answers to `host`.
+    Raises LookupError, with a message for the user, when `host` belongs to no running instance or to several.
     """
     found = {(i.vpc_id or "", i.private_ip or "") for i in fleet.current().live() if _answers_to(i, host)}
     if not found:
@@ -85,7 +85,7 @@ def _facts(context: Context, instance: Instance) -> InstanceFacts:
 
 
 def _credentials(context: Context, instance: Instance) -> dict[str, str]:
-    """AWS answers with a document in both cases, so that the instance can read why it got none."""
+    """Return the credentials, or AWS's document that tells the instance why it gets none."""
     try:
         return credentials.for_instance(context, instance)
     except credentials.AssumeRoleError as refusal:
@@ -93,7 +93,7 @@ def _credentials(context: Context, instance: Instance) -> dict[str, str]:
 
 
 def _metadata_tags(instance: Instance) -> dict[str, str]:
-    """Instances see their own tags only when their metadata options say so (docs/aws-behaviour.md 2.3)."""
+    """Return the tags an instance may read: none unless its metadata options allow it (docs/aws-behaviour.md 2.3)."""
     if instance.metadata_options.instance_metadata_tags != "enabled":
         return {}
     return {tag["key"]: tag["value"] for tag in instance.get_tags()}
@@ -112,9 +112,9 @@ def _terminate_instances(self: EC2Backend, instance_ids: list[str]) -> list[tupl
     for instance in instances:
         if instance.disable_api_termination:
             raise EC2ClientError("OperationNotPermitted", _PROTECTED.format(instance.id))
-    words = "Client.UserInitiatedShutdown"
+    code = "Client.UserInitiatedShutdown"
     for instance in instances:
-        fleet.current().end(instance, words, f"{words}: User initiated shutdown")
+        fleet.current().end(instance, code, f"{code}: User initiated shutdown")
     return before
 
 
@@ -124,7 +124,7 @@ _PROTECTED = (
 
 
 def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instance]:
-    """Only asked for, and ignored where nothing runs; who reboots stays "running" (docs/aws-behaviour.md 2.22)."""
+    """Request reboots; instances stay "running", and others are ignored (docs/aws-behaviour.md 2.22)."""
     instances = self.get_multi_instances_by_id(instance_ids)
     for instance in instances:
         fleet.current().reboot(instance)

@@ -1,4 +1,4 @@
-"""One execution environment of a Lambda function: a child process that runs the handler, event after event."""
+"""One execution environment of a Lambda function: a child process that runs the handler for one event after another."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from moto.awslambda.models import LambdaFunction
 
 from phalanx.localcloud.context import Context, Issued
 
-# Below the local cloud's state directory.
+# Inside the local cloud's state directory.
 DIRECTORY = "functions"
 RUNTIME = Path(__file__).with_name("function_runtime.py")
-# The interpreter's own start is not the function's time; AWS gives initialization 10 s of its own.
+# Starting the interpreter does not count against the function's timeout; AWS allows 10 s for initialization.
 START_ALLOWANCE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an invocation ended: the handler's result or a description of the error, as JSON, and what it printed."""
+    """How an invocation ended: the handler's result or its error as JSON, and what it printed."""
 
     payload: str
     failed: bool
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Environment:
-    """Starts the process at once. One invocation at a time; after a timeout or a crash it is not `alive` any more."""
+    """Starts the process at once. Runs one invocation at a time; after a timeout or a crash it is no longer `alive`."""
 
     def __init__(self, function: LambdaFunction, context: Context, issued: Issued) -> None:
         self.arn = function.function_arn
@@ -54,15 +54,15 @@ class Environment:
         self._start(function, self._variables(function, context, issued))
 
     def fits(self, function: LambdaFunction) -> bool:
-        """False when the process died, or the function's code or settings changed since it started."""
+        """Whether the process lives, and the function's code and settings are those it was started with."""
         return self.alive() and self._version == _version(function)
 
     def alive(self) -> bool:
-        """True while another event can be sent."""
+        """Whether another event can be sent."""
         return self._process.poll() is None
 
     def invoke(self, request_id: str, event: Any, timeout_s: float) -> Outcome:
-        """Runs the handler once. Kills the process when it takes longer than `timeout_s`."""
+        """Run the handler once. Kill the process when it takes longer than `timeout_s`."""
         allowed_s = timeout_s if self._used else timeout_s + START_ALLOWANCE_S
         self._used = True
         begin = self._output.stat().st_size
@@ -83,7 +83,7 @@ class Environment:
         return Outcome(answer["payload"], bool(answer.get("error")), self._printed(begin))
 
     def kill(self) -> None:
-        """Ends the process and what it started."""
+        """Kill the process and its children."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -91,13 +91,13 @@ class Environment:
         self._process.wait(timeout=5)
 
     def close(self) -> None:
-        """Kills the process and removes its files; harmless when done twice."""
+        """Kill the process and remove its files; may be called twice."""
         self.kill()
         self._results.close()
         try:
             self._stdin.close()
         except OSError:
-            # What was still to be written has no reader any more.
+            # Flushing what was not yet written failed: there is no reader any more.
             pass
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -123,7 +123,7 @@ class Environment:
         self._results = os.fdopen(reader, "rb", buffering=0)
 
     def _variables(self, function: LambdaFunction, context: Context, issued: Issued) -> dict[str, str]:
-        """Lambda's own variables; the function's come first there too and can't replace the reserved ones."""
+        """Return the function's variables and Lambda's own, which take precedence as in AWS."""
         return {
             **{name: str(value) for name, value in function.environment_vars.items()},
             "PATH": os.environ.get("PATH", os.defpath),
@@ -146,7 +146,7 @@ class Environment:
         }
 
     def _answer(self, timeout_s: float) -> bytes | None:
-        """One line of the result pipe, b"" when the process ended, None when the time is over."""
+        """Read one line of the result pipe: b"" when the process ended, None after the timeout."""
         deadline = time.monotonic() + timeout_s
         line = b""
         while not line.endswith(b"\n"):

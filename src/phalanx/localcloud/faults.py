@@ -1,4 +1,4 @@
-"""Faults on demand: what POST /_localcloud/faults may set, for tests and for users' drills."""
+"""Fault injection: what POST /_localcloud/faults can set, for tests and for users' drills."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from phalanx.localcloud import fleet
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
 
-# A host that dies silently is noticed by EC2's status checks only after minutes (docs/aws-behaviour.md 3.16).
+# EC2's status checks need minutes to notice a host that dies silently (docs/aws-behaviour.md 3.16).
 NOTICED_AFTER_S = 120.0
 
 
 class FaultError(ValueError):
-    """The document asks for something that is not a fault here; the text says what."""
+    """The document names an unknown fault or an invalid value; the text says which."""
 
 
 def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
-    """Sets the faults that `document` names, in its order, and returns it. Raises FaultError.
+    """Set the faults that `document` names, in its order, and return it. Raises FaultError.
 
-    capacity       {"c5.large": 3, "c5.large/us-east-1a": 1}: most instances at a time; null lifts the limit
-    vcpu_limit     the account's quota of vCPUs, or null
-    boot_delay_s   seconds between a launch and its node
-    fail_launch    a text, or {"message", "code", "times"}; null ends it
+    capacity       {"c5.large": 3, "c5.large/us-east-1a": 1}: maximum number of instances; null lifts the limit
+    vcpu_limit     the account's vCPU quota, or null
+    boot_delay_s   seconds between a launch and the boot of its node
+    fail_launch    a message, or {"message", "code", "times"}; null lifts the fault
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
-    partition      {"instance_id", "cut": true}: the network between it and all others
+    partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
     """
     unknown = sorted(set(document) - set(_FAULTS))
     if unknown:
-        raise FaultError(f"unknown fault {', '.join(unknown)}; there are {', '.join(_FAULTS)}")
+        raise FaultError(f"unknown fault {', '.join(unknown)}; the faults are {', '.join(_FAULTS)}")
     for name, value in document.items():
         _set(context, name, value)
     return document

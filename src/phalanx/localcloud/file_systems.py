@@ -1,4 +1,4 @@
-"""File systems of the local cloud: a directory each, and a note beside it when it is to outlive the local cloud."""
+"""The local cloud's file systems: a directory each, and a record beside it if it outlives the local cloud."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _create, _delete = EFSBackend.create_file_system, EFSBackend.delete_file_system
 
 
 def directory(state: Path, file_system_id: str) -> Path:
-    """Where the data of a file system lies on this machine."""
+    """The directory on this machine that holds a file system's data."""
     return state / "efs" / file_system_id
 
 
-def goes_with_its_stack(state: Path, file_system_id: str) -> None:
-    """Let a file system end with the local cloud, if its stack has not ended it before."""
-    _note(state, file_system_id).unlink(missing_ok=True)
+def discard_at_exit(state: Path, file_system_id: str) -> None:
+    """Delete a file system when the local cloud stops, if its stack has not deleted it before."""
+    _record(state, file_system_id).unlink(missing_ok=True)
 
 
 def sweep(state: Path) -> None:
-    """Remove the data of every file system that was not to outlive the local cloud."""
-    shelf = state / "efs"
-    for path in shelf.iterdir() if shelf.is_dir() else ():
-        if path.is_dir() and not _note(state, path.name).exists():
+    """Remove the data of every file system that does not outlive the local cloud."""
+    root = state / "efs"
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.is_dir() and not _record(state, path.name).exists():
             shutil.rmtree(path, ignore_errors=True)
-    if shelf.is_dir() and not any(shelf.iterdir()):
-        shelf.rmdir()
+    if root.is_dir() and not any(root.iterdir()):
+        root.rmdir()
 
 
 def install(context: Context) -> None:
-    """Give every file system of moto's its directory, and bring those back that an earlier local cloud left."""
+    """Give each of moto's file systems its directory, and restore those that an earlier local cloud left."""
 
     def create_file_system(self: EFSBackend, creation_token: str, *args: Any, **kwargs: Any) -> FileSystem:
         made = _create(self, creation_token, *args, **kwargs)
@@ -45,26 +45,26 @@ def install(context: Context) -> None:
             self.tagging_service.get_tag_dict_for_resource(made.file_system_id)
         )
         kept = {"region": self.region_name, "token": creation_token, "encrypted": made.encrypted, "tags": tags}
-        _note(context.state, made.file_system_id).write_text(json.dumps(kept))
+        _record(context.state, made.file_system_id).write_text(json.dumps(kept))
         return made
 
     def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
         _delete(self, file_system_id)
-        _note(context.state, file_system_id).unlink(missing_ok=True)
+        _record(context.state, file_system_id).unlink(missing_ok=True)
         shutil.rmtree(directory(context.state, file_system_id), ignore_errors=True)
 
     setattr(EFSBackend, "create_file_system", create_file_system)  # noqa: B010 (pyright knows the original's type)
     setattr(EFSBackend, "delete_file_system", delete_file_system)  # noqa: B010
     sweep(context.state)
-    for note in sorted((context.state / "efs").glob("*.json")):
-        _bring_back(context, note.stem, json.loads(note.read_text()))
+    for record in sorted((context.state / "efs").glob("*.json")):
+        _restore(context, record.stem, json.loads(record.read_text()))
 
 
-def _note(state: Path, file_system_id: str) -> Path:
+def _record(state: Path, file_system_id: str) -> Path:
     return state / "efs" / f"{file_system_id}.json"
 
 
-def _bring_back(context: Context, file_system_id: str, kept: dict[str, Any]) -> None:
+def _restore(context: Context, file_system_id: str, kept: dict[str, Any]) -> None:
     backend = efs_backends[context.account][kept["region"]]
     made: Any = FileSystem(
         context.account,

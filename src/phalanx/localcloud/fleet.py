@@ -1,4 +1,4 @@
-"""The fleet: moto keeps the record of every instance, a node of this machine plays it."""
+"""The fleet of instances: moto keeps their records, and a node on this machine runs each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 LIVE = ("pending", "running")
 
-# Starting and ending go through these two, whoever asks: RunInstances, Auto Scaling or CloudFormation.
+# Every launch and termination goes through these two: RunInstances, Auto Scaling's and CloudFormation's.
 _moto_run = EC2Backend.run_instances
 _moto_terminate = EC2Backend.terminate_instances
 
 
 class Fleet:
-    """All instances. `watchers` are told the id of an instance each time its state changed, from any thread."""
+    """All instances. Each of `watchers` is called, from any thread, with the id of an instance that changed state."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -37,7 +37,7 @@ class Fleet:
         context.runner.on_exit = self.exited
 
     def launch(self, backend: EC2Backend, request: placement.Request) -> Reservation:
-        """Starts instances that are `pending` at first and `running` once their nodes run. Raises EC2ClientError."""
+        """Start instances: `pending` at first, `running` once their nodes run. Raises EC2ClientError."""
         request.check()
         vcpus = placement.vcpus(request.instance_type)
         try:
@@ -89,12 +89,12 @@ class Fleet:
         self._changed(instance.id)
 
     def reboot(self, instance: Instance) -> None:
-        """Starts the machine of a running instance again; returns at once."""
+        """Reboot the machine of a running instance; return at once."""
         if instance.state == "running":
             self.context.spawn(self.context.runner.reboot, instance.id, name=f"reboot-{instance.id}")
 
     def end(self, instance: Instance, code: str, message: str) -> None:
-        """Terminates one instance; returns at once, the instance is `terminated` when its node is gone."""
+        """Begin to terminate an instance and return at once; it is `terminated` when its node is gone."""
         with self._lock:
             if instance.state in ("shutting-down", "terminated"):
                 return
@@ -117,26 +117,26 @@ class Fleet:
             self._changed(instance.id)
 
     def exited(self, instance_id: str) -> None:
-        """The node ended by itself: the instance stops or terminates, as it was told to (AWS's default is stop)."""
-        words = "Client.InstanceInitiatedShutdown: Instance initiated shutdown"
+        """Handle the end of a node by itself: stop or terminate the instance, as configured (AWS's default is stop)."""
+        reason = "Client.InstanceInitiatedShutdown: Instance initiated shutdown"
         with self._lock:
             instance = self._live.get(instance_id)
             if instance is None or instance.state not in LIVE:
                 return
             if instance.instance_initiated_shutdown_behavior == "terminate":
-                self.end(instance, "Client.InstanceInitiatedShutdown", words)
+                self.end(instance, "Client.InstanceInitiatedShutdown", reason)
                 return
             _set_state(instance, "stopped")
-            instance.state_reason = StateReason(words, "Client.InstanceInitiatedShutdown")
+            instance.state_reason = StateReason(reason, "Client.InstanceInitiatedShutdown")
         self.context.spawn(self.context.runner.kill, instance_id)
         self._changed(instance_id)
 
     def instance(self, instance_id: str) -> Instance | None:
-        """The instance while it exists, None when it has terminated or never was."""
+        """Return an instance, or None when it has terminated or never existed."""
         return self._live.get(instance_id)
 
     def live(self) -> list[Instance]:
-        """Instances that are not terminated."""
+        """Return the instances that are not terminated."""
         with self._lock:
             return list(self._live.values())
 
@@ -149,20 +149,20 @@ _fleet: Fleet | None = None
 
 
 def current() -> Fleet:
-    """The fleet of the installed local cloud."""
-    assert _fleet is not None, "ec2.install() comes first"
+    """Return the fleet of the installed local cloud."""
+    assert _fleet is not None, "call ec2.install() first"
     return _fleet
 
 
 def install(context: Context) -> Fleet:
-    """A new fleet for this local cloud; it hears of every node that ends by itself."""
+    """Create this local cloud's fleet, which is notified of every node that ends by itself."""
     global _fleet
     _fleet = Fleet(context)
     return _fleet
 
 
 def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation:
-    """moto's own run_instances, which leaves behind what it made before it failed: that is taken away here."""
+    """Call moto's own run_instances, and remove what it leaves behind when it fails."""
     before = set(backend.reservations)
     try:
         return _moto_run(
@@ -176,7 +176,7 @@ def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation
 
 
 def release_network(instance: Instance) -> None:
-    """Takes the Elastic IP off, deletes the interfaces and frees the addresses, as AWS does at termination."""
+    """Disassociate the Elastic IP, delete the interfaces and free the addresses, as AWS does at termination."""
     backend = instance.ec2_backend
     interfaces = list(instance.nics.values())
     for address in list(backend.addresses):
@@ -185,9 +185,9 @@ def release_network(instance: Instance) -> None:
     for interface in interfaces:
         if interface.id in backend.enis:
             interface.delete()
-            # Else moto deletes it a second time, and fails.
+            # Otherwise moto would delete it again, and fail.
             interface.delete_on_termination = False
-    # moto would free the address once more when the object is collected, and by then another may have it.
+    # moto would free the address again when the object is collected, when another instance may have it.
     instance._private_ips = set()
 
 

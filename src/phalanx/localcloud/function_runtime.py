@@ -1,7 +1,7 @@
-"""Runs inside a Lambda environment's process: loads the handler once, then answers one event a line.
+"""The main program of a Lambda environment's process: load the handler once, then answer one event per line.
 
-Started as `python -I function_runtime.py DIRECTORY HANDLER RESULT_FD`, with events on stdin and results on RESULT_FD.
-It imports nothing of phalanx: the function's own directory comes first on the path, as in AWS's runtime.
+It is started as `python -I function_runtime.py DIRECTORY HANDLER RESULT_FD`, reads events from stdin and writes
+results to RESULT_FD. It imports nothing of phalanx: the function's directory comes first on the path, as in AWS.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class LambdaContext:
 
 
 def main(directory: str, handler: str, result_fd: str) -> None:
-    """Serves until stdin ends."""
-    # `python -I` keeps this file's directory off the path; the function's own comes first.
+    """Serve events until stdin ends."""
+    # `python -I` keeps this file's directory off the path.
     sys.path.insert(0, directory)
-    # A quarter of the time in which boto3 is imported would go into looking for garbage.
+    # Garbage collection would take a quarter of the time that importing boto3 takes.
     gc.disable()
     with os.fdopen(int(result_fd), "w") as results:
         function = None

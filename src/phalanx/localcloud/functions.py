@@ -1,4 +1,4 @@
-"""Lambda functions run for real: each in a child process that stays warm for a while, with its role's credentials."""
+"""Lambda functions: each runs in a child process with its role's credentials, which stays warm for a while."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PATCHED = (
     "moto.awslambda.models.LambdaBackend.delete_function",
 )
 
-# More would only fight for this machine's cores while nodes boot.
+# More would only compete for this machine's cores while nodes boot.
 MAX_CHILDREN = 2
-# boto3 in a child costs 40 MiB: long enough for the notifications of one boot, no longer.
+# Long enough for the notifications of one boot, and no longer: boto3 in a child takes 40 MiB.
 WARM_S = 10.0
 # AWS retries an asynchronous invocation after one minute and again after two.
 RETRY_DELAYS_S = (60.0, 120.0)
@@ -51,19 +51,19 @@ class Functions:
         context.at_stop(self.stop)
 
     def run(self, function: LambdaFunction, event: Any) -> Outcome:
-        """One invocation; returns when it is over or its timeout has passed."""
+        """Invoke a function; return when it ended or its timeout has passed."""
         return self._pool.submit(self._run, function, event).result()
 
     def run_async(self, function: LambdaFunction, event: Any, attempt: int = 0) -> None:
-        """Returns at once; a failing invocation is repeated twice."""
+        """Start an invocation and return at once; one that fails is retried twice."""
         self._pool.submit(self._run_and_retry, function, event, attempt)
 
     def forget(self, arn: str) -> None:
-        """The function is deleted: its processes end, invocations under way included."""
+        """End a deleted function's processes, including those that run an invocation."""
         self._end([e for e in self._environments() if e.arn == arn])
 
     def stop(self) -> None:
-        """Ends every process and removes its files."""
+        """End every process and remove its files."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._end(self._environments())
         shutil.rmtree(self.context.state / DIRECTORY, ignore_errors=True)
@@ -73,7 +73,7 @@ class Functions:
             failed = self._run(function, event).failed
         except Exception:
             failed = True
-            # One that was deleted meanwhile has lost its role and its files.
+            # A function that was deleted meanwhile has lost its role and its files.
             if _exists(function):
                 log.exception("function %s could not be run", function.function_name)
         if failed and attempt < len(RETRY_DELAYS_S) and _exists(function):
@@ -116,11 +116,11 @@ class Functions:
         environment.close()
 
     def _cool(self, environment: Environment) -> None:
-        """Ends an environment that nobody used for WARM_S."""
+        """End an environment that was idle for WARM_S."""
         with self._lock:
             warm = self._warm[environment.arn]
             idle_s = (self.context.clock.now() - environment.idle_since).total_seconds()
-            # Used again in the meantime, it has a later look of its own; timers may be a little early.
+            # One that was used again has a later timer of its own; timers may fire a little early.
             if environment not in warm or idle_s < WARM_S - 0.5:
                 return
             warm.remove(environment)
@@ -142,7 +142,7 @@ _functions: Functions | None = None
 
 
 def install(context: Context) -> None:
-    """Runs functions here instead of in Docker."""
+    """Make moto run functions here instead of in Docker."""
     global _functions
     _functions = Functions(context)
     LambdaFunction.invoke = _invoke
@@ -151,17 +151,17 @@ def install(context: Context) -> None:
 
 
 def invoke_async(function: LambdaFunction, event: Any) -> None:
-    """What AWS's event sources do: the caller does not wait."""
+    """Invoke a function without waiting for it, as AWS's event sources do."""
     _running().run_async(function, event)
 
 
 def _running() -> Functions:
-    assert _functions is not None, "functions.install() comes first"
+    assert _functions is not None, "call functions.install() first"
     return _functions
 
 
 def _invoke(self: LambdaFunction, body: Any, request_headers: Any, response_headers: Any) -> str | bytes:
-    """The Invoke API: RequestResponse waits, Event does not, DryRun does nothing."""
+    """Answer Invoke: RequestResponse waits, Event does not, DryRun does nothing."""
     event = json.loads(body) if body else {}
     kind = request_headers.get("x-amz-invocation-type", "RequestResponse")
     if kind == "Event":
@@ -177,7 +177,7 @@ def _invoke(self: LambdaFunction, body: Any, request_headers: Any, response_head
 
 
 def _create(self: LambdaBackend, spec: dict[str, Any]) -> LambdaFunction:
-    """moto knows no LoggingConfig: a function may log into a group of the user's."""
+    """Create a function with its LoggingConfig, which moto ignores: it may log into the user's own group."""
     function = _moto_create(self, spec)
     group = (spec.get("LoggingConfig") or {}).get("LogGroup")
     function.logs_group_name = group or function.logs_group_name
@@ -195,10 +195,10 @@ def _exists(function: LambdaFunction) -> bool:
 
 
 def _write_log(function: LambdaFunction, stream: str, request_id: str, outcome: Outcome, seconds: float) -> None:
-    """Into /aws/lambda/NAME, or the group of its LoggingConfig, framed as Lambda does it.
+    """Log an invocation to /aws/lambda/NAME, or to the group of the function's LoggingConfig, as Lambda formats it.
 
-    AWS makes a missing group with the rights of the function's role. The roles of our stacks have none for it
-    (docs/aws-behaviour.md 1.22), so a group that was configured and is gone stays gone.
+    AWS creates a missing group if the function's role may. The roles of our stacks may not
+    (docs/aws-behaviour.md 1.22), so a configured group that was deleted stays deleted.
     """
     backend, group = function.logs_backend, function.logs_group_name
     if group != f"/aws/lambda/{function.function_name}" and group not in backend.groups:

@@ -1,4 +1,4 @@
-"""The HTTP server: one WSGI app on many sockets (this machine's loopback, and an address inside each VPC)."""
+"""The HTTP server: one WSGI app on many sockets (this machine's loopback and an address inside each VPC)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACCEPT_PAUSE_S = 0.05
 
 
 class _Handler(MotoRequestHandler):
-    # Headers and body are two writes: with Nagle's algorithm every answer on a kept connection takes 40 ms.
+    # Headers and body are two writes, so Nagle's algorithm would delay every answer on a kept connection by 40 ms.
     disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     timeout = IDLE_TIMEOUT_S
@@ -33,7 +33,7 @@ class _Handler(MotoRequestHandler):
 
 
 class HttpServer:
-    """Serves `app` on every listener that is given to it; one thread a connection."""
+    """Serves `app` on every attached listener, with one thread per connection."""
 
     def __init__(self, app: WsgiApp, listener: socket.socket) -> None:
         host, port = listener.getsockname()[:2]
@@ -43,20 +43,20 @@ class HttpServer:
         self.attach(listener)
 
     def attach(self, listener: socket.socket) -> None:
-        """Serves one more listening socket, until it is given to `detach`."""
+        """Serve one more listening socket until `detach`."""
         self._listeners.append(listener)
         name = "http-{}:{}".format(*listener.getsockname()[:2])
         threading.Thread(target=self._accept, args=(listener,), name=name, daemon=True).start()
 
     def detach(self, listeners: Iterable[socket.socket]) -> None:
-        """Stops accepting on these sockets and closes them."""
+        """Stop accepting on these sockets and close them."""
         for listener in listeners:
             if listener in self._listeners:
                 self._listeners.remove(listener)
             close(listener)
 
     def close(self) -> None:
-        """Stops accepting everywhere."""
+        """Stop accepting on all sockets."""
         self.detach(list(self._listeners))
         self._server.server_close()
 
@@ -67,7 +67,7 @@ class HttpServer:
             except OSError as problem:
                 if listener not in self._listeners:
                     return
-                # No descriptor left, or a client that gave up: that must not make us deaf.
+                # Out of descriptors, or the client gave up: keep serving.
                 log.warning("accept: %s", problem)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
@@ -75,7 +75,7 @@ class HttpServer:
 
 
 def close(listener: socket.socket) -> None:
-    """Closes a listening socket so that a thread that waits in accept() wakes up."""
+    """Close a listening socket and wake the thread that waits in accept()."""
     try:
         listener.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""The instance metadata service, version 2: one server for all nodes, which it knows by VPC and source address."""
+"""The instance metadata service, version 2: one server for all nodes, told apart by VPC and source address."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _VERSION = re.compile(r"/(latest|\d{4}-\d{2}-\d{2})(/.*)?$")
 class InstanceFacts:
     """What an instance may know of itself.
 
-    `credentials()` returns the JSON document of its role as AWS gives it (AccessKeyId, SecretAccessKey, Token,
-    Expiration …). `tags` are the ones to show: none unless the instance's metadata options say so.
+    `credentials()` returns its role's credentials as in AWS's document (AccessKeyId, SecretAccessKey, Token,
+    Expiration …). `tags` are those it may read: none unless its metadata options allow it.
     """
 
     instance_id: str
@@ -52,7 +52,7 @@ Value = str | bytes | Callable[[], str]
 
 
 def documents(facts: InstanceFacts) -> dict[str, Value]:
-    """Every path below /latest/ that answers for this instance; the folders between them are listings."""
+    """Return every document below /latest/ for this instance, by path; the directories between are listings."""
     return {
         **{f"meta-data/{path}": value for path, value in _metadata(facts).items()},
         "dynamic/instance-identity/document": json.dumps(_identity(facts), indent=2),
@@ -61,7 +61,7 @@ def documents(facts: InstanceFacts) -> dict[str, Value]:
 
 
 def full_hostname(facts: InstanceFacts) -> str:
-    """ip-10-0-1-12.ec2.internal; in other Regions than us-east-1 …REGION.compute.internal."""
+    """Return ip-10-0-1-12.ec2.internal, or ip-10-0-1-12.REGION.compute.internal outside us-east-1."""
     domain = "ec2.internal" if facts.region == "us-east-1" else f"{facts.region}.compute.internal"
     return f"{facts.hostname.partition('.')[0]}.{domain}"
 
@@ -104,7 +104,7 @@ def _interface(facts: InstanceFacts) -> dict[str, Value]:
 
 
 def _public(facts: InstanceFacts) -> dict[str, Value]:
-    """Absent, and 404, without a public address."""
+    """Return nothing, hence 404, without a public address."""
     if not facts.public_address:
         return {}
     domain = "compute-1" if facts.region == "us-east-1" else f"{facts.region}.compute"
@@ -113,7 +113,7 @@ def _public(facts: InstanceFacts) -> dict[str, Value]:
 
 
 def _role(facts: InstanceFacts) -> dict[str, Value]:
-    """Absent, and 404, without an instance profile."""
+    """Return nothing, hence 404, without an instance profile."""
     if not facts.role_name:
         return {}
     profile = f"arn:aws:iam::{facts.account}:instance-profile/{facts.role_name}"
@@ -139,7 +139,7 @@ def _identity(facts: InstanceFacts) -> dict[str, Any]:
 
 
 def find(tree: Mapping[str, Value], path: str) -> str | bytes | None:
-    """The text at `path`, or the listing of the folder there (folders end in "/"); None is a 404."""
+    """Return the text at `path`, or the listing of the directory there (directories end in "/"); None means 404."""
     path = re.sub("/+", "/", path).strip("/")
     if path in tree:
         value = tree[path]
@@ -150,7 +150,7 @@ def find(tree: Mapping[str, Value], path: str) -> str | bytes | None:
 
 
 class Tokens:
-    """Session tokens: each is good for the instance that asked for it, until its time is over."""
+    """Session tokens: each is valid for the instance that requested it, until it expires."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -166,14 +166,14 @@ class Tokens:
         return token
 
     def remaining_s(self, instance_id: str, token: str) -> int | None:
-        """Seconds that the token is still good for, None when it is not."""
+        """Return the seconds until the token expires, or None when it is not valid."""
         owner, end = self._issued.get(token, ("", 0.0))
         left = end - self._now()
         return int(left) if owner == instance_id and left > 0 else None
 
 
 class Imds:
-    """`lookup(vpc_id, source address)` says who is asking; one listener per VPC."""
+    """The service, with one listener per VPC; `lookup(vpc_id, source address)` identifies the instance that asks."""
 
     def __init__(self, lookup: Lookup, now: Callable[[], float] = time.monotonic) -> None:
         self._lookup = lookup
@@ -181,13 +181,13 @@ class Imds:
         self._servers: dict[str, _Server] = {}
 
     def attach(self, vpc_id: str, listener: socket.socket) -> None:
-        """Answer on this listening socket, from a thread of its own."""
+        """Serve this listening socket on a thread of its own."""
         server = _Server(listener, self._tokens, lambda address: self._lookup(vpc_id, address))
         self._servers[vpc_id] = server
         threading.Thread(target=server.serve_forever, args=(0.1,), name=f"imds-{vpc_id}", daemon=True).start()
 
     def detach(self, vpc_id: str) -> None:
-        """Stop answering there and close the socket; no error when it is not attached."""
+        """Stop serving a VPC and close its socket, if there is one."""
         server = self._servers.pop(vpc_id, None)
         if server:
             server.shutdown()
@@ -213,11 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_TIMEOUT_S
 
     def do_PUT(self) -> None:
-        facts = self._who()
+        facts = self._caller()
         if facts is None or self.path.rstrip("/") != "/latest/api/token":
             self._answer(HTTPStatus.NOT_FOUND if facts is None else HTTPStatus.METHOD_NOT_ALLOWED)
         elif "X-Forwarded-For" in self.headers:
-            # a request that came through a proxy gets no token (docs: EC2, IMDSv2)
+            # A request that came through a proxy gets no token (EC2 User Guide, IMDSv2).
             self._answer(HTTPStatus.FORBIDDEN)
         elif not (ttl_s := _ttl_s(self.headers.get(_TTL_HEADER, ""))):
             self._answer(HTTPStatus.BAD_REQUEST)
@@ -225,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, self._server().tokens.issue(facts.instance_id, ttl_s), ttl_s)
 
     def do_GET(self) -> None:
-        facts = self._who()
+        facts = self._caller()
         if facts is None:
             self._answer(HTTPStatus.NOT_FOUND)
             return
@@ -242,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _server(self) -> _Server:
         return cast(_Server, self.server)
 
-    def _who(self) -> InstanceFacts | None:
+    def _caller(self) -> InstanceFacts | None:
         return self._server().lookup(self.client_address[0])
 
     def _find(self, facts: InstanceFacts) -> str | bytes | None:
@@ -264,9 +264,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(raw)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Thousands of requests a boot would bury the log."""
+        """Log nothing: a boot makes thousands of requests."""
 
 
 def _ttl_s(text: str) -> int:
-    """0 when it is missing or out of AWS's bounds."""
+    """Parse the header; return 0 when it is missing or outside AWS's bounds."""
     return int(text) if text.isascii() and text.isdigit() and 1 <= int(text) <= _MAX_TTL_S else 0

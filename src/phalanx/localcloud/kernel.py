@@ -42,7 +42,7 @@ _NR_MOUNT_SETATTR = 442
 _IDENTITY_CALLS = (116, 92, 93, 94, 260) if _X86 else (159, 55, 54)
 _AUDIT_ARCH = 0xC000003E if _X86 else 0xC00000B7
 
-# loaded at the first call, so that the module can be imported (and the probe can speak) where there is no Linux
+# Loaded at the first call, so that the module can be imported (and the probe can report) on other systems.
 _libc: ctypes.CDLL | None = None
 
 
@@ -77,7 +77,7 @@ def mount(
 
 
 def bind(source: StrPath, target: StrPath, read_only: bool = False) -> None:
-    """Bind `source` and all that is mounted below it."""
+    """Bind `source` and everything mounted below it."""
     mount(source, target, None, MS_BIND | MS_REC)
     if read_only:
         make_read_only(target)
@@ -98,7 +98,7 @@ def make_read_only(target: StrPath) -> None:
 
 
 def pivot_root(new_root: StrPath) -> None:
-    """Make `new_root` (a mount) the root of this mount namespace and drop the old one."""
+    """Make `new_root` (a mount) the root of this mount namespace and detach the old root."""
     os.chdir(new_root)
     _check(_c().syscall(ctypes.c_long(_NR_PIVOT_ROOT), b".", b"."), "pivot_root")
     unmount(".")
@@ -106,7 +106,7 @@ def pivot_root(new_root: StrPath) -> None:
 
 
 def unmount(target: StrPath) -> None:
-    """Take away what is mounted there, from whoever sees it in this namespace; at once, even when it is in use."""
+    """Detach what is mounted at `target` from this mount namespace at once, even while it is in use."""
     _check(_c().umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
 
 
@@ -116,15 +116,15 @@ def sethostname(name: str) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when its parent ends. Call it after the last change of uid, which clears it."""
+    """Have this process killed when its parent ends. Call it after the last change of uid, which would clear it."""
     _check(_c().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PDEATHSIG)")
 
 
 def ignore_identity_calls() -> None:
     """Let setgroups and chown succeed without doing anything, here and in all children.
 
-    A user namespace with one uid denies setgroups(), which sshd's privilege separation insists on; all
-    owners are the same there anyway.
+    A user namespace with one uid denies setgroups(), on which sshd's privilege separation insists. Every file
+    has the same owner there anyway.
     """
     program = _seccomp_program(_IDENTITY_CALLS)
     code = ctypes.create_string_buffer(program)
@@ -134,7 +134,7 @@ def ignore_identity_calls() -> None:
 
 
 def _seccomp_program(calls: tuple[int, ...]) -> bytes:
-    """BPF: foreign architecture → allow; one of `calls` → return 0 to the caller; else allow."""
+    """Assemble the BPF filter: foreign architecture → allow; one of `calls` → return 0 to the caller; else allow."""
     load, jump_equal, ret = 0x20, 0x15, 0x06
     allow, succeed = 0x7FFF0000, 0x00050000
 

@@ -1,4 +1,4 @@
-"""moto, made fit: the exact version, every patched name there, quick to import, small in memory, with our images."""
+"""Sets up moto: checks its version and every name that we patch, speeds it up, and adds the local cloud's images."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 MOTO_VERSION = "5.2.5"
-# What clusters use; what is asked first stands first.
+# The services that clusters use, in the order of their first requests.
 SERVICES = ("ssm", "ec2", "autoscaling", "iam", "efs", "sqs", "sns", "dynamodb", "logs", "awslambda", "sts")
-# Endpoint prefixes of AWS where they are not the service's own name.
+# AWS's endpoint prefixes where they differ from the service's name.
 PREFIXES = {"efs": "elasticfilesystem", "elb": "elasticloadbalancing", "elbv2": "elasticloadbalancing"}
 
-# Every name of moto that the local cloud replaces or relies on beyond its public API. Checked at start, so that an
-# upgrade of moto fails with the name and not somewhere in the middle of a stack.
+# Every name that the local cloud replaces or relies on beyond moto's public API. They are checked at the start, so that
+# an upgrade of moto fails with the missing name, rather than in the middle of a stack.
 NAMES = (
     "boto3.session.Session.get_available_regions",
     "botocore.session.Session._get_internal_component",
@@ -44,11 +44,11 @@ _OFFERINGS = "ec2/resources/instance_type_offerings"
 
 
 class MotoMismatch(Exception):  # noqa: N818
-    """moto is not the one that the local cloud was written for; the message says what to install."""
+    """The installed moto is not the version that the local cloud needs; the message says what to install."""
 
 
 def check_version() -> None:
-    """Raises MotoMismatch unless exactly the known version is installed."""
+    """Raise MotoMismatch unless exactly the required version is installed."""
     try:
         found = importlib.metadata.version("moto")
     except importlib.metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ def check_version() -> None:
 
 
 def check_names(names: Iterable[str] = NAMES) -> None:
-    """Raises MotoMismatch for the first dotted name (module, class, attribute) that is not there."""
+    """Raise MotoMismatch for the first dotted name (module, class, attribute) that does not exist."""
     for name in names:
         if not _exists(name):
             raise MotoMismatch(f"moto {MOTO_VERSION} has no {name}; reinstall it: pip install 'phalanx[local]'")
@@ -82,12 +82,12 @@ def _exists(name: str) -> bool:
 
 
 def install() -> None:
-    """Imports moto's EC2 the quick way and puts our images into it. Call it before anything imports moto.ec2."""
+    """Import moto's EC2 quickly and add the local cloud's images. Call it before anything imports moto.ec2."""
     check_version()
-    # moto's 600 images take 0.1 s a region, and none of them can be run here.
+    # moto's 600 images take 0.1 s per region, and none of them can run here.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-    # Buckets stand in the path: the local cloud's address is no domain.
+    # Buckets are named in the path: the local cloud's address is not a domain.
     os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
     _list_regions_quickly()
     _read_models_once()
@@ -101,7 +101,7 @@ def install() -> None:
                 self,
                 image_id,
                 name=f"phalanx-local-{architecture}",
-                description="This machine's own system, as every image of the local cloud",
+                description="This machine's own system, like every image of the local cloud",
                 architecture=architecture,
                 owner_alias="amazon",
                 public=True,
@@ -114,7 +114,7 @@ def install() -> None:
 
 
 def preload(account: str) -> None:
-    """Reads what the first request to each service would have to wait for; for a thread. Checks the table of names."""
+    """Load what the first request to each service would wait for, and check `NAMES`; meant for a thread."""
     from moto import backends
     from moto.core.utils import get_service_model
 
@@ -127,7 +127,7 @@ def preload(account: str) -> None:
 
 
 def _answer_quickly() -> None:
-    """moto lists its own directory and its classes' methods anew at every request: half of a small one's time."""
+    """Cache moto's listings of its directory and its classes' methods: they take half the time of a small request."""
     responses: Any = importlib.import_module("moto.core.responses")
     dispatcher: Any = importlib.import_module("moto.moto_server.werkzeug_app").DomainDispatcherApplication
     for owner, name in ((responses, "method_names_from_class"), (dispatcher, "get_backend_for_host")):
@@ -137,9 +137,9 @@ def _answer_quickly() -> None:
 
 
 def _pick_quickly(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """moto works out for each value of each answer by which names it may go; for dictionaries the model alone decides.
+    """Cache the names under which moto looks for each value of an answer: for dictionaries the model alone decides.
 
-    A third of the time of a long answer, such as a stack's events or a group's instances.
+    Computing them takes a third of the time of a long answer, such as a stack's events or a group's instances.
     """
 
     @functools.lru_cache(maxsize=1 << 14)
@@ -158,9 +158,9 @@ def _pick_quickly(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _read_models_once() -> None:
-    """moto has a loader of its own for each service model, and each session of boto3 another.
+    """Share one model loader between moto's services and boto3's sessions, which create one each.
 
-    Every one of them lists the 400 services anew, and parses the table of endpoints: a sixth of the start.
+    Each of them would list the 400 services and parse the table of endpoints, a sixth of the time to start.
     """
     for name in ("botocore.session", "moto.core.utils"):
         module: Any = importlib.import_module(name)
@@ -168,7 +168,7 @@ def _read_models_once() -> None:
 
 
 class _Paths(list[str]):
-    """Where models lie, each once: every session of boto3 appends its own directory, which is the same."""
+    """The models' directories, without duplicates: every session of boto3 appends the same directory."""
 
     def append(self, path: str) -> None:
         if path not in self:
@@ -182,9 +182,9 @@ def _make_loader(create: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _list_regions_quickly() -> None:
-    """moto asks boto3 for the regions of each service, and boto3 parses the whole model of the service for that.
+    """Look up a service's regions by its endpoint prefix.
 
-    Only the endpoint prefix is needed of it: knowing that saves half a second.
+    moto asks boto3, which parses the service's whole model to find the prefix: that takes half a second in all.
     """
     from boto3.session import Session
 
@@ -202,7 +202,7 @@ def _list_regions_quickly() -> None:
 
 
 class _Offerings(dict[str, list[dict[str, str]]]):
-    """The instance types that a place offers, by region; a region's file is read when it is asked for."""
+    """The instance types on offer, by region; a region's file is read on first use."""
 
     def __init__(self, location: str, load: Callable[[str], Any], regions: Iterable[str]) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _Offerings(dict[str, list[dict[str, str]]]):
 
 
 def _import_ec2() -> None:
-    # moto reads the offerings of all regions at import: 0.4 s and 90 MiB, for the one region that is used.
+    # moto reads the offerings of all regions at import: 0.4 s and 90 MiB, though only one region is used.
     utils: Any = importlib.import_module("moto.utilities.utils")
     load = utils.load_resource
     utils.load_resource = lambda path: [] if "instance_type_offerings" in path else load(path)

@@ -1,4 +1,4 @@
-"""A small rtnetlink client: the bridges, links, addresses, routes and neighbours of the local cloud."""
+"""A small rtnetlink client for the local cloud's bridges, links, addresses, routes and neighbours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT_S = 10.0
 
 
 def attribute(kind: int, value: bytes | str | int) -> bytes:
-    """One netlink attribute: length, kind, value, padded to 4 bytes. A str gets its NUL, an int is 32 bits."""
+    """Pack one netlink attribute: length, kind, value, padded to 4 bytes. A str ends in NUL, an int has 32 bits."""
     if isinstance(value, str):
         value = value.encode() + b"\0"
     elif isinstance(value, int):
@@ -53,7 +53,7 @@ def _neighbour(index: int, address: str) -> bytes:
 
 
 def _sender_filter(address: str, mac: str) -> bytes:
-    """BPF: 0 (pass) for IPv4 and ARP from `address` and for IPv6, all of them from `mac`; 2 (drop) for the rest."""
+    """Assemble the BPF filter: pass IPv4 and ARP from `address`, and IPv6, if they come from `mac`; drop the rest."""
     ip, hardware = int.from_bytes(socket.inet_aton(address), "big"), bytes.fromhex(mac.replace(":", ""))
     word, half, jump_equal, ret = 0x20, 0x28, 0x15, 0x06
     steps = [
@@ -61,7 +61,7 @@ def _sender_filter(address: str, mac: str) -> bytes:
         (jump_equal, 0, 11, int.from_bytes(hardware[:4], "big")),
         (half, 0, 0, 10),
         (jump_equal, 0, 9, int.from_bytes(hardware[4:], "big")),
-        (half, 0, 0, 12),  # what it carries
+        (half, 0, 0, 12),  # the protocol
         (jump_equal, 2, 0, 0x0800),
         (jump_equal, 3, 0, 0x0806),
         (jump_equal, 4, 5, 0x86DD),
@@ -76,7 +76,7 @@ def _sender_filter(address: str, mac: str) -> bytes:
 
 
 class Peer(NamedTuple):
-    """The far end of a veth: its name, hardware address and the fd of its network namespace."""
+    """The far end of a veth pair: its name, its hardware address and the descriptor of its network namespace."""
 
     name: str
     mac: str
@@ -84,9 +84,9 @@ class Peer(NamedTuple):
 
 
 class Rtnetlink:
-    """Works in the network namespace that its thread was in when it was made, wherever that thread goes later.
+    """Acts in the network namespace that its thread was in at its creation, even if the thread moves to another.
 
-    All methods raise OSError with the kernel's errno, and TimeoutError after 10 s without an answer.
+    All methods raise OSError with the kernel's errno, or TimeoutError after 10 s without an answer.
     """
 
     def __init__(self) -> None:
@@ -99,13 +99,13 @@ class Rtnetlink:
         self._socket.close()
 
     def add_bridge(self, name: str, mac: str, mtu: int) -> None:
-        """`mac` is fixed: by itself a bridge takes the lowest of its ports', and neighbours lose it at each change."""
+        """Add a bridge. Its `mac` is fixed: by default it is the lowest of its ports' and changes with them."""
         kind = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, "bridge"))
         body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MTU, mtu) + _mac(mac) + kind
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, body)
 
     def add_veth(self, name: str, master: int, peer: Peer, mtu: int) -> None:
-        """A pair: `name` here, up and a port of the bridge with index `master`; `peer` there, down."""
+        """Add a veth pair: `name`, up, as a port of the bridge with index `master`; `peer`, down, in its namespace."""
         far = _link() + attribute(_IFLA_IFNAME, peer.name) + attribute(_IFLA_MTU, mtu)
         far += attribute(_IFLA_ADDRESS, bytes.fromhex(peer.mac.replace(":", ""))) + attribute(
             _IFLA_NET_NS_FD, peer.netns
@@ -115,8 +115,8 @@ class Rtnetlink:
         near += attribute(_IFLA_MASTER, master) + attribute(_IFLA_LINKINFO, pair)
         self._request(_RTM_NEWLINK, _CREATE_EXCLUSIVE, near)
 
-    def let_only(self, name: str, address: str, mac: str) -> None:
-        """Drop what comes in at `name` from any other IPv4 or hardware address than these."""
+    def drop_other_senders(self, name: str, address: str, mac: str) -> None:
+        """Drop what arrives at `name` from any other IPv4 or hardware address than these."""
         index = self.index(name)
         head = struct.pack("=BxxxiIII", 0, index, _INGRESS_HANDLE, _INGRESS_PARENT, 0)
         self._request(_RTM_NEWQDISC, _CREATE_EXCLUSIVE, head + attribute(_TCA_KIND, "ingress"))
@@ -128,7 +128,7 @@ class Rtnetlink:
         self._request(_RTM_NEWTFILTER, _CREATE_EXCLUSIVE, body)
 
     def set_master(self, name: str, master: int) -> None:
-        """Plug `name` into the bridge with index `master`; 0 unplugs it, with its carrier still on."""
+        """Make `name` a port of the bridge with index `master`; 0 removes it and leaves its carrier on."""
         body = _link() + attribute(_IFLA_IFNAME, name) + attribute(_IFLA_MASTER, master)
         self._request(_RTM_NEWLINK, 0, body)
 
@@ -151,12 +151,12 @@ class Rtnetlink:
         self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, body)
 
     def add_local_default_route(self) -> None:
-        """All addresses that no other route knows are this machine's own: what is sent to them is accepted here."""
+        """Treat every address without another route as local, so that packets to it are accepted here."""
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, _HOST, _RTN_LOCAL, 0)
         self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, head + attribute(_RTA_OIF, self.index("lo")))
 
     def add_neighbour(self, index: int, address: str, mac: str) -> None:
-        """On the link with this index, `address` is at `mac`: for good, without asking."""
+        """Add a permanent neighbour: on the link with this index, `address` is at `mac`."""
         hardware = attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
         self._request(_RTM_NEWNEIGH, _CREATE_OR_REPLACE, _neighbour(index, address) + hardware)
 
@@ -164,7 +164,7 @@ class Rtnetlink:
         self._request(_RTM_DELNEIGH, 0, _neighbour(index, address))
 
     def _request(self, kind: int, flags: int, body: bytes) -> list[bytes]:
-        """Send, and return the bodies of what came before the acknowledgement."""
+        """Send a request and return the bodies of the messages before the acknowledgement."""
         self._sequence += 1
         self._socket.send(message(kind, flags, self._sequence, body))
         answers: list[bytes] = []
@@ -179,7 +179,7 @@ class Rtnetlink:
 
 
 def messages(data: bytes) -> list[tuple[int, int, bytes]]:
-    """Split a datagram into (kind, sequence, body)."""
+    """Split a datagram into messages: (kind, sequence, body)."""
     found: list[tuple[int, int, bytes]] = []
     while len(data) >= 16:
         length, kind, _flags, sequence, _port = struct.unpack_from("=IHHII", data)

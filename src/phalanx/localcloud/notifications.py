@@ -1,4 +1,4 @@
-"""SNS deliveries, at once: into queues in memory, to functions on threads; only where a policy allows them."""
+"""SNS deliveries: at once, to queues in memory and to functions on threads, and only where a policy allows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _moto_publish = Subscription.publish
 
 
 def install(_context: Context) -> None:
-    """Replaces moto's deliveries."""
+    """Replace moto's deliveries."""
     Subscription.publish = _publish
     Subscription.get_post_data = _envelope
 
@@ -52,7 +52,7 @@ def _publish(
 
 
 def _queue_allows(subscription: Subscription) -> bool:
-    """AWS drops deliveries that the queue's policy does not allow, without a word to the publisher."""
+    """Whether the queue's policy allows the delivery; if not, AWS drops it without notice to the publisher."""
     region, name = subscription.endpoint.split(":")[3], subscription.endpoint.split(":")[-1]
     queue = sqs_backends[subscription.account_id][region].queues.get(name)
     document = json.loads(queue.policy) if queue and queue.policy else {}
@@ -66,7 +66,7 @@ def _to_function(
         subscription.endpoint
     )
     if function is None:
-        log.warning("%s is subscribed to %s and is gone", subscription.endpoint, subscription.topic_arn)
+        log.warning("%s, a subscriber of %s, no longer exists", subscription.endpoint, subscription.topic_arn)
         return
     if _allowed({"Statement": function.policy.statements}, "lambda:InvokeFunction", subscription):
         record = _record(subscription, message, message_id, subject, attributes)
@@ -78,14 +78,14 @@ def _allowed(document: dict[str, Any], action: str, subscription: Subscription) 
     ask = policy.Ask(action, subscription.endpoint, keys, SERVICE)
     if policy.decide(policy.statements_of(document), ask) is policy.Decision.ALLOWED:
         return True
-    log.warning("%s may not %s on %s: no policy there allows it", subscription.topic_arn, action, subscription.endpoint)
+    log.warning("no policy allows %s to call %s on %s", subscription.topic_arn, action, subscription.endpoint)
     return False
 
 
 def _record(
     subscription: Subscription, message: str, message_id: str, subject: str | None, attributes: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """One element of the event's Records (docs/aws-behaviour.md 3.1)."""
+    """Build one element of the event's Records (docs/aws-behaviour.md 3.1)."""
     sns = _envelope(subscription, message, message_id, subject, attributes)
     sns["SigningCertUrl"] = sns.pop("SigningCertURL")
     sns["UnsubscribeUrl"] = sns.pop("UnsubscribeURL")
@@ -104,8 +104,11 @@ def _envelope(
     subject: str | None,
     message_attributes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What an HTTP or SQS subscriber gets. Unsigned: moto makes an RSA key and a certificate for each subscription,
-    which costs more time than a node's boot, and nobody here checks the signature."""
+    """Build what an HTTP or SQS subscriber receives, without a signature.
+
+    moto makes an RSA key and a certificate for each subscription, which takes longer than a node's boot, and no
+    subscriber here checks the signature.
+    """
     region = self.topic.sns_backend.region_name
     host = f"https://sns.{region}.amazonaws.com"
     envelope: dict[str, Any] = {

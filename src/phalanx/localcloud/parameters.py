@@ -1,4 +1,4 @@
-"""The public Systems Manager parameters that name images: every known family, one image per kind of CPU."""
+"""The public Systems Manager parameters that name images: all known families, with one image per architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from phalanx.localcloud.moto_setup import IMAGES
 
-# docs/aws-behaviour.md 5.1–5.4. A name outside these families resolves to nothing, as in AWS.
+# docs/aws-behaviour.md 5.1–5.4. As in AWS, a name outside these families does not exist.
 _OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
 FAMILIES = tuple(
     re.compile(pattern)
@@ -22,7 +22,7 @@ FAMILIES = tuple(
 
 
 def image_id(name: str) -> str | None:
-    """The image that a public parameter names; None when there is no such parameter."""
+    """Return the image that a public parameter names, or None when there is no such parameter."""
     for family in FAMILIES:
         found = family.fullmatch(name)
         if found:
@@ -31,7 +31,7 @@ def image_id(name: str) -> str | None:
 
 
 def install() -> None:
-    """Lets moto's Systems Manager know the public parameters."""
+    """Add the public parameters to moto's Systems Manager."""
     from moto.core.utils import utcnow
     from moto.ssm.models import Parameter, ParameterDict
 
@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def value(account: str, region: str, name: str) -> str:
-    """The value of a parameter, public or the account's own; KeyError when there is none."""
+    """Return the value of a parameter, public or the account's own; raise KeyError when there is none."""
     from moto.ssm.models import ssm_backends
 
     parameters = ssm_backends[account][region]._parameters

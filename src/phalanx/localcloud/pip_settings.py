@@ -1,4 +1,4 @@
-"""This machine's settings of pip, for the machine image: `pip install` in a node finds what it finds here."""
+"""This machine's pip settings, for the machine image: `pip install` on a node finds what it finds here."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where packages come from and how the index is trusted; what else people set is about their own machine.
+# Where packages come from and how the index is trusted; other settings concern this machine alone.
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "client-cert", "timeout")
 _WITH_PATHS = ("index-url", "extra-index-url", "find-links", "cert", "client-cert")
 _SECTIONS = ("global", "install")
-# What requests, inside pip, takes its certificates from when pip itself was told nothing.
+# Where requests, inside pip, finds its certificates when pip has no setting for them.
 _CERTIFICATES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 @dataclass(frozen=True)
 class PipSettings:
-    """`text` is a pip.conf ("" for none); `paths` are the files and directories of this machine that it names."""
+    """The settings: `text` is a pip.conf ("" for none), `paths` are this machine's files and directories it names."""
 
     text: str
     paths: tuple[Path, ...]
 
 
 def read(environ: Mapping[str, str] = os.environ) -> PipSettings:
-    """As pip reads them: its files in their order, later ones first, and variables before all."""
+    """Read the settings as pip does: later files override earlier ones, and variables override all files."""
     found: dict[str, str] = {}
     for path in _files(environ):
         found.update(_of_file(path))
@@ -46,7 +46,7 @@ def read(environ: Mapping[str, str] = os.environ) -> PipSettings:
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The least important first (pip's documentation, "Configuration Files")."""
+    """Yield pip's files, the lowest precedence first (pip's documentation, "Configuration Files")."""
     home = Path(environ.get("HOME", "/nonexistent"))
     chosen = environ.get("PIP_CONFIG_FILE")
     if chosen == os.devnull:
@@ -80,7 +80,7 @@ def _paths(key: str, value: str) -> Iterator[Path]:
             place = Path(word).expanduser()
         else:
             continue
-        # An index refers to the files beside it.
+        # An index refers to files beside it.
         place = place.parent if key.endswith("index-url") and len(place.parts) > 2 else place
         if place.exists():
             yield place

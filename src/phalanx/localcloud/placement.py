@@ -1,4 +1,4 @@
-"""From a launch request to a machine: launch template, zone, address, size, and what EC2 refuses about them."""
+"""Turns a launch request into a machine: launch template, zone, address and size, and EC2's refusals of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USER_DATA_LIMIT_BYTES = 16_384
 
 @dataclass
 class Request:
-    """One RunInstances call with its launch template merged in. `kwargs` are moto's."""
+    """One RunInstances call, merged with its launch template. `kwargs` are moto's."""
 
     backend: EC2Backend
     image_id: str
@@ -38,7 +38,7 @@ class Request:
     def build(
         cls, backend: EC2Backend, image_id: str, count: int, user_data: Any, group_names: list[str], kwargs: Any
     ) -> Request:
-        """Merges the launch template's data into what moto leaves out: interfaces, metadata options and profile."""
+        """Merge in what moto ignores of the launch template: interfaces, disks, metadata options, shutdown behavior."""
         template = (
             dict(backend._get_template_from_args(kwargs["launch_template"]).data)
             if kwargs.get("launch_template")
@@ -66,7 +66,7 @@ class Request:
 
     @property
     def zone(self) -> str:
-        """The subnet's zone, else the zone asked for, else the region's first."""
+        """The subnet's zone, else the requested zone, else the region's first."""
         subnet_id = self.kwargs.get("subnet_id") or next(
             (n["SubnetId"] for n in self.kwargs["nics"] if "SubnetId" in n), None
         )
@@ -75,7 +75,7 @@ class Request:
         return self.kwargs.get("placement") or f"{self.backend.region_name}a"
 
     def check(self) -> None:
-        """Raises EC2ClientError for what EC2 refuses before it looks for a machine."""
+        """Raise EC2ClientError for what EC2 refuses before it looks for capacity."""
         if not self.image_id:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
         _check_type(self.instance_type, self.backend.region_name, self.zone)
@@ -87,7 +87,7 @@ class Request:
             raise EC2ClientError("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
 
     def associate_profile(self, instance: Instance) -> None:
-        """Gives the instance the launch template's profile; one in the call itself is moto's own work."""
+        """Give the instance the launch template's profile; moto handles one in the call itself."""
         if profile := self._profile():
             self.backend.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
 
@@ -101,13 +101,13 @@ class Request:
 
 
 def _disks(mappings: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """What a mapping leaves out comes from the image: its root device has 8 GiB and goes with its instance."""
+    """Fill in the image's defaults: its root device has 8 GiB and is deleted with its instance."""
     from_image = {"VolumeSize": 8, "DeleteOnTermination": True}
     return [{**mapping, "Ebs": {**from_image, **mapping.get("Ebs", {})}} for mapping in mappings or []]
 
 
 def machine(instance: Instance) -> Machine:
-    """What the node runner has to know to play this instance."""
+    """Describe the machine that the node runner boots for this instance."""
     vpc_id, address = instance.vpc_id or "", instance.private_ip or ""
     zone, region = instance.placement.zone or "", instance.ec2_backend.region_name
     return Machine(
@@ -127,27 +127,27 @@ def machine(instance: Instance) -> Machine:
 
 
 def hostname(address: str) -> str:
-    """AWS's name for a private address: ip-10-0-1-12."""
+    """Return AWS's name for a private address, such as ip-10-0-1-12."""
     return "ip-" + address.replace(".", "-")
 
 
 def vcpus(instance_type: str) -> int:
-    """vCPUs of a type; 1 for a type that moto has no data of."""
+    """Return the number of vCPUs of a type; 1 if moto has no data on it."""
     return int(INSTANCE_TYPES.get(instance_type, {}).get("VCpuInfo", {}).get("DefaultVCpus", 1))
 
 
 def memory_mib(instance_type: str) -> int:
-    """Memory of a type; a GiB for a type that moto has no data of."""
+    """Return the memory of a type; 1 GiB if moto has no data on it."""
     return int(INSTANCE_TYPES.get(instance_type, {}).get("MemoryInfo", {}).get("SizeInMiB", 1024))
 
 
 def user_data_bytes(instance: Instance) -> bytes:
-    """The instance's user data, decoded."""
+    """Return the instance's user data, decoded."""
     return base64.b64decode(str(instance.user_data)) if instance.user_data else b""
 
 
 def next_address(self: Subnet, instance: Instance) -> str:
-    """The next address never used, then released ones: a replacement rarely inherits its predecessor's, as on AWS."""
+    """Take the next unused address, or else a released one: as on AWS, a replacement rarely gets the same address."""
     for host in self._subnet_ip_generator:
         if str(host) not in self._subnet_ips:
             address = str(host)
@@ -225,7 +225,7 @@ def _zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
 
 
 def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> tuple[str, ...]:
-    """File systems with a mount target in this zone of the VPC: only there their names resolve (4.5)."""
+    """Return the file systems with a mount target in this zone: only there their names resolve (aws-behaviour 4.5)."""
     targets = list(efs_backends[account][region].mount_targets_by_id.values())
     found = {t.file_system_id for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone}
     return tuple(sorted(found))

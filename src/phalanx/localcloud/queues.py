@@ -1,6 +1,6 @@
-"""SQS as AWS has it: each message carries its sender, and giving one takes no longer the more there are.
+"""SQS of the local cloud: each message carries its sender, and receiving one takes constant time.
 
-moto names one sender for all messages, and counts all of them, with slow clocks, for each one that it gives.
+moto gives all messages the same sender, and looks at all of them, with slow clocks, whenever it delivers one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _moto_message = Message.__init__
 
 
 def install(_context: Context) -> None:
-    """Replaces the sender of a message, and what moto asks for each message of a queue, several times a call."""
-    Message.__init__ = _signed
+    """Replace the sender of a message, and the checks that moto makes for each message, several times per call."""
+    Message.__init__ = _with_sender
     SQSBackend.is_message_valid_based_on_retention_period = _is_kept
     models: Any = importlib.import_module("moto.sqs.models")
     models.unix_time = _seconds
     models.unix_time_millis = _milliseconds
 
 
-def _signed(self: Message, *arguments: Any, **named: Any) -> None:
-    """SenderId is who called SendMessage: of an instance, its role's id and its own (docs/aws-behaviour.md 3.24)."""
+def _with_sender(self: Message, *arguments: Any, **named: Any) -> None:
+    """Set SenderId to the caller of SendMessage; for an instance, its role's id and its own (aws-behaviour 3.24)."""
     _moto_message(self, *arguments, **named)
     self.sender_id = credentials.caller()
 
 
 def _is_kept(self: SQSBackend, queue_name: str, message: Message) -> bool:
-    """moto makes all attributes of the queue for it, three times over: 30 ms a message where a hundred wait."""
+    """Whether a message is still retained. moto computes all of the queue's attributes for this, 30 ms per message."""
     queue: Any = self.get_queue(queue_name)
     return queue.message_retention_period + int(message.sent_timestamp or 0) / _MS > time.time()
 

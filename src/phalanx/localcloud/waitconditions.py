@@ -1,4 +1,4 @@
-"""The other end of a wait handle's URL: in AWS an S3 bucket that takes one PUT (docs/aws-behaviour.md 1.10)."""
+"""The server behind a wait handle's URL: in AWS, an S3 bucket that accepts a PUT (docs/aws-behaviour.md 1.10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REFUSAL = b'<?xml version="1.0"?><Error><Code>%s</Code><Message>%s</Message></E
 
 
 def answer(engine: Engine, handle: str, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """Takes a signal for the wait handle `handle` (its whole URL, as Ref gives it)."""
+    """Receive a signal for the wait handle `handle` (its whole URL, as Ref returns it)."""
     refusal = _refusal(environ)
     if refusal:
         return _refuse(start_response, *refusal)
@@ -28,7 +28,7 @@ def _refusal(environ: dict[str, Any]) -> tuple[str, bytes, bytes] | None:
     if environ["REQUEST_METHOD"] != "PUT":
         return "405 Method Not Allowed", b"MethodNotAllowed", b"A wait handle takes PUT only."
     if environ.get("CONTENT_TYPE"):
-        # The URL is signed for an empty content type: S3 refuses curl's and urllib's default one.
+        # The URL is signed for an empty content type: S3 refuses the defaults of curl and urllib.
         return "403 Forbidden", b"SignatureDoesNotMatch", b"Content-Type must be empty or left out."
     return None
 

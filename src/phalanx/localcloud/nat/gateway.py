@@ -1,7 +1,7 @@
-"""The process that stands outside: it takes what VPCs' sockets accept, and connects from this machine's own network.
+"""The gateway process, outside the VPCs: accepts connections from their sockets and relays them to the Internet.
 
-Inside a VPC every address that is not of the VPC is the router's own ("AnyIP": a local default route), so a connection
-to any host is accepted there; where it wanted to go is its own local address.
+Inside a VPC every address outside of it is local to the router ("AnyIP": a local default route), so the router accepts
+a connection to any host. The connection's local address is the host that the node wanted to reach.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _QUERY_BYTES = 4096
 
 
 def start() -> tuple[socket.socket, int]:
-    """Fork it; returns the channel that `wire` carries listeners over, and its pid. The caller must have no threads."""
+    """Fork the gateway; return the channel for listeners (see `wire`) and its pid. The caller must have no threads."""
     ours, theirs = wire.pair()
     pid = os.fork()
     if pid == 0:
@@ -44,7 +44,7 @@ def start() -> tuple[socket.socket, int]:
 
 
 class Gateway:
-    """Serves sockets of VPCs, {"vpc", "kind": "tcp" | "udp"} with the descriptor, until {"vpc", "kind": "close"}."""
+    """Serves VPCs' sockets: {"vpc", "kind": "tcp" | "udp"} brings one, {"vpc", "kind": "close"} closes a VPC's."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -54,16 +54,16 @@ class Gateway:
         self._sockets: dict[int, tuple[str, socket.socket]] = {}
 
     def run(self) -> None:
-        """Returns when the other end of the channel is gone."""
+        """Serve until the other end of the channel is closed."""
         while True:
             for fd, _events in self._poll.poll():
                 if fd == self._channel.fileno():
-                    if not self._hear():
+                    if not self._receive():
                         return
                 elif fd in self._sockets:
                     self._serve(self._sockets[fd][1])
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         received = wire.receive(self._channel)
         if received is None:
             return False
@@ -99,9 +99,9 @@ class Gateway:
     def _relay(self, node: socket.socket) -> None:
         address, port = node.getsockname()[:2]
         try:
-            outside = routes.connect(self._names.meant_by(address), port)
+            outside = routes.connect(self._names.target_of(address), port)
         except OSError as problem:
-            log.info("no connection to port %d of %s: %s", port, self._names.meant_by(address), problem)
+            log.info("no connection to port %d of %s: %s", port, self._names.target_of(address), problem)
             _reset(node)
             return
         with outside, node:
@@ -117,12 +117,12 @@ def _spawn(call: Callable[..., None], *arguments: Any) -> None:
 
 
 def _quietly(call: Callable[..., None], *arguments: Any) -> None:
-    with contextlib.suppress(OSError):  # either end may go at any moment
+    with contextlib.suppress(OSError):  # either end may disconnect at any moment
         call(*arguments)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Until the source has said all; the target then hears that nothing more comes."""
+    """Copy until the source ends, and then end the target's input."""
     try:
         while data := source.recv(_READ_BYTES):
             target.sendall(data)
@@ -132,6 +132,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def _reset(connection: socket.socket) -> None:
-    """Close it so that the node's program fails at once."""
+    """Reset the connection, so that the node's program fails at once."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()

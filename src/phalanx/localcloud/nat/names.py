@@ -1,4 +1,4 @@
-"""The VPC's name server: names as this machine resolves them, its hosts file included."""
+"""The VPC's name server: resolves names as this machine does, its hosts file included."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from phalanx.localcloud.nat import routes
 _A, _INTERNET = 1, 1
 _NO_ERROR, _BAD_FORMAT, _FAILED, _NO_SUCH_NAME = 0, 1, 2, 3
 _TTL_S = 60
-_MOST_ADDRESSES = 20  # more would not fit into a datagram of 512 bytes
+_MAX_ADDRESSES = 20  # more would not fit into a datagram of 512 bytes
 _HEADER = struct.Struct("!HHHHHH")
 _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
-# Names go on to resolvers and into a proxy's request, where a label's other bytes (line ends) would mean something.
+# Names go to resolvers and into requests to a proxy, where other bytes (such as line ends) would have a meaning.
 _LABEL = re.compile(rb"[A-Za-z0-9_-]+")
-# RFC 2544's, for tests of networks: no host has one. They stand for names that only this machine's proxy resolves.
+# RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
 
 
 class Names:
-    """Answers queries; what has an address here keeps it, what the proxy is to resolve gets one that stands for it."""
+    """Answers queries: with the address that this machine finds, or with a stand-in for a name the proxy resolves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stand_ins: dict[str, str] = {}  # name → address
         self._names: dict[str, str] = {}  # address → name
 
-    def meant_by(self, address: str) -> str:
-        """The name that an address stands for, or the address itself."""
+    def target_of(self, address: str) -> str:
+        """Return the name that an address stands for, or the address itself."""
         return self._names.get(address, address)
 
     def answer(self, query: bytes) -> bytes:
-        """The response to one DNS message; b"" when it is none."""
+        """Return the response to one DNS query, or b"" to anything else."""
         if len(query) < _HEADER.size:
             return b""
         number, flags, questions, *_ = _HEADER.unpack_from(query)
@@ -50,7 +50,7 @@ class Names:
         if network != _INTERNET or name.endswith(".arpa"):
             return _reply(number, flags, _NO_SUCH_NAME, question, [])
         code, addresses = self._resolve(name)
-        # Nodes have no IPv6: a name that is there has no address of that kind.
+        # Nodes have no IPv6: a name that exists has no address of another kind.
         return _reply(number, flags, code, question, addresses if kind == _A else [])
 
     def _resolve(self, name: str) -> tuple[int, list[str]]:
@@ -64,7 +64,7 @@ class Names:
             return (_FAILED if error.errno == socket.EAI_AGAIN else _NO_SUCH_NAME), []
         except (OSError, UnicodeError):
             return _FAILED, []
-        return _NO_ERROR, [str(address[0]) for *_, address in found[:_MOST_ADDRESSES]]
+        return _NO_ERROR, [str(address[0]) for *_, address in found[:_MAX_ADDRESSES]]
 
     def _stand_in(self, name: str) -> str:
         with self._lock:
@@ -75,21 +75,21 @@ class Names:
 
 
 def _name(query: bytes, at: int) -> tuple[str, int]:
-    """The name that begins at this offset (a question's is not compressed), and where it ends. Raises ValueError."""
+    """Return the name at this offset (never compressed in a question) and where it ends. Raises ValueError."""
     labels = []
     while query[at]:
         length = query[at]
         label = query[at + 1 : at + 1 + length]
         if not _LABEL.fullmatch(label):
-            raise ValueError(f"{label!r} is no label of a host's name")
+            raise ValueError(f"{label!r} is not a label of a host name")
         labels.append(label.decode("ascii"))
         at += 1 + length
     return ".".join(labels), at + 1
 
 
 def _reply(number: int, flags: int, code: int, question: bytes, addresses: list[str]) -> bytes:
-    said = _RESPONSE | _RECURSION_AVAILABLE | (flags & _RECURSION_DESIRED) | code
-    head = _HEADER.pack(number, said, 1 if question else 0, len(addresses), 0, 0)
+    flags = _RESPONSE | _RECURSION_AVAILABLE | (flags & _RECURSION_DESIRED) | code
+    head = _HEADER.pack(number, flags, 1 if question else 0, len(addresses), 0, 0)
     # Each answer begins with a pointer to the name in the question.
     fixed = struct.pack("!HHHIH", 0xC000 | _HEADER.size, _A, _INTERNET, _TTL_S, 4)
     return head + question + b"".join(fixed + socket.inet_aton(address) for address in addresses)

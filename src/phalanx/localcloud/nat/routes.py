@@ -1,4 +1,4 @@
-"""Where connections of nodes may go, and how: never to this machine itself; through its own proxy where it has one."""
+"""Where nodes may connect, and how: never to this machine itself, and through its proxy if it has one."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-CONNECT_WITHIN_S = 30.0
-_MOST_ANSWER_BYTES = 1 << 14
-_KNOWN_WITHIN_S = 1.0
+CONNECT_TIMEOUT_S = 30.0
+_MAX_ANSWER_BYTES = 1 << 14
+_LOOKUP_TIMEOUT_S = 1.0
 
 
 class Refused(OSError):  # noqa: N818 - an answer, not a fault
-    """Nodes may not go there."""
+    """Nodes may not connect to this address."""
 
 
 def is_open() -> bool:
-    """Has this machine a way out at all? (Asking a name server that can't be reached would take seconds.)"""
+    """Whether this machine has a way out at all; querying an unreachable name server would take seconds."""
     return bool(urllib.request.getproxies_environment()) or _has_default_route()
 
 
 def proxy_for(host: str) -> str | None:
-    """The proxy that this machine's settings name for TLS connections to this host."""
+    """Return the proxy in this machine's settings for TLS connections to a host, or None."""
     proxies = urllib.request.getproxies_environment()
     proxy = proxies.get("https") or proxies.get("http") or proxies.get("all")
-    # Python's own reading of no_proxy, which is not in its documentation.
+    # Python's own, undocumented handling of no_proxy.
     bypass = urllib.request.proxy_bypass_environment  # pyright: ignore[reportAttributeAccessIssue]
     return None if proxy is None or bypass(host, proxies) else proxy
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """A connection to this host, a name or an address. Raises OSError."""
+    """Connect to a host, given by name or address. Raises OSError."""
     if _is_literal(host):
         _refuse_own(host)
     proxy = proxy_for(host)
     if proxy is None:
         return _connect_directly(host, port)
-    # The proxy may run on this machine, where these names lead to what nodes must not reach.
+    # The proxy may run on this machine, where these names lead to services that nodes must not reach.
     if _means_this_machine(host):
-        raise Refused(f"{host} is this machine's own")
+        raise Refused(f"{host} is this machine")
     return _connect_through(proxy, host, port)
 
 
 def _connect_directly(host: str, port: int) -> socket.socket:
-    # What was looked at is connected to, not the name again: that may mean another address a moment later.
+    # Connect to the address that was checked: the name may resolve to another one a moment later.
     address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     _refuse_own(address)
-    return socket.create_connection((address, port), CONNECT_WITHIN_S)
+    return socket.create_connection((address, port), CONNECT_TIMEOUT_S)
 
 
 def _connect_through(proxy: str, host: str, port: int) -> socket.socket:
-    """Ask this machine's proxy; it may listen on this machine, as its settings say so."""
+    """Connect through this machine's proxy, which its settings may place on this machine."""
     where = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if where.scheme != "http" or not where.hostname:
-        raise Refused("only proxies with http:// URLs can be asked")
-    connection = socket.create_connection((where.hostname, where.port or 80), CONNECT_WITHIN_S)
+        raise Refused("only proxies with http:// URLs are supported")
+    connection = socket.create_connection((where.hostname, where.port or 80), CONNECT_TIMEOUT_S)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{_authorization(where)}\r\n"
     try:
@@ -74,30 +74,30 @@ def _connect_through(proxy: str, host: str, port: int) -> socket.socket:
 def _authorization(where: urllib.parse.SplitResult) -> str:
     if where.username is None:
         return ""
-    words = f"{urllib.parse.unquote(where.username)}:{urllib.parse.unquote(where.password or '')}"
-    return f"Proxy-Authorization: Basic {base64.b64encode(words.encode()).decode()}\r\n"
+    credentials = f"{urllib.parse.unquote(where.username)}:{urllib.parse.unquote(where.password or '')}"
+    return f"Proxy-Authorization: Basic {base64.b64encode(credentials.encode()).decode()}\r\n"
 
 
 def _expect_success(connection: socket.socket) -> None:
-    """Read the proxy's answer and no byte more: what follows it belongs to the node."""
+    """Read the proxy's answer and not a byte more: what follows belongs to the node."""
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
-        if not byte or len(answer) > _MOST_ANSWER_BYTES:
+        if not byte or len(answer) > _MAX_ANSWER_BYTES:
             raise ConnectionError("the proxy closed the connection")
         answer += byte
     status = answer.split(b"\r\n", 1)[0].decode(errors="replace")
     if status.split(" ")[1:2] != ["200"]:
-        raise ConnectionError(f"the proxy says {status}")
+        raise ConnectionError(f"the proxy answered {status}")
 
 
 def _refuse_own(address: str) -> None:
     if _is_own(address):
-        raise Refused(f"{address} is this machine's own")
+        raise Refused(f"{address} is an address of this machine")
 
 
 def _is_own(address: str) -> bool:
-    """Is it an address of this machine, of its link, or of many?"""
+    """Whether it is an address of this machine, link-local, unspecified or multicast."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
     return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip))
@@ -112,9 +112,9 @@ def _means_this_machine(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _known_here(name: str) -> tuple[str, ...]:
-    """The name's addresses as this machine knows them: at once, or not at all.
+    """Return the name's addresses if this machine can resolve it quickly.
 
-    Behind a proxy, the name servers may be out of reach, and each question take seconds.
+    Behind a proxy the name servers may be unreachable, and each query may take seconds.
     """
     found: list[str] = []
 
@@ -126,7 +126,7 @@ def _known_here(name: str) -> tuple[str, ...]:
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(_KNOWN_WITHIN_S)
+    thread.join(_LOOKUP_TIMEOUT_S)
     return tuple(found)
 
 
@@ -149,7 +149,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _has_default_route() -> bool:
-    """As the kernel lists its routes: destination 0 with mask (or prefix length) 0, and not through loopback."""
+    """Whether the kernel lists a route to destination 0 with mask (or prefix length) 0 that is not through loopback."""
     for line in _lines("/proc/net/route"):
         fields = line.split()
         if len(fields) > 7 and fields[1] == fields[7] == "00000000":

@@ -53,7 +53,7 @@ class Vpc:
         node = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), node), _MTU)
         # As EC2: who a node is, the metadata service included, is known by its address.
-        bridge.let_only(link, address, mac_of(address))
+        bridge.drop_other_senders(link, address, mac_of(address))
         # The kernel keeps 1,024 neighbours that it had to ask for, of all its networks together. If router and nodes
         # had to ask for each other, 256 nodes would be too many: connections between them failed.
         bridge.add_neighbour(self._bridge, address, mac_of(address))

@@ -38,7 +38,7 @@ def _file_system(request: Request) -> Made:
         tags=request.tag_list("FileSystemTags"),
     )
     if not request.stays:
-        file_systems.goes_with_its_stack(request.context.state, made.file_system_id)
+        file_systems.discard_at_exit(request.context.state, made.file_system_id)
     return Made(made.file_system_id, {"Arn": made.file_system_arn, "FileSystemId": made.file_system_id})
 
 
