@@ -163,6 +163,13 @@ def test_an_answer_that_is_none_ends_no_command_by_accident(head, answer):
         assert "../../../x" not in done.stdout
 
 
+def test_an_answer_without_an_end_does_not_fill_this_machines_memory(head):
+    as_root(head, "open('/home/phalanx/.bashrc', 'w').write('exec() { command head -c 200M /dev/zero; }\\n')")
+    done = head.phalanx("jobs", check=False, timeout_s=60)
+    assert "more than 64 MiB" in done.stderr
+    assert is_refused(done.stderr)
+
+
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def test_frames_that_are_none_end_a_run_with_a_sentence(head, tmp_path, frame):
     answer_all_with(head, b'{"here": true}\n\0phalanx-follow-1\n' + frame)

@@ -17,21 +17,29 @@ from conftest import PHALANX, Terminal, a_cluster
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: loud\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
-# A title, the screen cleared, a question that types its answer, a link, 8-bit forms of the same, marks of rich.
+# A title, the screen cleared, a question that types its answer, a link, 8-bit forms of the same, marks of rich; letters
+# in another order than they are written in, letters that nobody sees, and those that Persian and emoji need.
 NASTY = (
     b"\x1b]0;title\x07 \x1b[2J\x1b[6n \x1b]8;;http://evil\x1b\\link \xc2\x9b31m \x9b31m \x7f\x08 \x1bP "
     b"[bold]x[/bold] [link=http://evil]y[/link] \xe2\x82\xac\ttab \x1b[31mred"
 )
+NASTY += " \u202egnp.exe\u202c \u2066x\u2069 a\u200bb\ufeff \U000e0041".encode()
+NASTY += " \u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f680".encode()
 SHOWN = (
     r"\x1b]0;title\x07 \x1b[2J\x1b[6n \x1b]8;;http://evil\x1b\link \x9b31m \x9b31m \x7f\x08 \x1bP "
-    "[bold]x[/bold] [link=http://evil]y[/link] \u20ac\ttab \x1b[31mred\x1b[0m"
+    "[bold]x[/bold] [link=http://evil]y[/link] \u20ac\ttab \x1b[31mred"
+    r" \u202egnp.exe\u202c \u2066x\u2069 a\u200bb\ufeff \U000e0041"
+    " \u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f680\x1b[0m"
 )
-UNSEEN = re.compile(r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\r(?!\n)")
+UNSEEN = re.compile(
+    r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)"
+)
 FORGE = """
 import json, os
 path = "../state.json"
 state = json.load(open(path))
-state.update(name="n\\x1b]0;x\\x07", message="m\\x1b[2J\\x9b", tail=["t\\x1b]8;;x\\x07"], state="failed", ended_at=2.0)
+state.update(name="n\\x1b]0;x\\x07", message="m\\x1b[2J\\x9b\\u202e", tail=["t\\x1b]8;;x\\x07"])
+state.update(state="failed", ended_at=2.0)
 open(path, "w").write(json.dumps(state))
 """
 

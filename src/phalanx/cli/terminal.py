@@ -9,11 +9,19 @@ _COLOR = r"\x1b\[[0-9;]{0,60}m"
 _RESET = "\x1b[0m"
 _RESETS = (_RESET, "\x1b[m")
 # C0 and C1 but for tab and newline, DEL; halves of surrogate pairs stand for bytes that are no UTF-8.
-_ACTS = re.compile(f"({_COLOR})|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
+# What makes text look like another: marks that reorder it (Unicode's Bidi_Control: a file `x\u202egpj.exe` reads
+# `xexe.jpg`), other line breaks, and characters without width, tags among them, in which text hides. Not U+200C and
+# U+200D: Persian, the scripts of India and emoji are written with them, and they only join or part their neighbours.
+_DECEIVES = (
+    "\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\U000e0000-\U000e007f"
+)
+_ACTS = re.compile(f"({_COLOR})|[{_CONTROLS}{_DECEIVES}]")
 
 
 def visible(text: str) -> str:
-    """Each control character as `\\x1b`, so that it does nothing; colours stay, and end with their line."""
+    """Each character that acts or deceives as `\\x1b` or `\\u202e`; colours stay, and end with their line."""
     shown = _ACTS.sub(lambda found: found[1] or _escape(found[0]), text)
     return "\n".join(map(_ended, shown.split("\n")))
 
@@ -39,8 +47,9 @@ def write(stream: TextIO, data: bytes) -> None:
 
 def _escape(character: str) -> str:
     code = ord(character)
-    # What is no UTF-8 was decoded to U+DC80 and on.
-    return f"\\x{code - 0xDC00 if code >= 0xDC80 else code:02x}"
+    if 0xDC80 <= code <= 0xDCFF:  # what is no UTF-8 was decoded to these
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def _ended(line: str) -> str:

@@ -14,6 +14,7 @@ from phalanx.errors import JobError
 from phalanx.runner.checked import NOT_THERE
 from phalanx.runner.names import REFUSED_WORDS
 from phalanx.ssh import head_answers
+from phalanx.ssh.bounded import file_without_name
 from phalanx.ssh.remote import Remote
 
 _READ_BYTES = 1 << 18
@@ -31,7 +32,7 @@ class HeadCommand:
 
     def __init__(self, remote: Remote, command: str, stdin: int) -> None:
         self._first = b""
-        self._errors = _file_without_name()
+        self._errors = file_without_name()
         try:
             self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
         except BaseException:
@@ -157,14 +158,6 @@ class HeadCommand:
     def _stdout(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
-
-
-def _file_without_name() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stderr"), "w+b")
-    import tempfile  # not at the top: its import costs every `run` some ms
-
-    return tempfile.TemporaryFile()
 
 
 def last_words(said: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from phalanx.errors import ClusterError
+from phalanx.ssh import bounded
 
 CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
@@ -60,15 +61,22 @@ class Remote:
     options: tuple[str, ...] = ()
     mend: Callable[[ClusterError], bool] | None = None
 
-    def run(self, command: str, *, input: bytes | None = None, timeout_s: float, check: bool = True) -> Completed:
-        """Run a shell command and wait; with `check` a status other than 0 raises ClusterError with its last output."""
+    def run(self, command: str, *, input: bytes = b"", timeout_s: float, check: bool = True) -> Completed:
+        """Run a shell command and wait; with `check` a status other than 0 raises ClusterError with its last output.
+
+        So does more output than 64 MiB: what a node answers is kept in memory.
+        """
         self.connect()
         try:
-            done = subprocess.run(
-                self.argv(command), input=input if input is not None else b"", capture_output=True, timeout=timeout_s
-            )
+            done = bounded.run(self.argv(command), input, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise ClusterError(f"`{command}` on {self.host} did not end within {timeout_s:g} s") from error
+        except bounded.TooMuch as error:
+            most = f"{bounded.MOST_BYTES >> 20} MiB"
+            raise ClusterError(
+                f"`{command:.200}` on {self.host} wrote more than {most}, which is not kept in memory",
+                "Let a command with so much output write a file on the shared directory; `phalanx get` brings it.",
+            ) from error
         completed = Completed(done.returncode, done.stdout, done.stderr)
         self._judge(command, completed, check)
         return completed

@@ -1,0 +1,67 @@
+"""Run a program and keep what it writes, up to a bound: what a node answers must not fill this machine's memory."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import IO
+
+MOST_BYTES = 64 << 20
+_READ_BYTES = 1 << 18
+
+
+class TooMuch(Exception):  # noqa: N818 - reads as what happened
+    """It wrote more than MOST_BYTES to standard output, or to standard error."""
+
+
+def run(argv: Sequence[str], input: bytes, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+    """As subprocess.run with its output captured. Raises TooMuch or subprocess.TimeoutExpired, and ends the program."""
+    with file_without_name() as stdin:
+        stdin.write(input)
+        stdin.seek(0)
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        try:
+            stdout, stderr = _read_both(process, time.monotonic() + timeout_s)
+            return subprocess.CompletedProcess(argv, process.wait(timeout_s), stdout, stderr)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _read_both(process: subprocess.Popen[bytes], deadline: float) -> list[bytes]:
+    """What it writes to standard output and standard error until both have ended."""
+    written = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for pipe in written:
+            assert pipe is not None
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready or time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _ in ready:
+                if not _read_some(key.fd, written[key.fileobj]):  # type: ignore[index]
+                    selector.unregister(key.fileobj)
+    return [bytes(content) for content in written.values()]
+
+
+def _read_some(fd: int, content: bytearray) -> bool:
+    """Read once more; False at the end. Raises TooMuch."""
+    data = os.read(fd, _READ_BYTES)
+    content += data
+    if len(content) > MOST_BYTES:
+        raise TooMuch
+    return bool(data)
+
+
+def file_without_name() -> IO[bytes]:
+    """A file in memory where the system has such, and otherwise in the temporary directory."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("phalanx"), "w+b")
+    import tempfile  # not at the top: its import costs every `run` some ms
+
+    return tempfile.TemporaryFile()
