@@ -287,5 +287,5 @@ def test_updates_are_refused_clearly(cloud):
 
 
 def test_an_unknown_action_is_refused_clearly(cloud):
-    with pytest.raises(ClientError, match="does not know the action ListExports"):
+    with pytest.raises(ClientError, match="does not support the action ListExports"):
         cloud.cloudformation.list_exports()

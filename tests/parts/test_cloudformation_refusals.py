@@ -47,7 +47,7 @@ TEMPLATES = {
     "an unknown type": (body({"A": {"Type": "AWS::SNS::Topik"}}), r"Unrecognized resource types: \[AWS::SNS::Topik\]"),
     "a type that is not here": (
         body({"A": {"Type": "AWS::EMR::Cluster"}}),
-        r"has no resource types: \[AWS::EMR::Cluster\]",
+        r"does not support the resource types: \[AWS::EMR::Cluster\]",
     ),
     "a dangling Ref": (body(named(DisplayName={"Ref": "Nope"})), r"dependencies \[Nope\] in the Resources block"),
     "a dangling Sub": (body(named(DisplayName={"Fn::Sub": "${Nope.Arn}"})), r"dependencies \[Nope\] in the Resources"),
@@ -75,12 +75,12 @@ TEMPLATES = {
         body({"A": {**TOPIC, "DeletionPolicy": "Keep"}}),
         "Unrecognized DeletionPolicy Keep",
     ),
-    "an unknown function": (body(named(DisplayName={"Fn::Reverse": "x"})), "function Fn::Reverse is not known"),
+    "an unknown function": (body(named(DisplayName={"Fn::Reverse": "x"})), "does not support the function Fn::Reverse"),
     "501 resources": (
         json.dumps({"Resources": {f"T{n}": TOPIC for n in range(501)}}, separators=(",", ":")),
         "Number of resources, 501, is greater than maximum allowed, 500",
     ),
-    "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "neither Transform nor Rules"),
+    "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "supports neither Transform nor Rules"),
 }
 
 

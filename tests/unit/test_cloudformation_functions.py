@@ -89,8 +89,8 @@ def test_values(expression, expected):
         ({"Fn::FindInMap": ["Agent", "nowhere", "k"]}, "Unable to get mapping for Agent::nowhere::k"),
         ({"Fn::Cidr": ["10.0.0.0/24", 300, 8]}, "can't make 300 blocks"),
         ({"Fn::ImportValue": "shared-vpc"}, "No export named shared-vpc found."),
-        ({"Fn::Transform": {"Name": "x"}}, "not known to the local cloud"),
-        ("{{resolve:secretsmanager:x}}", "Dynamic reference to secretsmanager"),
+        ({"Fn::Transform": {"Name": "x"}}, "does not support the function"),
+        ("{{resolve:secretsmanager:x}}", "does not support dynamic references to secretsmanager"),
     ],
 )
 def test_refusals(expression, words):

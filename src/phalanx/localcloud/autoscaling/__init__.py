@@ -1,4 +1,4 @@
-"""Auto Scaling groups of the local cloud. CloudFormation uses the three functions here; users, the API."""
+"""Auto Scaling groups of the local cloud: CloudFormation uses the functions here, everybody else the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moto.core.exceptions import ServiceException
 from phalanx.localcloud import fleet
 from phalanx.localcloud.autoscaling import api, groups, notify
 from phalanx.localcloud.autoscaling.api import PATCHED
-from phalanx.localcloud.autoscaling.group import Group, Told
+from phalanx.localcloud.autoscaling.group import Group, Notify
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
 from phalanx.localcloud.context import Context
 
@@ -21,17 +21,20 @@ _worker: Reconciler | None = None
 
 
 def install(context: Context) -> None:
-    """Starts the reconciler and answers the Auto Scaling API from it; ec2.install() comes first."""
+    """Start the reconciler and answer the Auto Scaling API from it. Call ec2.install() first."""
     global _worker
     _worker = Reconciler(context, fleet.current(), partial(notify.publish, context))
     api.install(_worker)
 
 
-def create_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Told) -> None:
-    """Returns at once. `settled(None)` follows, once, when the desired capacity is in service; `settled(reason)` when
-    launches keep failing. Raises ServiceException with AWS's words for what AWS refuses."""
+def create_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Notify) -> None:
+    """Create a group and return at once.
+
+    `settled(None)` is called once the desired capacity is in service, or `settled(reason)` when launches keep failing.
+    Raises ServiceException with AWS's message for what AWS refuses.
+    """
     worker = _running()
-    # The worker can't launch before the topics are known: it needs the lock.
+    # With the lock held, the worker can't launch before the topics are known.
     with worker.lock:
         group = groups.create(worker, region, name, properties, settled)
         try:
@@ -42,8 +45,8 @@ def create_group(context: Context, region: str, name: str, properties: Mapping[s
             raise
 
 
-def update_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Told) -> None:
-    """Like create_group, for a group that is there; running instances stay as they are."""
+def update_group(context: Context, region: str, name: str, properties: Mapping[str, Any], settled: Notify) -> None:
+    """Update an existing group, as create_group creates one; running instances stay as they are."""
     worker = _running()
     with worker.lock:
         group = groups.update(worker, region, name, properties, settled)
@@ -55,10 +58,11 @@ def update_group(context: Context, region: str, name: str, properties: Mapping[s
                 notify.subscribe(context, group, topic, kinds)
 
 
-def delete_group(context: Context, region: str, name: str, gone: Told) -> None:
-    """Returns at once; `gone(None)` follows, once, when every instance is terminated. A missing group is gone.
+def delete_group(context: Context, region: str, name: str, gone: Notify) -> None:
+    """Delete a group and return at once; `gone(None)` is called when every instance is terminated.
 
-    CloudFormation sets the group to 0 first, so instances protected from scale-in make it fail: `gone(reason)`.
+    A group that does not exist is gone. CloudFormation first sets the group's size to 0, so instances protected from
+    scale-in make the deletion fail: `gone(reason)`.
     """
     worker = _running()
     with worker.lock:
@@ -70,19 +74,19 @@ def delete_group(context: Context, region: str, name: str, gone: Told) -> None:
 
 
 def group_named(region: str, name: str) -> Group:
-    """Raises ValidationError when there is none."""
+    """Return the group with this name. Raises ValidationError when there is none."""
     return groups.find(_running(), region, name)
 
 
 def group_of(region: str, instance_id: str) -> Group:
-    """The group that an instance belongs to. Raises ValidationError when there is none."""
+    """Return the group that an instance belongs to. Raises ValidationError when there is none."""
     worker = _running()
     with worker.lock:
         return groups.find_member(worker, region, instance_id)
 
 
 def _running() -> Reconciler:
-    assert _worker is not None, "autoscaling.install() comes first"
+    assert _worker is not None, "call autoscaling.install() first"
     return _worker
 
 
@@ -94,5 +98,5 @@ def _topics(properties: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def _arn(topic: str | list[str]) -> str:
-    """CloudFormation takes one topic, or a list of one."""
+    """Return the topic; CloudFormation accepts one topic, or a list of one."""
     return topic if isinstance(topic, str) else topic[0]

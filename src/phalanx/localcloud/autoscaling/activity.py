@@ -1,4 +1,4 @@
-"""Scaling activities: what a group did and why, in Auto Scaling's own sentences (docs/aws-behaviour.md 3.1–3.8)."""
+"""Scaling activities: what a group did and why, in Auto Scaling's wording (docs/aws-behaviour.md 3.1–3.8)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-# The lengths that Auto Scaling's service model allows.
+# The limits of Auto Scaling's service model.
 STATUS_MESSAGE_LIMIT = 255
 CAUSE_LIMIT = 1023
 
@@ -31,12 +31,12 @@ class Activity:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def finish(self, status: str, now: datetime, message: str = "") -> None:
-        """Successful, Failed or Cancelled: nothing changes after that."""
+        """End the activity for good: Successful, Failed or Cancelled."""
         self.status, self.progress, self.end = status, 100, now
         self.status_message = message[:STATUS_MESSAGE_LIMIT]
 
     def describe(self) -> dict[str, Any]:
-        """As DescribeScalingActivities shows it; Details is JSON text there."""
+        """Describe it as DescribeScalingActivities does, with Details as JSON text."""
         return {
             "ActivityId": self.id,
             "AutoScalingGroupName": self.group,
@@ -52,25 +52,25 @@ class Activity:
         }
 
     def details(self) -> dict[str, str]:
-        """Where it happened; group-wide activities have no place."""
+        """Return where it happened; an activity of the whole group has no place."""
         places = {"Subnet ID": self.subnet, "Availability Zone": self.zone}
         return {name: place for name, place in places.items() if place}
 
 
 def stamp(moment: datetime) -> str:
-    """The form of times inside sentences and notifications."""
+    """Format a time for messages and notifications."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def created(now: datetime, desired: int) -> str:
-    """Why the desired capacity is what it is: the group is new."""
+    """The cause of the desired capacity of a new group."""
     return (
         f"At {stamp(now)} a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}."
     )
 
 
 def desired_set(now: datetime, before: int, after: int) -> str:
-    """Why the desired capacity is what it is: SetDesiredCapacity."""
+    """The cause of a desired capacity set by SetDesiredCapacity."""
     return (
         f"At {stamp(now)} a user request explicitly set group desired capacity changing the desired capacity"
         f" from {before} to {after}."
@@ -78,7 +78,7 @@ def desired_set(now: datetime, before: int, after: int) -> str:
 
 
 def constraints_updated(now: datetime, bounds: tuple[int, int, int], before: int) -> str:
-    """Why the desired capacity is what it is: UpdateAutoScalingGroup with (min, max, desired)."""
+    """The cause of a desired capacity set by UpdateAutoScalingGroup with (min, max, desired)."""
     minimum, maximum, desired = bounds
     return (
         f"At {stamp(now)} a user request update of AutoScalingGroup constraints to min: {minimum}, max: {maximum},"
@@ -95,7 +95,7 @@ def growing(now: datetime, why: str, before: int, after: int) -> str:
 
 
 def shrinking(now: datetime, why: str, instance_id: str, before: int, after: int) -> str:
-    """The cause of a termination because fewer are wanted."""
+    """The cause of a termination when the desired capacity is lower."""
     return (
         f"{why}  At {stamp(now)} an instance was taken out of service in response to a difference between desired and"
         f" actual capacity, shrinking the capacity from {before} to {after}."
@@ -109,25 +109,25 @@ def replacing(now: datetime) -> str:
 
 
 def not_running(now: datetime) -> str:
-    """The cause of a termination: EC2 says that the instance does not run."""
+    """The cause of a termination when EC2 reports that the instance does not run."""
     return (
         f"At {stamp(now)} an instance was taken out of service in response to an EC2 health check indicating it has"
         " been terminated or stopped."
     )
 
 
-def said_unhealthy(now: datetime) -> str:
-    """The cause of a termination: SetInstanceHealth."""
+def marked_unhealthy(now: datetime) -> str:
+    """The cause of a termination after SetInstanceHealth."""
     return f"At {stamp(now)} an instance was taken out of service in response to a user health-check."
 
 
 def user_terminated(now: datetime, instance_id: str, before: int, after: int) -> str:
-    """The cause of a termination: TerminateInstanceInAutoScalingGroup."""
+    """The cause of a termination by TerminateInstanceInAutoScalingGroup."""
     cause = f"At {stamp(now)} instance {instance_id} was taken out of service in response to a user request"
     return f"{cause}, shrinking the capacity from {before} to {after}." if after < before else f"{cause}."
 
 
 def failed_launch(reason: str) -> tuple[str, str]:
-    """Description and status message of a launch that EC2 refused."""
+    """The description and the status message of a launch that EC2 refused."""
     message = f"{reason} Launching EC2 instance failed."
     return f"Launching a new EC2 instance.  Status Reason: {message}", message

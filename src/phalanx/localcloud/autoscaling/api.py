@@ -1,4 +1,4 @@
-"""The Auto Scaling API: each action of the group, answered from our groups instead of moto's."""
+"""The Auto Scaling API: every action on groups, answered from the local cloud's groups instead of moto's."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def delete_tags(worker: Reconciler, region: str, wanted: dict[str, Any]) -> None
 def set_desired(worker: Reconciler, region: str, wanted: dict[str, Any]) -> None:
     group = groups.find(worker, region, wanted["AutoScalingGroupName"])
     before, desired = group.desired, int(wanted["DesiredCapacity"])
-    group.want(desired)
+    group.set_desired(desired)
     if desired != before:
         group.why = activity.desired_set(worker.context.clock.now(), before, desired)
-        worker.wanted(group)
+        worker.resized(group)
 
 
 def terminate_instance(worker: Reconciler, region: str, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ HANDLERS: dict[str, Handler] = {
     "describe_notification_configurations": describe_notifications,
 }
 
-# Nothing would come of these here, so they are refused rather than silently accepted.
+# These would have no effect here, so they are refused rather than silently accepted.
 REFUSED = (
     "attach_instances",
     "attach_load_balancer_target_groups",
@@ -192,7 +192,7 @@ REFUSED = (
     "put_warm_pool",
 )
 
-# moto has no such methods; they are added.
+# moto lacks these methods.
 _ADDED = (
     "put_notification_configuration",
     "delete_notification_configuration",
@@ -207,7 +207,7 @@ PATCHED = tuple(
 
 
 def install(worker: Reconciler) -> None:
-    """Answers the API from `worker`'s groups."""
+    """Answer the API from `worker`'s groups."""
     for name, handler in HANDLERS.items():
         setattr(AutoScalingResponse, name, _answering(worker, handler))
     refusals = dict.fromkeys(REFUSED, _refuse) | {"create_launch_configuration": _refuse_launch_configuration}
@@ -229,7 +229,7 @@ def _refuse(self: AutoScalingResponse) -> ActionResult:
 
 
 def _refuse_launch_configuration(_self: AutoScalingResponse) -> ActionResult:
-    # New accounts can't create them any more: docs/aws-behaviour.md 3.21.
+    # New accounts can no longer create them: docs/aws-behaviour.md 3.21.
     raise AutoscalingClientError(
         "UnsupportedOperation",
         "The Launch Configuration creation operation is not available in your account. Use launch templates to create"

@@ -1,4 +1,4 @@
-"""One Auto Scaling group: its settings, its members, its history, and how the API describes them."""
+"""One Auto Scaling group: its settings, members and history, and how the API describes them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ PROCESSES = (
 HISTORY_LIMIT = 1000
 
 PENDING, IN_SERVICE, TERMINATING = "Pending", "InService", "Terminating"
-Told = Callable[["str | None"], object]
+# Called with None on success, else with the reason of the failure.
+Notify = Callable[["str | None"], object]
 
 
 @dataclass
 class Member:
-    """An instance of the group. `activity` is the one in progress, a launch or a termination."""
+    """An instance of the group. `activity` is its launch or termination in progress."""
 
     instance: Instance
     subnet: str
@@ -54,7 +55,7 @@ class Member:
         return self.instance.placement.zone or ""
 
     def describe(self) -> dict[str, Any]:
-        """As it stands in DescribeAutoScalingGroups."""
+        """Describe it as DescribeAutoScalingGroups does."""
         return {
             "InstanceId": self.id,
             "InstanceType": self.instance.instance_type,
@@ -68,7 +69,7 @@ class Member:
 
 @dataclass
 class Group:
-    """All that a group is. Only the reconciler changes `members`; the API changes what is wanted."""
+    """The state of a group. Only the reconciler changes `members`; the API changes the settings."""
 
     name: str
     region: str
@@ -94,8 +95,8 @@ class Group:
     deleting: bool = False
     forced: bool = False
     stuck: bool = False
-    settled: Told | None = None
-    gone: list[Told] = field(default_factory=list)
+    settled: Notify | None = None
+    gone: list[Notify] = field(default_factory=list)
     uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
@@ -106,15 +107,15 @@ class Group:
         )
 
     def active(self) -> list[Member]:
-        """Members that are there to stay: starting or in service."""
+        """Return the members that are starting or in service."""
         return [member for member in self.members.values() if member.state != TERMINATING]
 
     def in_service(self) -> int:
-        """How many members do their work."""
+        """Count the members in service."""
         return sum(member.state == IN_SERVICE for member in self.members.values())
 
     def set_bounds(self, minimum: int, maximum: int, desired: int) -> None:
-        """Raises ValidationError, in AWS's words, for sizes that contradict each other."""
+        """Set the sizes. Raises ValidationError, with AWS's message, when they contradict each other."""
         if minimum > maximum:
             raise ValidationError(f"Max bound, {maximum}, must be greater than or equal to min bound, {minimum}")
         if not minimum <= desired <= maximum:
@@ -123,8 +124,8 @@ class Group:
             )
         self.minimum, self.maximum, self.desired = minimum, maximum, desired
 
-    def want(self, desired: int) -> None:
-        """SetDesiredCapacity. Raises ValidationError outside the bounds (docs/aws-behaviour.md 3.13)."""
+    def set_desired(self, desired: int) -> None:
+        """Set the desired capacity. Raises ValidationError outside the bounds (docs/aws-behaviour.md 3.13)."""
         if desired > self.maximum:
             raise ValidationError(
                 f"New SetDesiredCapacity value {desired} is above max value {self.maximum} for the AutoScalingGroup."
@@ -136,31 +137,31 @@ class Group:
         self.desired = desired
 
     def member(self, instance_id: str) -> Member:
-        """Raises ValidationError for an instance that the group does not have."""
+        """Return the member with this id. Raises ValidationError when the group has none."""
         if instance_id not in self.members:
             raise ValidationError(f"The instance {instance_id} is not part of Auto Scaling group {self.name}.")
         return self.members[instance_id]
 
     def suspend(self, processes: Iterable[str]) -> None:
-        """Without names: all processes."""
+        """Suspend the processes with these names, or all without names."""
         self.suspended |= set(_known(processes))
 
     def resume(self, processes: Iterable[str]) -> None:
-        """Without names: all processes."""
+        """Resume the processes with these names, or all without names."""
         self.suspended -= set(_known(processes))
 
     def propagated_tags(self) -> dict[str, str]:
-        """The tags that its instances get."""
+        """Return the tags that the group's instances get."""
         return {tag["Key"]: tag.get("Value", "") for tag in self.tags if _true(tag.get("PropagateAtLaunch"))}
 
     def set_tags(self, tags: Iterable[dict[str, Any]]) -> None:
-        """Adds tags; one with a known key replaces it."""
+        """Add tags; a tag replaces an earlier one with the same key."""
         merged = {tag["Key"]: tag for tag in self.tags}
         merged.update({tag["Key"]: dict(tag) for tag in tags})
         self.tags = list(merged.values())
 
     def describe(self) -> dict[str, Any]:
-        """As it stands in DescribeAutoScalingGroups."""
+        """Describe it as DescribeAutoScalingGroups does."""
         return {
             "AutoScalingGroupName": self.name,
             "AutoScalingGroupARN": self.arn,
@@ -189,7 +190,7 @@ class Group:
         }
 
     def described_tags(self) -> list[dict[str, Any]]:
-        """As DescribeTags shows them."""
+        """Describe the tags as DescribeTags does."""
         return [
             {
                 "ResourceId": self.name,
@@ -203,7 +204,7 @@ class Group:
 
 
 def already_exists(name: str) -> AutoscalingClientError:
-    """CreateAutoScalingGroup with a name that is taken."""
+    """The error of CreateAutoScalingGroup for a name that is taken."""
     return AutoscalingClientError(
         "AlreadyExists", f"AutoScalingGroup by this name already exists - A group with the name {name} already exists"
     )

@@ -1,4 +1,4 @@
-"""Creating, changing and deleting groups, from API parameters and CloudFormation properties alike."""
+"""Creates, updates and deletes groups, given API parameters or CloudFormation properties."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 
 from phalanx.localcloud.autoscaling import activity, launching
-from phalanx.localcloud.autoscaling.group import Group, Told, already_exists
+from phalanx.localcloud.autoscaling.group import Group, Notify, already_exists
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
 from phalanx.localcloud.context import Context
 
@@ -30,8 +30,10 @@ _UNSUPPORTED = (
 )
 
 
-def create(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Told | None = None) -> Group:
-    """Raises ValidationError and AlreadyExists as AWS does; launches begin at once, on the worker."""
+def create(
+    worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Notify | None = None
+) -> Group:
+    """Create a group; the worker launches its instances. Raises ValidationError or AlreadyExists as AWS does."""
     _refuse_unsupported(wanted)
     group = _build(worker.context, region, name, wanted)
     launching.check(group)
@@ -44,8 +46,10 @@ def create(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any]
     return group
 
 
-def update(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Told | None = None) -> Group:
-    """Changes what `wanted` names. Raises ValidationError."""
+def update(
+    worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any], settled: Notify | None = None
+) -> Group:
+    """Change the settings that `wanted` names. Raises ValidationError."""
     _refuse_unsupported(wanted)
     with worker.lock:
         group = find(worker, region, name)
@@ -54,13 +58,15 @@ def update(worker: Reconciler, region: str, name: str, wanted: Mapping[str, Any]
         _resize(worker.context, group, wanted)
         _replace_settings(group, wanted)
         group.settled = settled or group.settled
-        worker.wanted(group)
+        worker.resized(group)
     return group
 
 
-def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Told | None = None) -> None:
-    """With `force` even protected members are terminated. Without, and with nobody to tell that it is `gone`, a group
-    with members is refused: ResourceInUse."""
+def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Notify | None = None) -> None:
+    """Delete a group; with `force`, terminate even protected members.
+
+    Without `force` or a `gone` to call later, a group with members is refused: ResourceInUse.
+    """
     with worker.lock:
         group = find(worker, region, name)
         if group.members and not force and gone is None:
@@ -70,15 +76,15 @@ def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Tol
                 " still in the group.",
             )
         group.deleting, group.forced = True, force
-        # The maximum too: nobody can ask a group for instances while it goes.
+        # The maximum too: nobody can request instances from a group that is being deleted.
         group.minimum = group.maximum = group.desired = 0
         group.settled = None
         group.gone += [gone] if gone else []
-        worker.wanted(group)
+        worker.resized(group)
 
 
 def find(worker: Reconciler, region: str, name: str) -> Group:
-    """Raises ValidationError when there is no such group."""
+    """Return the group with this name. Raises ValidationError when there is none."""
     group = worker.groups.get((region, name))
     if group is None:
         raise ValidationError(f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found")
@@ -86,7 +92,7 @@ def find(worker: Reconciler, region: str, name: str) -> Group:
 
 
 def find_member(worker: Reconciler, region: str, instance_id: str) -> Group:
-    """The group of an instance. Raises ValidationError."""
+    """Return the group of an instance. Raises ValidationError when it has none."""
     for group in worker.groups.values():
         if group.region == region and instance_id in group.members:
             return group
@@ -125,7 +131,7 @@ def _resize(context: Context, group: Group, wanted: Mapping[str, Any]) -> None:
     minimum = int(wanted.get("MinSize", group.minimum))
     maximum = int(wanted.get("MaxSize", group.maximum))
     before = group.desired
-    # Without a capacity of its own an update keeps the present one, moved into the new bounds.
+    # An update without a desired capacity keeps the current one, clamped to the new bounds.
     given = wanted.get("DesiredCapacity")
     desired = max(minimum, min(before, maximum)) if given is None else int(given)
     group.set_bounds(minimum, maximum, desired)
@@ -146,7 +152,7 @@ def _replace_settings(group: Group, wanted: Mapping[str, Any]) -> None:
 
 
 def _subnets(wanted: Mapping[str, Any]) -> list[str]:
-    """The API takes one string with commas, CloudFormation a list."""
+    """Return the subnets; the API accepts one string with commas, CloudFormation a list."""
     given = wanted.get("VPCZoneIdentifier") or []
     return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
 

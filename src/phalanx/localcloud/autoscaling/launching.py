@@ -1,4 +1,4 @@
-"""One launch for a group: its launch template, a subnet, its tags; checked before the group is accepted."""
+"""Launches an instance for a group: its launch template, subnet and tags, checked before a group is accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP_TAG = "aws:autoscaling:groupName"
 
 
 def resolve(account: str, region: str, choice: dict[str, Any]) -> dict[str, str]:
-    """The template's id, name and version as the group keeps them. Raises ValidationError."""
+    """Return the launch template's id, name and version. Raises ValidationError."""
     backend = ec2_backends[account][region]
     if bool(choice.get("LaunchTemplateId")) == bool(choice.get("LaunchTemplateName")):
         raise ValidationError("Valid requests must contain either launchTemplateId or LaunchTemplateName")
@@ -31,7 +31,7 @@ def resolve(account: str, region: str, choice: dict[str, Any]) -> dict[str, str]
 
 
 def places(account: str, region: str, subnets: list[str]) -> list[str]:
-    """The zones of the subnets. Raises ValidationError for a subnet that is not there."""
+    """Return the zones of the subnets. Raises ValidationError for a subnet that does not exist."""
     backend = ec2_backends[account][region]
     if not subnets:
         raise ValidationError("At least one Availability Zone or VPC Subnet is required.")
@@ -42,7 +42,7 @@ def places(account: str, region: str, subnets: list[str]) -> list[str]:
 
 
 def check(group: Group) -> None:
-    """Auto Scaling tries the template out before it accepts a group (docs/aws-behaviour.md 1.5)."""
+    """Try the launch template as Auto Scaling does before it accepts a group (docs/aws-behaviour.md 1.5)."""
     try:
         for subnet in group.subnets:
             _request(group, subnet).check()
@@ -51,7 +51,7 @@ def check(group: Group) -> None:
 
 
 def launch(group: Group, subnet: str) -> tuple[Instance, dict[str, str]]:
-    """One instance, and the template version that made it. Raises EC2ClientError."""
+    """Launch one instance; return it with the template version it was made from. Raises EC2ClientError."""
     backend = ec2_backends[group.account][group.region]
     version = _version(backend, group)
     reservation = backend.run_instances("", 1, None, [], **_kwargs(group, subnet, version))
@@ -88,5 +88,5 @@ def _template(backend: EC2Backend, choice: dict[str, Any]) -> LaunchTemplate:
 
 
 def _not_well_formed(error: Exception) -> ValidationError:
-    words = error.message if isinstance(error, ServiceException) else str(error)
-    return ValidationError(f"You must use a valid fully-formed launch template. {words}")
+    reason = error.message if isinstance(error, ServiceException) else str(error)
+    return ValidationError(f"You must use a valid fully-formed launch template. {reason}")

@@ -1,4 +1,4 @@
-"""Auto Scaling's notifications to SNS, in the shapes of docs/aws-behaviour.md 3.1–3.4."""
+"""Auto Scaling's notifications to SNS, in the formats of docs/aws-behaviour.md 3.1–3.4."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def subscribe(context: Context, group: Group, topic: str, kinds: list[str]) -> None:
-    """A test notification goes out first. Raises ValidationError for a topic that is not there."""
+    """Subscribe a topic after a test notification. Raises ValidationError for a topic that does not exist."""
     for kind in kinds:
         if kind not in KINDS:
             raise ValidationError(f'"{kind}" is not a valid Notification Type.')
@@ -45,7 +45,7 @@ def subscribe(context: Context, group: Group, topic: str, kinds: list[str]) -> N
 
 
 def publish(context: Context, group: Group, kind: str, activity: Activity, instance_id: str) -> None:
-    """Tells every topic that asked for this kind; a topic that is gone is only logged."""
+    """Notify every topic that subscribed to this kind; only log a failure, such as a topic that was deleted."""
     message = _about(context, group, kind) | {
         "Progress": activity.progress,
         "Description": activity.description,

@@ -1,4 +1,4 @@
-"""Brings every group to what is wanted: one worker thread, woken by events, that never polls."""
+"""Brings every group to its desired state, on one worker thread that events wake; it never polls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from moto.core.exceptions import ServiceException
 
-from phalanx.localcloud.autoscaling import activity as words
+from phalanx.localcloud.autoscaling import activity as causes
 from phalanx.localcloud.autoscaling import launching
 from phalanx.localcloud.autoscaling.activity import Activity
 from phalanx.localcloud.autoscaling.group import IN_SERVICE, PENDING, TERMINATING, Group, Member
@@ -19,12 +19,12 @@ from phalanx.localcloud.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
-# Auto Scaling tries for ever; seconds apart at first, minutes later (docs/aws-behaviour.md 3.9).
+# Auto Scaling retries without end: seconds apart at first, minutes apart later (docs/aws-behaviour.md 3.9).
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 300.0
-# One round over a thousand missing instances must not write a thousand failed activities.
-FAILURES_A_ROUND = 10
-# CloudFormation is told after so many rounds without success; AWS does not say how many it tolerates (1.4).
+# A round for a thousand missing instances must not record a thousand failed activities.
+MAX_FAILURES_PER_ROUND = 10
+# Failed rounds before CloudFormation is notified; AWS does not document how many it tolerates (aws-behaviour 1.4).
 ROUNDS_BEFORE_GIVING_UP = 3
 
 ALL_PROTECTED = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
@@ -55,26 +55,26 @@ class Reconciler:
         self._worker = context.spawn(self._work, name="autoscaling")
 
     def stop(self) -> None:
-        """Ends the worker; groups stay as they are."""
+        """Stop the worker; groups stay as they are."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
 
     def touch(self, group: Group) -> None:
-        """Has the group looked at soon."""
+        """Schedule a group for reconciliation."""
         with self._wake:
             self._dirty[id(group)] = group
             self._wake.notify_all()
 
-    def wanted(self, group: Group) -> None:
-        """The desired capacity changed: earlier failures no longer delay a launch, or stand for the next one's."""
+    def resized(self, group: Group) -> None:
+        """Handle a new desired capacity: earlier failures neither delay the next launch nor count against it."""
         if group.retry:
             group.retry.cancel()
         group.failed_rounds, group.retry, group.stuck = 0, None, False
         self.touch(group)
 
     def end(self, group: Group, member: Member, cause: str) -> None:
-        """Starts the termination of a member."""
+        """Start to terminate a member."""
         member.state = TERMINATING
         member.activity = self._record(
             group, f"Terminating EC2 instance: {member.id}", cause, member.zone, member.subnet
@@ -100,7 +100,7 @@ class Reconciler:
                 except Exception:
                     log.exception("group %s could not be reconciled", group.name)
                 calls, self._calls = self._calls, []
-            # Outside the lock: whoever is told may hold locks of its own and call back.
+            # Outside the lock: the callee may hold locks of its own and call back.
             for call in calls:
                 call()
 
@@ -108,15 +108,15 @@ class Reconciler:
         self._collect(group)
         if group.deleting and group.forced:
             for member in group.active():
-                self.end(group, member, words.user_terminated(self._now(), member.id, 1, 0))
+                self.end(group, member, causes.user_terminated(self._now(), member.id, 1, 0))
         else:
             self._shrink(group)
             self._grow(group)
             self._collect(group)
-        self._tell(group)
+        self._notify_waiters(group)
 
     def _collect(self, group: Group) -> None:
-        """Takes note of what became of the members."""
+        """Update the members from the states of their instances."""
         for member in list(group.members.values()):
             state = member.instance.state
             if member.state == TERMINATING:
@@ -133,7 +133,7 @@ class Reconciler:
     def _in_service(self, group: Group, member: Member) -> None:
         member.state = IN_SERVICE
         group.failed_rounds = 0
-        # Notified while the activity is still in progress: docs/aws-behaviour.md 3.2.
+        # AWS notifies while the activity is still in progress: docs/aws-behaviour.md 3.2.
         self._publish(group, LAUNCH, member.activity, member.id)
         member.activity.finish("Successful", self._now())
 
@@ -145,7 +145,7 @@ class Reconciler:
     def _launch_lost(self, group: Group, member: Member) -> None:
         reason = member.instance.state_reason.message
         if member.instance.state != "terminated":
-            # Still a member until then: a group must not be gone while an instance of it holds an interface.
+            # It stays a member until terminated: a group must not be gone while its instance holds an interface.
             self._fleet.end(member.instance, "Client.UserInitiatedShutdown", reason)
             return
         message = (
@@ -167,7 +167,7 @@ class Reconciler:
         group.replacing += 1
         now = self._now()
         gone = member.instance.state != "running"
-        self.end(group, member, words.not_running(now) if gone else words.said_unhealthy(now))
+        self.end(group, member, causes.not_running(now) if gone else causes.marked_unhealthy(now))
 
     def _forget(self, group: Group, member: Member) -> None:
         group.members.pop(member.id, None)
@@ -179,34 +179,34 @@ class Reconciler:
         while (count := len(group.active())) > group.desired:
             victim = _victim(group)
             if victim is None:
-                self._say_protected(group)
+                self._record_protected(group)
                 return
-            self.end(group, victim, words.shrinking(self._now(), group.why, victim.id, count, count - 1))
+            self.end(group, victim, causes.shrinking(self._now(), group.why, victim.id, count, count - 1))
 
-    def _say_protected(self, group: Group) -> None:
+    def _record_protected(self, group: Group) -> None:
         if group.stuck:
             return
         group.stuck = True
         self._record(group, ALL_PROTECTED, group.why, "", "").finish("Failed", self._now(), ALL_PROTECTED)
 
     def _grow(self, group: Group) -> None:
-        # Those that still terminate count: a replacement is launched when its predecessor is gone (3.16).
+        # Terminating members count: a replacement is launched when its predecessor is gone (aws-behaviour 3.16).
         missing = group.desired - len(group.members)
         if missing <= 0 or group.retry or "Launch" in group.suspended:
             return
         now, failures = self._now(), 0
-        cause = words.growing(now, group.why, group.desired - missing, group.desired)
+        cause = causes.growing(now, group.why, group.desired - missing, group.desired)
         for _ in range(missing):
-            launched = self._launch(group, words.replacing(now) if group.replacing else cause)
+            launched = self._launch(group, causes.replacing(now) if group.replacing else cause)
             group.replacing = max(0, group.replacing - launched)
             failures += not launched
-            if failures >= FAILURES_A_ROUND:
+            if failures >= MAX_FAILURES_PER_ROUND:
                 break
         if failures:
             self._back_off(group)
 
     def _launch(self, group: Group, cause: str) -> bool:
-        """One instance in the emptiest subnet that has room; each refusal is an activity of its own."""
+        """Launch one instance in the emptiest subnet that has capacity; record each refusal as an activity."""
         for subnet, zone in _emptiest_first(group):
             try:
                 instance, template = launching.launch(group, subnet)
@@ -222,7 +222,7 @@ class Reconciler:
         return False
 
     def _refused(self, group: Group, cause: str, subnet: str, zone: str, reason: str) -> None:
-        description, message = words.failed_launch(reason)
+        description, message = causes.failed_launch(reason)
         activity = self._record(group, description, cause, zone, subnet)
         activity.finish("Failed", self._now(), message)
         self._publish(group, LAUNCH_ERROR, activity, "")
@@ -239,17 +239,17 @@ class Reconciler:
             group.retry = None
             self.touch(group)
 
-    def _tell(self, group: Group) -> None:
-        """CloudFormation waits for a group to be complete, or to be gone."""
+    def _notify_waiters(self, group: Group) -> None:
+        """Notify CloudFormation when a group that it waits for is complete, or gone."""
         if group.deleting and not group.members:
-            # A late look at a group that is gone must not take one that has its name now.
+            # By now another group may have the same name.
             if self.groups.get((group.region, group.name)) is group:
                 del self.groups[group.region, group.name]
-            self._tell_gone(group, None)
+            self._notify_gone(group, None)
         elif group.deleting and group.stuck:
-            # AWS tries for hours and fails then; the reason is the same.
+            # AWS retries for hours and then fails with the same reason.
             group.deleting = False
-            self._tell_gone(group, ALL_PROTECTED)
+            self._notify_gone(group, ALL_PROTECTED)
         settled = group.settled
         if settled is None or group.deleting:
             return
@@ -261,8 +261,8 @@ class Reconciler:
             last = next((a.status_message for a in group.activities if a.status in ("Failed", "Cancelled")), "")
             self._calls.append(lambda: settled(f"Group did not stabilize. Last scaling activity: {last}"))
 
-    def _tell_gone(self, group: Group, error: str | None) -> None:
-        self._calls += [lambda told=told: told(error) for told in group.gone]
+    def _notify_gone(self, group: Group, error: str | None) -> None:
+        self._calls += [lambda notify=notify: notify(error) for notify in group.gone]
         group.gone = []
 
     def _record(self, group: Group, description: str, cause: str, zone: str, subnet: str) -> Activity:
@@ -280,7 +280,7 @@ def _emptiest_first(group: Group) -> list[tuple[str, str]]:
 
 
 def _victim(group: Group) -> Member | None:
-    """An unprotected member of the fullest zone: by default the oldest, as AWS does among equal launch templates."""
+    """Pick an unprotected member of the fullest zone, by default the oldest, as AWS does for equal launch templates."""
     crowd = Counter(member.zone for member in group.active())
     fullest = max((crowd[m.zone] for m in group.active() if not m.protected), default=0)
     candidates = [m for m in group.active() if not m.protected and crowd[m.zone] == fullest]

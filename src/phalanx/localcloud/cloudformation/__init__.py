@@ -1,1 +1,1 @@
-"""CloudFormation with a control flow of its own, over moto's resource models."""
+"""The local cloud's own CloudFormation engine, on top of moto's resource models."""

@@ -1,4 +1,4 @@
-"""CloudFormation's API: requests as botocore sends them, answers as its service model describes them."""
+"""CloudFormation's API: parses requests as botocore sends them, and answers as its service model describes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
 from phalanx.localcloud import buckets
-from phalanx.localcloud.cloudformation.engine import Engine, Wish
+from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
@@ -28,7 +28,7 @@ class _Refusal(ServiceException):
 
 
 class CloudFormationApi(BaseResponse):
-    """One request. moto parses it and writes the answer; each action is a method of its own name."""
+    """One API request: moto parses it and writes the answer, and each action is a method."""
 
     def __init__(self, context: Context, engine: Engine) -> None:
         super().__init__(service_name="cloudformation")
@@ -39,7 +39,7 @@ class CloudFormationApi(BaseResponse):
     def call_action(self) -> Any:
         action = self._get_action()
         if action not in ACTIONS:
-            text = f"The local cloud's CloudFormation does not know the action {action}"
+            text = f"The local cloud's CloudFormation does not support the action {action}"
             return self.serialized(ActionResult(_Refusal(Refused(text))))
         try:
             result = ACTIONS[action](self)
@@ -57,7 +57,7 @@ class CloudFormationApi(BaseResponse):
         return self._engine.find(self._required("StackName"), self.region)
 
     def create_stack(self) -> ActionResult:
-        wish = Wish(
+        request = StackRequest(
             name=self._required("StackName"),
             region=self.region,
             body=self._body(),
@@ -69,7 +69,7 @@ class CloudFormationApi(BaseResponse):
             protected=bool(self._get_param("EnableTerminationProtection")),
             token=self._get_param("ClientRequestToken"),
         )
-        return ActionResult({"StackId": self._engine.create(wish).stack_id})
+        return ActionResult({"StackId": self._engine.create(request).stack_id})
 
     def _body(self) -> str:
         url = self._get_param("TemplateURL")
@@ -88,14 +88,16 @@ class CloudFormationApi(BaseResponse):
 
     def update_stack(self) -> ActionResult:
         stack = self._stack()
-        raise Refused(f"Stack [{stack.name}]: the local cloud can't update stacks yet; delete it and create it anew")
+        raise Refused(
+            f"Stack [{stack.name}]: the local cloud can't update stacks yet; delete the stack and create it again"
+        )
 
     def delete_stack(self) -> ActionResult:
         name = self._required("StackName")
         try:
             stack = self._engine.find(name, self.region)
         except Refused:
-            return EmptyResult()  # deleting what isn't there succeeds
+            return EmptyResult()  # deleting a stack that does not exist succeeds
         self._engine.delete(stack, self._get_param("ClientRequestToken"), self._get_param("RetainResources") or [])
         return EmptyResult()
 
@@ -121,11 +123,11 @@ class CloudFormationApi(BaseResponse):
         else:
             stack = self._stack()
         wanted = self._get_param("LogicalResourceId")
-        found = [_resource(stack, resource) for resource in _tried(stack, wanted)]
+        found = [_resource(stack, resource) for resource in _attempted(stack, wanted)]
         return ActionResult({"StackResources": found})
 
     def _page(self, name: str, items: list[dict[str, Any]], key: str) -> ActionResult:
-        """At most PAGE items; the token names the first of the next page, so that new events don't shift it."""
+        """Return at most PAGE items. The token names the next page's first item, so that new events don't shift it."""
         token = self._get_param("NextToken")
         begin = next((index for index, item in enumerate(items) if item[key] == token), None) if token else 0
         if begin is None:
@@ -141,14 +143,14 @@ class CloudFormationApi(BaseResponse):
 
     def describe_stack_resource(self) -> ActionResult:
         stack, wanted = self._stack(), self._required("LogicalResourceId")
-        found = _tried(stack, wanted)
+        found = _attempted(stack, wanted)
         if not found:
             raise Refused(f"Resource {wanted} does not exist for stack {stack.name}")
         return ActionResult({"StackResourceDetail": _resource(stack, found[0])})
 
     def list_stack_resources(self) -> ActionResult:
         stack = self._stack()
-        found = [_resource(stack, item) for item in _tried(stack)]
+        found = [_resource(stack, item) for item in _attempted(stack)]
         return self._page("StackResourceSummaries", found, "LogicalResourceId")
 
     def get_template(self) -> ActionResult:
@@ -193,7 +195,7 @@ def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str
     return {str(item[key]): str(item.get(value, "")) for item in items}
 
 
-def _tried(stack: Stack, logical_id: str | None = None) -> list[Resource]:
+def _attempted(stack: Stack, logical_id: str | None = None) -> list[Resource]:
     resources = list(stack.resources.values())
     return [item for item in resources if item.status and logical_id in (None, item.declared.logical_id)]
 

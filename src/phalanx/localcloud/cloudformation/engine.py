@@ -1,4 +1,4 @@
-"""All stacks of the local cloud: creating, finding, signalling, deleting them."""
+"""The stacks of the local cloud: creates, finds, signals and deletes them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from phalanx.localcloud.context import Context
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A CreateStack request. `parameters` are as given; `timeout_s` None means no limit for the whole."""
+class StackRequest:
+    """A CreateStack request. `parameters` are as given; `timeout_s` limits the whole creation (None: no limit)."""
 
     name: str
     region: str
@@ -37,7 +37,7 @@ class Wish:
 class Engine:
     """The stacks of one local cloud.
 
-    `ssm(region, name)` gives the value of a parameter, KeyError when there is none; `zones(region)` names its zones.
+    `ssm(region, name)` returns the value of a parameter or raises KeyError; `zones(region)` returns zone names.
     """
 
     def __init__(self, context: Context, ssm: Callable[[str, str], str], zones: Callable[[str], list[str]]) -> None:
@@ -49,71 +49,71 @@ class Engine:
 
     @property
     def stacks(self) -> list[Stack]:
-        """Every stack, deleted ones included, newest first."""
+        """All stacks, including deleted ones, newest first."""
         return [worker.stack for worker in reversed(list(self._workers.values()))]
 
-    def create(self, wish: Wish) -> Stack:
-        """Starts a stack, or raises Refused as CreateStack would."""
-        refusals.refuse_stack_name(wish.name)
-        template = self.validated(wish.body)
-        inputs = self.inputs(template, wish.parameters, wish.region)
-        refusals.refuse_capabilities(template, wish.capabilities)
+    def create(self, request: StackRequest) -> Stack:
+        """Start to create a stack, or raise Refused as CreateStack would."""
+        refusals.refuse_stack_name(request.name)
+        template = self.validated(request.body)
+        inputs = self.inputs(template, request.parameters, request.region)
+        refusals.refuse_capabilities(template, request.capabilities)
         with self._lock:
             taken = next(
-                (s for s in self.stacks if s.name == wish.name and s.region == wish.region and not s.gone), None
+                (s for s in self.stacks if s.name == request.name and s.region == request.region and not s.gone), None
             )
             if taken:
-                # The same token means the same request, sent twice.
-                if wish.token and taken.token == wish.token:
+                # The same token means that the same request was sent twice.
+                if request.token and taken.token == request.token:
                     return taken
-                raise Refused(f"Stack [{wish.name}] already exists", "AlreadyExistsException")
-            worker = self._worker(wish, template, inputs)
+                raise Refused(f"Stack [{request.name}] already exists", "AlreadyExistsException")
+            worker = self._worker(request, template, inputs)
             self._workers[worker.stack.stack_id] = worker
         worker.create()
         return worker.stack
 
     def inputs(self, template: Template, given: Mapping[str, str], region: str) -> dict[str, Input]:
-        """The template's parameters with their values."""
+        """Return the template's parameters with their values."""
         return read_inputs(template, given, lambda name: self._ssm(region, name))
 
     @staticmethod
     def validated(body: str) -> Template:
-        """A template that CreateStack would accept by itself."""
+        """Parse a template and check all that CreateStack checks about it alone."""
         template = parse(body)
         refusals.refuse_template(template)
         return template
 
-    def _worker(self, wish: Wish, template: Template, inputs: dict[str, Input]) -> Worker:
-        arn = f"arn:aws:cloudformation:{wish.region}:{self._context.account}:stack/{wish.name}/{uuid.uuid4()}"
-        scope = self._scope(wish, arn, template, inputs)
+    def _worker(self, request: StackRequest, template: Template, inputs: dict[str, Input]) -> Worker:
+        arn = f"arn:aws:cloudformation:{request.region}:{self._context.account}:stack/{request.name}/{uuid.uuid4()}"
+        scope = self._scope(request, arn, template, inputs)
         wanted = selected(template, scope)
         stack = Stack(
             stack_id=arn,
-            name=wish.name,
-            region=wish.region,
+            name=request.name,
+            region=request.region,
             template=template,
             inputs=inputs,
             created_at=self._context.clock.now(),
-            tags=dict(wish.tags),
-            capabilities=list(wish.capabilities),
-            on_failure=wish.on_failure,
-            timeout_s=wish.timeout_s,
-            protected=wish.protected,
-            token=wish.token,
+            tags=dict(request.tags),
+            capabilities=list(request.capabilities),
+            on_failure=request.on_failure,
+            timeout_s=request.timeout_s,
+            protected=request.protected,
+            token=request.token,
             resources={name: Resource(declared) for name, declared in wanted.items()},
             dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
         )
         return Worker(self._context, stack, scope)
 
-    def _scope(self, wish: Wish, arn: str, template: Template, inputs: Mapping[str, Input]) -> Scope:
+    def _scope(self, request: StackRequest, arn: str, template: Template, inputs: Mapping[str, Input]) -> Scope:
         pseudo = {
             "AWS::AccountId": self._context.account,
             "AWS::NotificationARNs": [],
             "AWS::NoValue": NO_VALUE,
             "AWS::Partition": "aws",
-            "AWS::Region": wish.region,
+            "AWS::Region": request.region,
             "AWS::StackId": arn,
-            "AWS::StackName": wish.name,
+            "AWS::StackName": request.name,
             "AWS::URLSuffix": "amazonaws.com",
         }
         return Scope(
@@ -122,11 +122,11 @@ class Engine:
             template.mappings,
             template.conditions,
             zones=self._zones,
-            parameter=lambda name: self._ssm(wish.region, name),
+            parameter=lambda name: self._ssm(request.region, name),
         )
 
     def find(self, name_or_id: str, region: str) -> Stack:
-        """A stack by name (those not deleted) or by id (deleted ones too: docs/aws-behaviour.md 1.21)."""
+        """Return a stack by name, or by id even if it is deleted (docs/aws-behaviour.md 1.21)."""
         if name_or_id in self._workers:
             return self._workers[name_or_id].stack
         for stack in self.stacks:
@@ -135,7 +135,7 @@ class Engine:
         raise Refused(f"Stack with id {name_or_id} does not exist")
 
     def delete(self, stack: Stack, token: str | None = None, retain: Collection[str] = ()) -> None:
-        """Starts a deletion; nothing happens for a stack that is already gone."""
+        """Start to delete a stack; do nothing if it is already gone."""
         if stack.gone:
             return
         if stack.protected:
@@ -145,7 +145,7 @@ class Engine:
         self._workers[stack.stack_id].delete(token, retain)
 
     def signal_resource(self, stack: Stack, logical_id: str, signal: Signal) -> None:
-        """SignalResource: for resources with a CreationPolicy while they are created (docs/aws-behaviour.md 1.8)."""
+        """Signal a resource with a CreationPolicy while it is being created (docs/aws-behaviour.md 1.8)."""
         if logical_id not in stack.resources:
             raise Refused(f"Resource {logical_id} does not exist for stack {stack.name}")
         resource = stack.resources[logical_id]
@@ -154,7 +154,7 @@ class Engine:
         self._workers[stack.stack_id].signal(logical_id, signal)
 
     def signal_handle(self, handle: str, signal: Signal) -> bool:
-        """A PUT to a wait handle's URL; False when no stack has such a handle."""
+        """Deliver a PUT to a wait handle's URL; return False when no stack has such a handle."""
         for worker in list(self._workers.values()):
             if any(
                 resource.exists and resource.physical_id == handle for resource in list(worker.stack.resources.values())
@@ -164,13 +164,13 @@ class Engine:
         return False
 
     def idle(self) -> None:
-        """Returns when every stack has worked off its messages (for tests and an orderly stop)."""
+        """Return when every stack has processed its messages (for tests and an orderly stop)."""
         for worker in list(self._workers.values()):
             worker.mailbox.join()
 
 
 def selected(template: Template, scope: Scope) -> dict[str, Declared]:
-    """The resources whose conditions hold, with every Fn::If decided; Refused when one names a dropped one."""
+    """Return the resources whose conditions hold, with Fn::If resolved. Raises Refused for a dangling reference."""
     kept = {
         name: replace(item, properties=chosen(item.properties, scope))
         for name, item in template.resources.items()

@@ -1,10 +1,10 @@
-"""What CloudFormation refuses, with the code that its API gives."""
+"""The errors of CloudFormation's API and of resources."""
 
 from __future__ import annotations
 
 
-class Refused(Exception):  # noqa: N818 - it is a verdict, named as the docs name it
-    """The API call is refused: `code` and `message` are AWS's own."""
+class Refused(Exception):  # noqa: N818 - an answer of the API, not a bug
+    """The API call is refused; `code` and `message` are AWS's."""
 
     def __init__(self, message: str, code: str = "ValidationError") -> None:
         super().__init__(message)
@@ -13,4 +13,4 @@ class Refused(Exception):  # noqa: N818 - it is a verdict, named as the docs nam
 
 
 class ResourceFailed(Exception):  # noqa: N818
-    """A resource can't be created or deleted; the text becomes the event's reason."""
+    """A resource can't be created or deleted; the message becomes the event's reason."""

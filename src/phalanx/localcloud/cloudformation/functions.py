@@ -1,4 +1,4 @@
-"""CloudFormation's intrinsic functions: their values, and which names an expression refers to."""
+"""CloudFormation's intrinsic functions: evaluates them, and finds the names that an expression refers to."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Reference(NamedTuple):
 
 @dataclass
 class Scope:
-    """What names stand for while a template is evaluated.
+    """The values of names while a template is evaluated.
 
-    `references` and `attributes` hold what the created resources answer to Ref and GetAtt.
-    `zones(region)` names availability zones; `parameter(name)` is the value of an SSM parameter.
+    `references` and `attributes` hold the created resources' values for Ref and GetAtt.
+    `zones(region)` returns availability zones; `parameter(name)` returns the value of an SSM parameter.
     """
 
     pseudo: Mapping[str, Any]
@@ -55,14 +55,14 @@ class Scope:
     _decided: dict[str, bool] = field(default_factory=dict)
 
     def ref(self, name: str) -> Any:
-        """The value of `Ref: name`."""
+        """Return the value of `Ref: name`."""
         for names in (self.references, self.parameters, self.pseudo):
             if name in names:
                 return names[name]
         raise Refused(f"Template format error: Unresolved resource dependencies [{name}] in the template")
 
     def get_att(self, name: str, attribute: str) -> Any:
-        """The value of `Fn::GetAtt: [name, attribute]`."""
+        """Return the value of `Fn::GetAtt: [name, attribute]`."""
         if attribute in self.attributes.get(name, {}):
             return self.attributes[name][attribute]
         raise Refused(f"Template error: resource {name} does not support attribute type {attribute} in Fn::GetAtt")
@@ -77,7 +77,7 @@ class Scope:
 
 
 def resolve(value: Any, scope: Scope) -> Any:
-    """`value` with every function replaced by what it yields; members that are AWS::NoValue vanish."""
+    """Return `value` with every function replaced by its result; members that are AWS::NoValue are removed."""
     if isinstance(value, dict):
         function = _function(value)
         if function:
@@ -93,7 +93,7 @@ def resolve(value: Any, scope: Scope) -> Any:
 
 
 def references(value: Any) -> Iterator[Reference]:
-    """Every name that an expression refers to, those inside Fn::Sub texts included."""
+    """Yield every name that an expression refers to, including those inside Fn::Sub."""
     if isinstance(value, list):
         for item in value:
             yield from references(item)
@@ -107,7 +107,7 @@ def references(value: Any) -> Iterator[Reference]:
 
 
 def chosen(value: Any, scope: Scope) -> Any:
-    """`value` with each Fn::If replaced by the branch that holds; other functions stay."""
+    """Return `value` with each Fn::If replaced by the chosen branch; other functions stay."""
     if isinstance(value, list):
         return [chosen(item, scope) for item in value]
     if not isinstance(value, dict):
@@ -125,7 +125,7 @@ def _function(value: Mapping[str, Any]) -> tuple[str, Any] | None:
     if name in FUNCTIONS and not (name == "Condition" and not isinstance(argument, str)):
         return name, argument
     if isinstance(name, str) and name.startswith("Fn::"):
-        raise Refused(f"Template error: the function {name} is not known to the local cloud")
+        raise Refused(f"Template error: the local cloud does not support the function {name}")
     return None
 
 
@@ -313,7 +313,7 @@ def _import_value(argument: Any, scope: Scope) -> Any:
 
 def _dynamic(found: re.Match[str], scope: Scope) -> str:
     if found[1] != "ssm":
-        raise Refused(f"Dynamic reference to {found[1]} is not known to the local cloud: {found[0]}")
+        raise Refused(f"The local cloud does not support dynamic references to {found[1]}: {found[0]}")
     return scope.parameter(found[2].split(":")[0])
 
 

@@ -1,4 +1,4 @@
-"""The order of things: what depends on what, and what may go next."""
+"""Dependency graphs: finds cycles, reverses them, and walks them in order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 
 
 def find_cycle(dependencies: Mapping[str, Iterable[str]]) -> list[str]:
-    """Names that depend on themselves, directly or around a circle; empty when there is an order."""
+    """Return the names on a cycle; none when the graph can be ordered."""
     left = {name: set(needs) & set(dependencies) for name, needs in dependencies.items()}
     while True:
         free = {name for name, needs in left.items() if not needs}
         if not free:
-            return _on_a_circle(left)
+            return _on_a_cycle(left)
         left = {name: needs - free for name, needs in left.items() if name not in free}
 
 
-def _on_a_circle(left: Mapping[str, set[str]]) -> list[str]:
-    # What merely waits for a circle is not part of it: strip names that nothing left needs.
+def _on_a_cycle(left: Mapping[str, set[str]]) -> list[str]:
+    # Strip the names that no other needs: they depend on a cycle without being part of it.
     names = set(left)
     while True:
         needed = {need for name in names for need in left[name]}
@@ -26,7 +26,7 @@ def _on_a_circle(left: Mapping[str, set[str]]) -> list[str]:
 
 
 def reverse(dependencies: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Who must be gone before each name may go: the arrows turned round."""
+    """Reverse the graph: map each name to the names that depend on it."""
     turned: dict[str, set[str]] = {name: set() for name in dependencies}
     for name, needs in dependencies.items():
         for need in needs:
@@ -35,14 +35,14 @@ def reverse(dependencies: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
 
 
 class Walk:
-    """Hands out names whose dependencies are done, in the given order; independent names go side by side."""
+    """Yields the names whose dependencies are done, in the given order; independent names can run in parallel."""
 
     def __init__(self, dependencies: Mapping[str, Iterable[str]]) -> None:
         self._waiting = {name: {need for need in needs if need in dependencies} for name, needs in dependencies.items()}
         self._started: set[str] = set()
 
     def ready(self) -> list[str]:
-        """Names that may start now; each is handed out once."""
+        """Return the names that may start now, each only once."""
         names = [name for name, needs in self._waiting.items() if not needs]
         for name in names:
             del self._waiting[name]
@@ -50,20 +50,20 @@ class Walk:
         return names
 
     def done(self, name: str) -> None:
-        """`name` is ready: what waited for it may go."""
+        """Mark `name` as done, so that what depends on it may start."""
         self._started.discard(name)
         for needs in self._waiting.values():
             needs.discard(name)
 
     def failed(self, name: str) -> None:
-        """`name` will never be ready: what waits for it stays."""
+        """Mark `name` as failed: what depends on it never starts."""
         self._started.discard(name)
 
     def stop(self) -> None:
-        """Starts nothing more."""
+        """Drop all names that have not started."""
         self._waiting.clear()
 
     @property
     def running(self) -> bool:
-        """Whether something that was handed out has not ended yet."""
+        """Whether a name that started has not ended yet."""
         return bool(self._started)

@@ -19,7 +19,7 @@ MASK = "****"
 
 @dataclass(frozen=True)
 class Input:
-    """One parameter of a stack: what was given, what `Ref` yields, what DescribeStacks shows."""
+    """One parameter of a stack: the given text, the value of `Ref`, and what DescribeStacks shows."""
 
     key: str
     given: str
@@ -28,15 +28,15 @@ class Input:
     resolved: str | None
 
     def described(self) -> dict[str, str]:
-        """The member of DescribeStacks' Parameters."""
+        """Describe it as in DescribeStacks' Parameters."""
         shown = {"ParameterKey": self.key, "ParameterValue": MASK if self.no_echo else self.given}
         return shown | ({"ResolvedValue": self.resolved} if self.resolved is not None else {})
 
 
 def read_inputs(template: Template, given: Mapping[str, str], ssm: Callable[[str], str]) -> dict[str, Input]:
-    """All parameters of a template with their values; raises Refused in CloudFormation's words.
+    """Return all parameters of a template with their values. Raises Refused with CloudFormation's message.
 
-    `ssm(name)` gives the value of a Systems Manager parameter and raises KeyError when there is none.
+    `ssm(name)` returns the value of a Systems Manager parameter, and raises KeyError when there is none.
     """
     unknown = sorted(set(given) - set(template.parameters))
     if unknown:

@@ -1,4 +1,4 @@
-"""A stack as CloudFormation knows it: resources, events, statuses."""
+"""CloudFormation's model of a stack: resources, events, statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STACK_TYPE = "AWS::CloudFormation::Stack"
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a stack's history."""
+    """One event in a stack's history."""
 
     event_id: str
     logical_id: str
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass
 class Resource:
-    """One resource of a stack; `status` is "" until something was tried."""
+    """One resource of a stack; `status` is "" until its creation starts."""
 
     declared: Declared
     properties: dict[str, Any] = field(default_factory=dict)
@@ -79,14 +79,14 @@ class Stack:
         return self.status == "DELETE_COMPLETE"
 
     def mark(self, status: str, now: datetime, reason: str = "") -> None:
-        """Gives the stack a new status, with its event."""
+        """Set the stack's status and record the event."""
         self.status, self.reason = status, reason
         if status == "DELETE_COMPLETE":
             self.deleted_at = now
         self._record(self.name, self.stack_id, STACK_TYPE, status, reason, now)
 
     def mark_resource(self, resource: Resource, status: str, now: datetime, reason: str = "") -> None:
-        """Gives a resource a new status, with its event."""
+        """Set a resource's status and record the event."""
         resource.status, resource.reason, resource.changed_at = status, reason, now
         declared = resource.declared
         self._record(declared.logical_id, resource.physical_id, declared.type, status, reason, now)

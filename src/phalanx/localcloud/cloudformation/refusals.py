@@ -1,4 +1,4 @@
-"""What CloudFormation refuses before it creates anything: one function a rule, each in AWS's own words."""
+"""What CloudFormation refuses before it creates anything: one function per rule, with AWS's messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rule = Callable[[Template], "str | None"]
 
 
 def refuse_body(body: str, from_s3: bool = False) -> None:
-    """docs/aws-behaviour.md 1.14: 51,200 bytes in a request, 1 MB in S3."""
+    """Refuse a body above 51,200 bytes in a request, or above 1 MB in S3 (docs/aws-behaviour.md 1.14)."""
     size = len(body.encode())
     if not size:
         raise Refused("Either Template URL or Template Body must be specified.")
@@ -42,7 +42,7 @@ def refuse_body(body: str, from_s3: bool = False) -> None:
 
 
 def refuse_stack_name(name: str) -> None:
-    """CreateStack's own pattern for names."""
+    """Refuse a name that does not match CreateStack's pattern."""
     if not STACK_NAME.fullmatch(name):
         raise Refused(
             f"1 validation error detected: Value '{name}' at 'stackName' failed to satisfy constraint: Member must "
@@ -51,14 +51,14 @@ def refuse_stack_name(name: str) -> None:
 
 
 def refuse_capabilities(template: Template, given: Collection[str]) -> None:
-    """docs/aws-behaviour.md 1.23"""
+    """Refuse a template whose required capability was not given (docs/aws-behaviour.md 1.23)."""
     needed = required_capabilities(template)
     if needed and not {"CAPABILITY_NAMED_IAM", needed} & set(given):
         raise Refused(f"Requires capabilities : [{needed}]", "InsufficientCapabilitiesException")
 
 
 def required_capabilities(template: Template) -> str:
-    """ "" or the capability that the template's IAM resources ask for."""
+    """Return the capability that the template's IAM resources require, or ""."""
     found = [item for item in template.resources.values() if item.type.startswith("AWS::IAM::")]
     if any(key in item.properties for item in found for key in IAM_NAMES):
         return "CAPABILITY_NAMED_IAM"
@@ -66,7 +66,7 @@ def required_capabilities(template: Template) -> str:
 
 
 def refuse_template(template: Template) -> None:
-    """Raises Refused for the first rule that the template breaks."""
+    """Raise Refused for the first rule that the template breaks."""
     for rule in RULES:
         reason = rule(template)
         if reason:
@@ -86,13 +86,13 @@ def _too_many(template: Template) -> str | None:
 
 
 def _unknown_types(template: Template) -> str | None:
-    # moto skips a type that it doesn't know and says CREATE_COMPLETE.
+    # moto skips an unknown type and reports CREATE_COMPLETE.
     types = {item.type for item in template.resources.values()}
     unknown = sorted(types - set(known_types()))
     if unknown:
         return f"Template format error: Unrecognized resource types: [{', '.join(unknown)}]"
     absent = sorted(types - set(TYPES))
-    return f"The local cloud has no resource types: [{', '.join(absent)}]" if absent else None
+    return f"The local cloud does not support the resource types: [{', '.join(absent)}]" if absent else None
 
 
 def _undefined_conditions(template: Template) -> str | None:
@@ -164,12 +164,12 @@ def _unknown_attributes(template: Template) -> str | None:
 
 
 def _cycles(template: Template) -> str | None:
-    circle = find_cycle({name: dependencies(item, template.resources) for name, item in template.resources.items()})
-    return f"Circular dependency between resources: [{', '.join(circle)}]" if circle else None
+    cycle = find_cycle({name: dependencies(item, template.resources) for name, item in template.resources.items()})
+    return f"Circular dependency between resources: [{', '.join(cycle)}]" if cycle else None
 
 
 def dependencies(item: Declared, names: Collection[str]) -> set[str]:
-    """The resources among `names` that must be there before `item` is made."""
+    """Return the resources among `names` that must exist before `item` is created."""
     used = {
         reference.name
         for reference in references([item.properties, item.creation_policy])

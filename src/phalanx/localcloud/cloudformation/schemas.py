@@ -1,6 +1,6 @@
-"""AWS's own resource schemas (they come with cfn-lint, as plain JSON): which properties a type knows.
+"""AWS's resource schemas, which cfn-lint ships as JSON: checks a resource's properties against them.
 
-cfn-lint itself is never imported: that takes over a second; the schemas of one stack are read in 10 ms.
+cfn-lint itself is never imported, which would take over a second; reading the schemas of one stack takes 10 ms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS: dict[str, tuple[type, ...]] = {
-    # CloudFormation turns "3" into a number and numbers into text, so scalars pass for each other.
+    # CloudFormation converts between numbers and text, so one scalar is accepted for another.
     "string": (str, int, float, bool),
     "integer": (int, str),
     "number": (int, float, str),
@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def directory() -> Path:
-    """Where the schemas lie; FileNotFoundError when this machine has none."""
+    """Return the directory of the schemas. Raises FileNotFoundError when cfn-lint is not installed."""
     found = importlib.util.find_spec("cfnlint")
     if found is None or found.origin is None:
         raise FileNotFoundError("cfn-lint's resource schemas")
@@ -33,18 +33,18 @@ def directory() -> Path:
 
 @functools.cache
 def known_types() -> Mapping[str, str]:
-    """Every resource type that AWS has in us-east-1, with the name of its schema file."""
+    """Return all resource types in us-east-1, with the names of their schema files."""
     return json.loads((directory() / "providers" / "us-east-1.json").read_bytes())
 
 
 @functools.cache
 def schema(resource_type: str) -> Mapping[str, Any]:
-    """The schema of a type that `known_types` lists."""
+    """Return the schema of a type in `known_types`."""
     return json.loads((directory() / "resources" / f"{known_types()[resource_type]}.json").read_bytes())
 
 
 def problems(resource_type: str, properties: Mapping[str, Any]) -> list[str]:
-    """What is wrong with resolved properties, in the words of CloudFormation's own validator."""
+    """List what is wrong with resolved properties, worded like CloudFormation's validator."""
     whole = schema(resource_type)
     return list(_object_problems("#", properties, whole, whole))
 

@@ -1,4 +1,4 @@
-"""Signals of wait conditions and creation policies: what was received, and what follows from it."""
+"""Signals for wait conditions and creation policies: parses them and decides what they mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 @dataclass(frozen=True)
 class Signal:
-    """One signal; a second one with the same `unique_id` is a retransmission (docs/aws-behaviour.md 1.10)."""
+    """One signal; another with the same `unique_id` is a retransmission (docs/aws-behaviour.md 1.10)."""
 
     unique_id: str
     status: str
@@ -26,7 +26,7 @@ class Signal:
 
 
 def read_signal(body: bytes) -> Signal:
-    """The signal that was PUT to a wait handle; anything else than AWS's document is UNPARSABLE."""
+    """Parse a signal that was PUT to a wait handle; anything but AWS's document is UNPARSABLE."""
     try:
         document = json.loads(body)
         status, unique_id = document["Status"], document["UniqueId"]
@@ -39,7 +39,7 @@ def read_signal(body: bytes) -> Signal:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a resource waits for: `count` successes sent to `target` (a handle, or its own name) in `timeout_s`."""
+    """What a resource waits for: `count` successes for `target` (a handle, or its own name) within `timeout_s`."""
 
     target: str
     count: int
@@ -47,7 +47,7 @@ class Wait:
     is_condition: bool
 
     def failure(self, received: Collection[Signal]) -> str | None:
-        """Why the wait has failed, if it has."""
+        """Return the reason why the wait has failed, or None."""
         for signal in received:
             if signal.status == UNPARSABLE:
                 return "Unparsable WaitCondition data"  # docs/aws-behaviour.md 1.11
@@ -58,19 +58,19 @@ class Wait:
         return None
 
     def timeout(self, received: Collection[Signal]) -> str:
-        """The reason when time is up."""
+        """Return the reason of a timeout."""
         if self.is_condition:
             return f"WaitCondition timed out. Received {len(received)} conditions when expecting {self.count}"
         return f"Failed to receive {self.count - len(received)} resource signal(s) within the specified duration"
 
 
 def data_text(received: Collection[Signal]) -> str:
-    """What `Fn::GetAtt: [condition, Data]` yields (docs/aws-behaviour.md 1.11)."""
+    """Return the value of `Fn::GetAtt: [condition, Data]` (docs/aws-behaviour.md 1.11)."""
     return json.dumps({signal.unique_id: signal.data for signal in received}, separators=(",", ":"))
 
 
 def wait_of(logical_id: str, kind: str, properties: Mapping[str, Any], policy: Mapping[str, Any]) -> Wait | None:
-    """What a resource has to wait for after it was made, if anything; `policy` is its CreationPolicy, resolved."""
+    """Return what a created resource waits for, or None; `policy` is its resolved CreationPolicy."""
     is_condition = kind == WAIT_CONDITION
     if policy:
         rule = policy.get("ResourceSignal", {})
@@ -83,7 +83,7 @@ def wait_of(logical_id: str, kind: str, properties: Mapping[str, Any], policy: M
 
 
 def seconds(duration: str) -> float:
-    """An ISO 8601 duration such as PT15M or PT1H30M, in seconds."""
+    """Convert an ISO 8601 duration such as PT15M or PT1H30M to seconds."""
     found = DURATION.fullmatch(duration)
     if not found or duration == "PT":
         raise ResourceFailed(f"CreationPolicy Timeout {duration} is not in ISO8601 duration format, e.g. PT15M")

@@ -1,4 +1,4 @@
-"""Template text (JSON or YAML with short forms) → a `Template` whose shape is known to be sound."""
+"""Parses template text (JSON, or YAML with short forms) into a `Template` and checks its structure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Template:
-    """A template's sections; `body` is the text that GetTemplate gives back."""
+    """A template's sections; `body` is the text that GetTemplate returns."""
 
     body: str
     description: str
@@ -86,7 +86,7 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_st
 
 
 def parse(body: str) -> Template:
-    """Reads and checks the outline of a template; raises Refused in CloudFormation's words."""
+    """Parse a template and check its structure. Raises Refused with CloudFormation's message."""
     document = _read(body)
     if not isinstance(document, dict):
         raise Refused("Template format error: unsupported structure.")
@@ -94,7 +94,7 @@ def parse(body: str) -> Template:
     if unknown:
         raise Refused(f"Invalid template property or properties [{', '.join(unknown)}]")
     if "Transform" in document or "Rules" in document:
-        raise Refused("Template format error: the local cloud has neither Transform nor Rules")
+        raise Refused("Template format error: the local cloud supports neither Transform nor Rules")
     return Template(
         body=body,
         description=str(document.get("Description", "")),

@@ -1,6 +1,6 @@
-"""Carries one stack through creation, rollback and deletion, on one thread, message by message.
+"""Takes one stack through creation, rollback and deletion, on one thread that handles messages in order.
 
-Nothing here sleeps: the end of a resource that takes its time (a group, a wait) comes back as a message.
+Nothing here sleeps: a resource that takes time to settle (a group, a wait) reports its end in a message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from phalanx.localcloud.context import Context
 log = logging.getLogger(__name__)
 
 CANCELLED = "Resource creation cancelled"
-# moto's models are plain dictionaries: two stacks that change them at once would break each other's loops.
+# moto's models are plain dictionaries: two stacks that change them at once would break each other's iterations.
 _MODELS = threading.Lock()
-RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether that holds in a rollback of the creation too
+RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether rolling back a creation keeps it too
 
 
 class Worker:
-    """One stack's engine. Every method with a leading underscore runs on the stack's own thread."""
+    """The worker of one stack. Every method with a leading underscore runs on the stack's own thread."""
 
     def __init__(self, context: Context, stack: Stack, scope: Scope) -> None:
         self.context = context
@@ -51,23 +51,23 @@ class Worker:
         self._retain: Collection[str] = ()
 
     def create(self) -> None:
-        """Starts the creation; the stack is CREATE_IN_PROGRESS when this returns."""
+        """Start the creation; the stack is CREATE_IN_PROGRESS when this returns."""
         self.stack.mark("CREATE_IN_PROGRESS", self.context.clock.now(), "User Initiated")
         self.context.spawn(self._run, name=f"stack-{self.stack.name}")
         self.post(self._begin_creation)
 
     def delete(self, token: str | None, retain: Collection[str]) -> None:
-        """Starts the deletion, whatever the stack is doing; its status has changed when this returns."""
+        """Start the deletion, whatever the stack is doing; its status has changed when this returns."""
         begun = threading.Event()
         self.post(self._begin_deletion, token, retain, begun)
         begun.wait(timeout=30)
 
     def signal(self, target: str, signal: Signal) -> None:
-        """Hands over a signal for a wait handle or a resource."""
+        """Deliver a signal for a wait handle or a resource."""
         self.post(self._receive, target, signal)
 
     def post(self, step: Callable[..., None], *args: Any) -> None:
-        """Queues a step for the stack's thread, which ends with the stack."""
+        """Queue a step for the stack's thread, which ends with the stack."""
         if not self.stack.gone:
             self.mailbox.put(functools.partial(step, *args))
 
@@ -98,14 +98,14 @@ class Worker:
         if self.stack.timeout_s:
             self._later("", self.stack.timeout_s, self._abort, "Stack creation time exceeded the specified timeout")
         self._walk = Walk(self.stack.dependencies)
-        self._go_on()
+        self._create_ready()
 
     @property
     def _creating(self) -> bool:
         return self.stack.status == "CREATE_IN_PROGRESS"
 
-    def _go_on(self) -> None:
-        """Starts whatever may start now, until nothing more can."""
+    def _create_ready(self) -> None:
+        """Create all resources whose dependencies exist, until no more are ready."""
         while self._creating and (names := self._walk.ready()):
             for name in names:
                 if self._creating:
@@ -125,7 +125,7 @@ class Worker:
             self._created(name)
 
     def _make(self, resource: Resource) -> bool:
-        """Creates a resource; True when its end is still to come."""
+        """Create a resource; return True when it is still pending."""
         declared, name = resource.declared, resource.declared.logical_id
         resource.properties = resolve(dict(declared.properties), self._scope)
         wrong = problems(declared.type, resource.properties)
@@ -139,8 +139,8 @@ class Worker:
         self._mark_resource(name, "CREATE_IN_PROGRESS", "Resource creation Initiated")
         if wait:
             self._waits[name] = wait
-            self._later(name, wait.timeout_s, self._wait_is_over, name, self._attempts[name])
-            self.post(self._look_at_signals, name)
+            self._later(name, wait.timeout_s, self._wait_timed_out, name, self._attempts[name])
+            self.post(self._check_signals, name)
         return made.pending or wait is not None
 
     def _request(self, resource: Resource) -> Request:
@@ -161,7 +161,7 @@ class Worker:
             properties=resource.properties,
             tags=tags,
             settled=lambda error: self.post(self._settled, name, attempt, error),
-            stays=resource.declared.deletion_policy in RETAINED,
+            retained=resource.declared.deletion_policy in RETAINED,
         )
 
     def _settled(self, name: str, attempt: object, error: str | None) -> None:
@@ -169,12 +169,12 @@ class Worker:
             return
         if self.stack.resources[name].status == "DELETE_IN_PROGRESS":
             self._deleted(name, error)
-            self._go_on_deleting()
+            self._delete_ready()
         elif error:
             self._creation_failed(name, error)
         elif name not in self._waits:
             self._created(name)
-            self._go_on()
+            self._create_ready()
 
     def _created(self, name: str) -> None:
         self._forget(name)
@@ -220,9 +220,9 @@ class Worker:
     def _receive(self, target: str, signal: Signal) -> None:
         self._signals.setdefault(target, {}).setdefault(signal.unique_id, signal)
         for name in [name for name, wait in self._waits.items() if wait.target == target]:
-            self._look_at_signals(name)
+            self._check_signals(name)
 
-    def _look_at_signals(self, name: str) -> None:
+    def _check_signals(self, name: str) -> None:
         wait = self._waits.get(name)
         if wait is None or not self._creating:
             return
@@ -236,9 +236,9 @@ class Worker:
                 resource.attributes = {**resource.attributes, "Data": data_text(received)}
                 self._scope.attributes[name] = resource.attributes
             self._created(name)
-            self._go_on()
+            self._create_ready()
 
-    def _wait_is_over(self, name: str, attempt: object) -> None:
+    def _wait_timed_out(self, name: str, attempt: object) -> None:
         if self._attempts.get(name) is attempt and name in self._waits:
             wait = self._waits[name]
             self._creation_failed(name, wait.timeout(self._signals.get(wait.target, {}).values()))
@@ -246,7 +246,7 @@ class Worker:
     # ---- giving up, rolling back, deleting
 
     def _abort(self, reason: str) -> None:
-        """Ends a creation that can't succeed: the rest is cancelled, then what `on_failure` says happens."""
+        """Give up a creation that can't succeed: cancel the rest, then do what `on_failure` says."""
         if not self._creating:
             return
         verdicts = {
@@ -277,7 +277,7 @@ class Worker:
         if before == "CREATE_IN_PROGRESS":
             self._cancel()
         if before == "ROLLBACK_IN_PROGRESS":
-            self._final = "DELETE"  # what is being torn down already goes on to the end
+            self._final = "DELETE"  # the rollback in progress continues as the deletion
         elif before not in ("DELETE_IN_PROGRESS", "DELETE_COMPLETE"):
             self._tear_down("DELETE")
 
@@ -286,9 +286,9 @@ class Worker:
         names = [name for name, resource in reversed(self.stack.resources.items()) if resource.exists]
         turned = reverse(self.stack.dependencies)
         self._walk = Walk({name: turned[name] & set(names) for name in names})
-        self._go_on_deleting()
+        self._delete_ready()
 
-    def _go_on_deleting(self) -> None:
+    def _delete_ready(self) -> None:
         while names := self._walk.ready():
             for name in names:
                 self._delete(name)
@@ -339,7 +339,7 @@ class Worker:
 
 
 def reason_of(error: Exception) -> str:
-    """The words for an event; a surprise of our own is logged with its traceback."""
+    """Return an event's reason; log an unexpected exception with its traceback."""
     if isinstance(error, (ResourceFailed, Refused)):
         return str(error)
     if isinstance(error, ServiceException):

@@ -1,4 +1,4 @@
-"""The resource types that the local cloud can make, each over moto's models."""
+"""The resource types that the local cloud supports, on top of moto's models."""
 
 from __future__ import annotations
 

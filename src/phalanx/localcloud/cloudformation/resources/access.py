@@ -1,4 +1,4 @@
-"""AWS::IAM types: roles, their policies, instance profiles."""
+"""AWS::IAM types: roles, policies and instance profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.localcloud.cloudformation.resources.registry import Made, Request, 
 
 
 def iam(request: Request) -> Any:
-    """moto's IAM: one for all regions."""
+    """Return moto's IAM backend, one for all regions."""
     return iam_backends[request.context.account]["aws"]
 
 
@@ -44,7 +44,7 @@ def _role(request: Request) -> Made:
         properties.get("Path", "/"),
         properties.get("PermissionsBoundary"),
         properties.get("Description", ""),
-        # IAM keeps tag keys that start with aws: for itself; CloudFormation doesn't set them on roles.
+        # IAM reserves tag keys that start with aws:, so CloudFormation doesn't set them on roles.
         [tag for tag in request.tag_list() if not tag["Key"].startswith("aws:")],
         properties.get("MaxSessionDuration", 3600),
     )

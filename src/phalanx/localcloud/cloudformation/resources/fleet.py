@@ -1,4 +1,4 @@
-"""AWS::EC2::LaunchTemplate and AWS::AutoScaling::AutoScalingGroup: the machines."""
+"""AWS::EC2::LaunchTemplate and AWS::AutoScaling::AutoScalingGroup."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _launch_template(request: Request) -> Made:
 
 
 def _user_data(encoded: str | None) -> Base64EncodedString | None:
-    """User data as moto keeps it; refused when it is not base64 or, decoded, too long."""
+    """Return user data as moto keeps it. Raises ResourceFailed if it is not base64 or too long."""
     if not encoded:
         return None
     try:

@@ -1,4 +1,4 @@
-"""AWS::Lambda types: functions with inline code, and who may call them."""
+"""AWS::Lambda types: functions with inline code, and their permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWS::SQS and AWS::SNS types: queues, topics, and who may use them."""
+"""AWS::SQS and AWS::SNS types: queues, topics, subscriptions and policies."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _subscription(request: Request) -> Made:
     properties = request.properties
     made = _sns(request).subscribe(properties["TopicArn"], properties.get("Endpoint"), properties["Protocol"])
     with all_or_nothing(_unsubscribe, request, made.arn):
-        # The scope first: moto compiles the policy for the scope that it knows at that moment.
+        # The scope comes first: moto compiles the policy for the scope that is set at that moment.
         for key in ("FilterPolicyScope", "FilterPolicy", "RawMessageDelivery"):
             if key in properties:
                 value = properties[key]

@@ -12,12 +12,12 @@ from phalanx.localcloud.cloudformation.resources.registry import Made, Request, 
 
 
 def ec2(request: Request) -> Any:
-    """moto's EC2 of the stack's account and region."""
+    """Return moto's EC2 backend for the stack's account and region."""
     return ec2_backends[request.context.account][request.region]
 
 
 def truth(value: Any) -> bool:
-    """A boolean as templates write it: true, "true", "True"."""
+    """Parse a boolean as templates write it: true, "true" or "True"."""
     return str(value).lower() == "true"
 
 
@@ -36,7 +36,7 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
 
 
 def _refuse_while(what: str, things: Any, depends: Any) -> None:
-    # EC2 answers DependencyViolation; moto would delete the ground under a running instance.
+    # EC2 answers DependencyViolation; moto would delete the network of a running instance.
     if any(depends(thing) for thing in list(things)):
         raise ResourceFailed(f"{what} has dependencies and cannot be deleted. (Service: Ec2, Status Code: 400)")
 
@@ -89,7 +89,7 @@ def _subnet(request: Request) -> Made:
         availability_zone=properties.get("AvailabilityZone") or f"{request.region}a",
         tags={"subnet": request.tag_map()},
     )
-    # moto takes the first subnet of a zone for the default one; in AWS only a default VPC has such.
+    # moto makes the first subnet of a zone the default one; in AWS only a default VPC has default subnets.
     subnet.default_for_az = False
     subnet.map_public_ip_on_launch = truth(properties.get("MapPublicIpOnLaunch", False))
     return Made(
@@ -204,7 +204,7 @@ def _delete_nat_gateway(request: Request, physical_id: str) -> None:
     gateway = backend.nat_gateways.pop(physical_id, None)
     if gateway is None:
         return
-    # moto only marks it deleted and leaves its interface and the address's association behind.
+    # moto only marks it as deleted, and leaves its interface and the association of its address behind.
     for address in backend.addresses:
         if address.eni is gateway._eni:
             backend.disassociate_address(association_id=address.association_id)

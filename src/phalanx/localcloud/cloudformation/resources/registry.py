@@ -1,4 +1,4 @@
-"""Resource types by name: how each is made and unmade."""
+"""The registry of resource types: how each is created and deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Made:
-    """A created resource: what Ref and GetAtt answer. `pending`: it counts as created when `settled` is called."""
+    """A created resource: its Ref and GetAtt values. If `pending`, it is complete when `settled` is called."""
 
     physical_id: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -24,10 +24,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Request:
-    """What a resource type gets to work with.
+    """The arguments of a creation or deletion.
 
-    `properties` are resolved. `settled(error)` ends a pending creation or deletion, from any thread:
-    None when it worked, else the reason. `tags` are the stack's, AWS's own included. `stays`: without its stack, too.
+    `properties` are resolved. `settled(error)` ends a pending creation or deletion, from any thread, with the reason
+    of a failure or None. `tags` are the stack's, including AWS's own. `retained`: the resource outlives its stack.
     """
 
     context: Context
@@ -38,10 +38,10 @@ class Request:
     properties: Mapping[str, Any]
     tags: Mapping[str, str]
     settled: Callable[[str | None], None]
-    stays: bool = False
+    retained: bool = False
 
     def name(self, key: str, limit: int) -> str:
-        """The property `key` if given, else a unique physical name of at most `limit` characters."""
+        """Return the property `key`, or else a unique physical name of at most `limit` characters."""
         given = self.properties.get(key)
         if given:
             return str(given)
@@ -51,11 +51,11 @@ class Request:
         return f"{self.stack_name[: room - len(logical)]}-{logical}-{suffix}"
 
     def tag_list(self, key: str = "Tags") -> list[dict[str, str]]:
-        """The stack's tags and the resource's own, as a list of Key and Value."""
+        """Return the stack's and the resource's tags as a list of Key and Value."""
         return [{"Key": name, "Value": value} for name, value in self.tag_map(key).items()]
 
     def tag_map(self, key: str = "Tags") -> dict[str, str]:
-        """The same as a mapping; the resource's own tags win."""
+        """Return the stack's and the resource's tags as a mapping; the resource's take precedence."""
         own = {str(tag["Key"]): str(tag["Value"]) for tag in self.properties.get(key) or []}
         return {**self.tags, **own}
 
@@ -66,9 +66,9 @@ Delete = Callable[[Request, str], "bool | None"]
 
 @dataclass(frozen=True)
 class ResourceType:
-    """How a type is created and deleted; `attributes` are the names that GetAtt takes.
+    """How a type is created and deleted; `attributes` are the names that GetAtt accepts.
 
-    `delete` gives True when the deletion is pending, to be ended by `settled`; it is silent when the thing is gone.
+    `delete` returns True when the deletion is pending until `settled`. It does nothing for a resource that is gone.
     """
 
     create: Create
@@ -80,7 +80,7 @@ TYPES: dict[str, ResourceType] = {}
 
 
 def resource(name: str, delete: Delete, attributes: str = "") -> Callable[[Create], Create]:
-    """Registers the decorated function as the creator of type `name`; `attributes` is a list parted by spaces."""
+    """Register the decorated function as the creator of type `name`; `attributes` are separated by spaces."""
 
     def register(create: Create) -> Create:
         TYPES[name] = ResourceType(create, delete, frozenset(attributes.split()))
@@ -91,7 +91,7 @@ def resource(name: str, delete: Delete, attributes: str = "") -> Callable[[Creat
 
 @contextmanager
 def all_or_nothing(delete: Delete, request: Request, physical_id: str) -> Iterator[None]:
-    """Around the steps after the first: when one fails, what was made by then is deleted; the stack never knew it."""
+    """Delete the resource when a later step of its creation fails: the stack does not know of it yet."""
     try:
         yield
     except BaseException:
@@ -100,4 +100,4 @@ def all_or_nothing(delete: Delete, request: Request, physical_id: str) -> Iterat
 
 
 def nothing(request: Request, physical_id: str) -> None:
-    """For types whose end comes with the end of something else."""
+    """Delete nothing: for types that end with another resource."""

@@ -40,20 +40,20 @@ def _group(request: Request) -> Made:
     if "SecurityGroupEgress" in properties:
         group.egress_rules.clear()  # a stated egress list replaces the default that allows everything
     with all_or_nothing(_delete_group, request, group.id):
-        for way, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
+        for direction, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
             for rule in properties.get(key, []):
-                _authorize(backend, way, group.id, rule)
+                _authorize(backend, direction, group.id, rule)
     return Made(group.id, {"GroupId": group.id, "Id": group.id, "VpcId": group.vpc_id})
 
 
-def _authorize(backend: Any, way: str, group_id: str, rule: Mapping[str, Any]) -> str:
-    """Adds one rule as templates write it; gives its id."""
+def _authorize(backend: Any, direction: str, group_id: str, rule: Mapping[str, Any]) -> str:
+    """Add one rule as templates write it; return its id."""
     description = {"Description": rule["Description"]} if "Description" in rule else {}
     ranges = [{key: rule[key], **description} for key in ("CidrIp", "CidrIpv6") if key in rule]
     peer = rule.get("SourceSecurityGroupId") or rule.get("DestinationSecurityGroupId")
     if not ranges and not peer:
         raise ResourceFailed("Exactly one of CidrIp, CidrIpv6 or a security group must be specified in a rule")
-    authorize = getattr(backend, f"authorize_security_group_{way}")
+    authorize = getattr(backend, f"authorize_security_group_{direction}")
     rules, _ = authorize(
         group_id,
         str(rule["IpProtocol"]),
@@ -65,13 +65,15 @@ def _authorize(backend: Any, way: str, group_id: str, rule: Mapping[str, Any]) -
     return rules[0].id
 
 
-def _revoke(way: str, request: Request, physical_id: str) -> None:
+def _revoke(direction: str, request: Request, physical_id: str) -> None:
     backend = ec2(request)
     group_id = request.properties["GroupId"]
     if backend.get_security_group_from_id(group_id) is None:
         return
     try:
-        getattr(backend, f"revoke_security_group_{way}")(group_id, "", "", "", [], security_rule_ids=[physical_id])
+        getattr(backend, f"revoke_security_group_{direction}")(
+            group_id, "", "", "", [], security_rule_ids=[physical_id]
+        )
     except EC2ClientError as error:
         if "NotFound" not in str(error.code):
             raise
@@ -88,7 +90,7 @@ def _revoke_egress(request: Request, physical_id: str) -> None:
 @resource("AWS::EC2::SecurityGroupIngress", _revoke_ingress, "Id")
 def _ingress(request: Request) -> Made:
     if "GroupId" not in request.properties:
-        raise ResourceFailed("GroupId is missing: groups of a VPC are named by id")
+        raise ResourceFailed("GroupId is missing: a VPC's groups are identified by id")
     rule = _authorize(ec2(request), "ingress", request.properties["GroupId"], request.properties)
     return Made(rule, {"Id": rule})
 

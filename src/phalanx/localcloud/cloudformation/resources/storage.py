@@ -1,4 +1,4 @@
-"""AWS::EFS, AWS::DynamoDB and AWS::Logs types: where things are kept."""
+"""AWS::EFS, AWS::DynamoDB and AWS::Logs types: file systems, tables and log groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _file_system(request: Request) -> Made:
         backup=properties.get("BackupPolicy", {}).get("Status") == "ENABLED",
         tags=request.tag_list("FileSystemTags"),
     )
-    if not request.stays:
+    if not request.retained:
         file_systems.discard_at_exit(request.context.state, made.file_system_id)
     return Made(made.file_system_id, {"Arn": made.file_system_arn, "FileSystemId": made.file_system_id})
 

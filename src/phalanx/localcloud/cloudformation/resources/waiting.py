@@ -1,4 +1,4 @@
-"""AWS::CloudFormation types: wait conditions and their handles."""
+"""AWS::CloudFormation types: wait conditions and wait handles."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WAIT_PATH = "/waitcondition/"
 
 @resource(WAIT_HANDLE, nothing, "Id")
 def _handle(request: Request) -> Made:
-    # AWS gives a presigned S3 URL: whoever knows it may signal, so it must not be guessable.
+    # AWS returns a presigned S3 URL: anyone who knows it may signal, so it must not be guessable.
     url = f"{request.context.url_nodes}{WAIT_PATH}{secrets.token_urlsafe(24)}"
     return Made(url, {"Id": url})
 
 
 @resource(WAIT_CONDITION, nothing, "Data Id")
 def _condition(request: Request) -> Made:
-    # The engine waits for the signals; Data is filled in when they are there.
+    # The engine waits for the signals and fills in Data when they have arrived.
     return Made(f"{request.stack_id}/{request.logical_id}", {"Id": request.logical_id, "Data": "{}"}, pending=True)
