@@ -86,3 +86,8 @@ def test_a_node_is_spoken_for_by_its_first_rank_that_lives(node, number):
 )
 def test_an_end_is_told_with_the_place(member, code, text):
     assert member.ended_as(code) == text
+
+
+@pytest.mark.parametrize(("code", "how"), [(-9, "by SIGKILL"), (-37, "by signal 37"), (3, "with exit code 3")])
+def test_an_end_is_put_in_words_whatever_signal_it_was(code: int, how: str):
+    assert rank("0").ended_as(code).endswith(f"ended {how}")

@@ -140,6 +140,14 @@ def reap() -> List[Tuple[int, int]]:
         ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
+def signal_name(number: int) -> str:
+    """What a signal is called in messages; real-time signals have no names of their own."""
+    import signal  # here, because a starter does without it
+
+    known = {one.value for one in signal.Signals}
+    return signal.Signals(number).name if number in known else f"signal {number}"
+
+
 def process_stat(pid: int) -> Optional[Dict[str, str]]:
     """parent, session, state, start (in clock ticks since boot) and name of a process; None when there is none."""
     try:

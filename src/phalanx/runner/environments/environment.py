@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from phalanx.runner.environments.interpreters import Interpreter, find
 from phalanx.runner.environments.uv_settings import from_pip
 from phalanx.runner.files import state as states
-from phalanx.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl
+from phalanx.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl, signal_name
 
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence
@@ -239,7 +239,7 @@ class _Installer:
         )
         code = process.wait()
         if code:
-            how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
             raise CannotMakeError(f"{name} {how}\n{mend}".strip())
 
 

@@ -16,7 +16,7 @@ from phalanx.runner.head.stage import Stage
 from phalanx.runner.loop import READ_BYTES
 from phalanx.runner.names import RUNNER
 from phalanx.runner.reaper import Sweep
-from phalanx.runner.system import MARK, reap, spawn
+from phalanx.runner.system import MARK, reap, signal_name, spawn
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
@@ -116,7 +116,7 @@ class Preparation:
     def _problem(self) -> str:
         code = self._code or 0
         if code < 0:
-            return f"its maker was ended by {signal.Signals(-code).name}"
+            return f"its maker was ended by {signal_name(-code)}"
         return self._result().get("problem", f"its maker ended with exit code {code}")
 
     def _result(self) -> Dict[str, Any]:

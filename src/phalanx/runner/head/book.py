@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.runner.head.verdict import ENGINE, KILLED, RANK, TOLD
+from phalanx.runner.system import signal_name
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
@@ -34,7 +35,7 @@ class Member(NamedTuple):
             name += f" on {self.node}"
         if code >= 0:
             return f"{name} ended with exit code {code}"
-        return f"{name} was ended by {signal.Signals(-code).name}"
+        return f"{name} was ended by {signal_name(-code)}"
 
     def weight(self, code: int) -> int:
         """How much its failure explains."""
