@@ -43,8 +43,8 @@ fresh: ## README's two commands in a new minimal Debian; benchmarks/results/fres
 	@scripts/fresh
 
 fuzz: SECONDS ?= 3600
-fuzz: setup ## Random input for whatever reads what others wrote, for SECONDS (an hour): make fuzz SECONDS=60
-	@PHALANX_FUZZ_S=$$(( $(SECONDS) / 9 )) .venv/bin/pytest tests/fuzz
+fuzz: setup ## Random input for whatever reads what others wrote, for SECONDS (an hour): make fuzz SECONDS=60 SEED=1
+	@PHALANX_FUZZ_S=$(SECONDS) PHALANX_FUZZ_SEED=$(SEED) .venv/bin/pytest tests/fuzz
 
 bench: setup ## Measure; one table, and benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

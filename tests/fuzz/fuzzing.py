@@ -1,12 +1,12 @@
 """Examples for a while: of random bytes and values, and of valid ones with something changed in them.
 
-PHALANX_FUZZ_S is how long each target is given. Each example has a deadline, and a bound on the memory that it takes.
+Each example has a deadline, and a bound on the memory that it takes. How long a target is given, and from which seed
+its examples come, is for conftest.py to say, which also shows what ran.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import time
@@ -14,13 +14,13 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
-_EACH_S = float(os.environ.get("PHALANX_FUZZ_S", "4"))
 # The machine has other things to do: this is for what hangs, not for what is slow.
 _EXAMPLE_S = 10
 _MOST_BYTES = 64 << 20
@@ -40,14 +40,28 @@ leaves = st.none() | st.booleans() | numbers | texts
 values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4))
 
 
+@dataclass
+class Target:
+    """The test that runs now: how long it is given, the seed of its examples, and how many there were."""
+
+    timeout_s: float = 4.0
+    seed: str = "1"
+    examples: int = 0
+    took_s: float = 0.0
+
+
+target = Target()
+
+
 def fuzz(examples: st.SearchStrategy[Any], check: Callable[[Any], None], corpus: list[Any] = []) -> None:  # noqa: B006
-    """What was found before, then new examples until the time is over; a failure names its seed."""
+    """What was found before, then new examples until the time is over."""
+    begun, chance = time.monotonic(), random.Random(target.seed)
     for example in corpus:
         with _bounds():
             check(example)
-    end = time.monotonic() + _EACH_S
-    while time.monotonic() < end:
-        _round(examples, check, random.getrandbits(64))
+    while target.took_s < target.timeout_s:
+        _round(examples, check, chance.getrandbits(64))
+        target.took_s = time.monotonic() - begun
 
 
 def changed_bytes(*valid: bytes) -> st.SearchStrategy[bytes]:
@@ -80,6 +94,7 @@ def _round(examples: st.SearchStrategy[Any], check: Callable[[Any], None], numbe
     @_ROUND
     @given(examples)
     def one(example: Any) -> None:
+        target.examples += 1
         with _bounds():
             check(example)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from hypothesis import strategies as st
+from samples import PROCESS, STATE
 
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.job_model import JobStatus
@@ -24,7 +26,7 @@ from phalanx.node.roster import Node, Roster
 from phalanx.reach import transfer
 from phalanx.runner import frames
 from phalanx.runner.files import carry
-from phalanx.runner.verbs import follow_frames
+from phalanx.runner.verbs import follow_frames, porter
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43
 WORKER = Node(
@@ -99,32 +101,6 @@ def in_chunks(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]
     )
 
 
-PROCESS = {"number": 0, "label": "0", "node": "deeplearning-worker1", "file": "0"}
-STATE = {
-    "id": "261122-062655-a18e16",
-    "name": "",
-    "launcher": "mpi",
-    "command": ["true"],
-    "submitted_at": 1.0,
-    "state": "running",
-    "started_at": 2.0,
-    "ended_at": None,
-    "tags": {"team": "vision"},
-    "processes": 1,
-    "hosts": ["deeplearning-worker1"],
-    "exit_code": None,
-    "message": "",
-    "attempt": 0,
-    "restarts": 0,
-    "attempts": [],
-    "has_secrets": False,
-    "tail": [],
-    "nodes": [{"node": "deeplearning-worker1", "clean": True, "killed": 0, "message": ""}],
-    "runner": {"pid": 1, "start": "2", "boot_id": "3", "head": "i-0123"},
-    "allocation": None,
-}
-
-
 def a_frame(kind: int, payload: bytes, number: int = 0) -> bytes:
     return follow_frames.HEADER.pack(kind, 1, number, len(payload), 7, 1) + payload
 
@@ -195,6 +171,32 @@ def test_a_stream_of_files_stays_in_its_place(tmp_path: Path):
         | st.builds(lambda kind, name, link: a_member(kind, name, link), KINDS, NAMES, NAMES),
         check,
     )
+
+
+def test_what_a_head_takes_stays_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _, valid = carried(tmp_path)
+    shared = tmp_path / "shared"
+
+    def take(stream: bytes) -> dict[str, str]:
+        remove(shared)
+        shared.mkdir()
+        out = io.StringIO()
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stream)))
+        with contextlib.redirect_stdout(out):
+            porter.take(f"{shared}/", str(shared), "tree")
+        return json.loads(out.getvalue())
+
+    def check(stream: bytes) -> None:
+        answer = take(stream)
+        assert answer.get("place") == f"{shared}/tree" or answer["error"]
+        assert {path.name for path in shared.iterdir()} <= {"tree"}
+        assert {path.name for path in tmp_path.iterdir()} == {"tree", "shared"}
+
+    assert take(valid) == {"place": f"{shared}/tree"}, "what is changed below is valid"
+    headers = changed_value({"items": 4, "files": 1, "bytes": 7, "left_out": []}).map(json.dumps)
+    body = valid.partition(b"\n")[2].partition(b"\n")[2]
+    streams = headers.map(lambda header: carry.MAGIC + header.encode() + b"\n" + body)
+    fuzz(changed_bytes(valid) | streams | st.builds(a_member, KINDS, NAMES, NAMES), check)
 
 
 KINDS = st.sampled_from(

@@ -41,16 +41,46 @@ MAGIC = b"\0phalanx-starter-1\n"
 # Numbers from here on are the starter's own (ranks that keepers announce); lower ones are the runner's.
 FIRST_RANK_NUMBER = 1 << 20
 
-_BODIES = {
-    CHECKED: {"problem": str, "code": int, "taken": list},
-    RANK: {"label": str},
-    EXIT: {"code": int, "at": (int, float), "told": bool},
-    REPORT: {"ended": list, "killed": list, "left": list},
-    LEAVING: {"reason": str},
-    ASK: {"node": str, "command": str},
-}
 _HEADER = struct.Struct("<BBHII")
 _LONGEST_PAYLOAD = 16 << 20
+# What of it goes into the job's state must fit there.
+_LONGEST_BODY = 1 << 20
+_LARGEST_SIGNAL = 64
+_LARGEST_PORT = 65535
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_code(value: Any) -> bool:
+    return type(value) is int and -_LARGEST_SIGNAL <= value <= 255
+
+
+def _are_ports(values: Any) -> bool:
+    return isinstance(values, list) and all(type(one) is int and 0 <= one <= _LARGEST_PORT for one in values)
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(map(_is_text, values))
+
+
+_BODIES = {
+    CHECKED: {"problem": _is_text, "code": _is_code, "taken": _are_ports},
+    RANK: {"label": _is_text},
+    EXIT: {"code": _is_code, "at": _is_time, "told": _is_truth},
+    REPORT: {"ended": _are_texts, "killed": _are_texts, "left": _are_texts},
+    LEAVING: {"reason": _is_text},
+    ASK: {"node": _is_text, "command": _is_text},
+}
 _LONGEST_PREAMBLE = 64 << 10
 
 
@@ -71,8 +101,8 @@ def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
 def body_of(kind: int, payload: bytes) -> Any:
     """What a starter's control frame says. Raises ChannelBrokenError where a part is missing or of another kind."""
     try:
-        body = lean.loads(payload)
-        if all(isinstance(body[name], types) for name, types in _BODIES[kind].items()):
+        body = lean.loads(payload[:_LONGEST_BODY])
+        if all(is_so(body[name]) for name, is_so in _BODIES[kind].items()):
             return body
     except (ValueError, KeyError, TypeError, RecursionError):
         pass

@@ -110,10 +110,11 @@ def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Pr
 
     Whoever wrote the stream may be an enemy: nothing of it gets out of `target`, or takes more than its header says.
     """
-    arrived = _Arrived(header["items"], header["bytes"], progress)
+    items, count = _announced(header, "items"), _announced(header, "bytes")
+    arrived = _Arrived(items, count, progress)
     places = _Places(target)
     try:
-        _require_room(header["bytes"], os.path.dirname(target))
+        _require_room(count, os.path.dirname(target))
         with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
             for member in tar:
                 arrived.begin(member)
@@ -201,6 +202,13 @@ def _add(tar: tarfile.TarFile, item: Item) -> None:
         if os.fstat(fd).st_size < item.bytes:
             raise CarryError(f"{_shown(item.path)} became shorter while it was read; try again")
         tar.addfile(info, file)
+
+
+def _announced(header: Dict[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int or value < 0:
+        raise CarryError(f"its header has no number of {name}")
+    return value
 
 
 def _require_room(count: int, directory: str) -> None:

@@ -11,13 +11,17 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
+from phalanx.node.validate import Invalid
+from phalanx.runner.files import record
+from phalanx.runner.files.state import set_aside
 from phalanx.runner.names import MANIFEST, WORK
 
 if TYPE_CHECKING:
-    from typing import IO, Any, BinaryIO, Callable, Dict, Iterable, List, Sequence
+    from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Sequence
 
     Entry = List[Any]  # [name], [name, link's target] or [name, object, mode, mtime in ns]; a directory's ends in "/"
 
@@ -29,6 +33,9 @@ _BEAT_EVERY_S = 1.0
 _LENGTH_BYTES = 8
 _GONE = -1
 _INCOMING = "incoming."
+_SHA256 = "[0-9a-f]{64}"
+_OBJECT = re.compile(_SHA256 + "-([0-9]{1,15})")
+_TREE = re.compile(_SHA256)
 
 
 def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> None:
@@ -59,7 +66,11 @@ def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> N
 
 
 class Store:
-    """Objects and trees; nobody removes any while this is open."""
+    """Objects and trees; nobody removes any while this is open.
+
+    Any job can write there, one of an earlier cluster too, and a machine that loses its power can leave an object
+    short: what does not have the SHA-256 that its name says is code of nobody, and is sent again.
+    """
 
     def __init__(self, root: str) -> None:
         self._objects = os.path.join(root, "objects")
@@ -70,7 +81,7 @@ class Store:
         self._lock = open(os.path.join(root, "lock"), "a+")  # noqa: SIM115 - closed by `close`
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         # A listing alone: a stat of each would take milliseconds on a network's file system.
-        self._held = set(os.listdir(self._objects))
+        self._held = set(filter(_OBJECT.fullmatch, os.listdir(self._objects)))
         self._odd: Dict[str, str] = {}  # object → what came in its place ("": nothing)
 
     def missing(self, entries: Sequence[Entry]) -> List[int]:
@@ -94,7 +105,7 @@ class Store:
                 data = _read(stdin, min(left, _COPY_BYTES))
                 digest.update(data)
                 file.write(data)
-        if name == f"{digest.hexdigest()}-{length}":
+        if name == _name_of(digest, length):
             os.rename(beside, os.path.join(self._objects, name))
             self._held.add(name)
         else:
@@ -103,11 +114,40 @@ class Store:
     def make(self, entries: Sequence[Entry], work: str, beat: Callable[[], Any]) -> None:
         """Copy: a job may write into its files, and no other job must see that."""
         os.makedirs(work, exist_ok=True)
-        for entry in entries:
-            self._make_one(entry, os.path.join(work, entry[0]))
-            beat()
+        try:
+            for entry in entries:
+                self._make_one(entry, os.path.join(work, entry[0]))
+                beat()
+        except Invalid as error:
+            self._set_damaged_aside(entries)
+            raise OSError(
+                f"the store of code was damaged ({error}): what it lacks comes with the next submission"
+            ) from error
         for path in filter(None, self._odd.values()):
             os.unlink(path)
+
+    def _set_damaged_aside(self, entries: Sequence[Entry]) -> None:
+        for name in {entry[1] for entry in entries if len(entry) == 4} & self._held:
+            try:
+                self._copy(name, os.devnull, os.O_WRONLY)
+            except Invalid:
+                set_aside(self._objects, name)
+
+    def _copy(self, name: str, target: str, flags: int, mode: int = 0o600) -> None:
+        """Copy an object; the umask takes from `mode`. Raises Invalid for what is not what its name says."""
+        source = self._odd.get(name) or os.path.join(self._objects, name)
+        try:
+            fd = record.open_to_read(source)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Invalid(f"{name} is gone") from error
+        digest, length = hashlib.sha256(), 0
+        with open(fd, "rb", buffering=0) as old, open(os.open(target, flags, mode), "wb") as new:
+            while data := old.read(_COPY_BYTES):
+                digest.update(data)
+                length += len(data)
+                new.write(data)
+        if name not in self._odd and name != _name_of(digest, length):
+            raise Invalid(f"{name} holds something else")
 
     def _make_one(self, entry: Entry, path: str) -> None:
         if len(entry) == 1:
@@ -116,9 +156,8 @@ class Store:
             os.symlink(entry[1], path)
         else:
             _, name, mode, mtime_ns = entry
-            source = self._odd.get(name, os.path.join(self._objects, name))
-            if source:
-                _copy(source, path, mode)
+            if self._odd.get(name) != "":
+                self._copy(name, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
                 os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def remember(self, entries: Sequence[Entry]) -> None:
@@ -137,12 +176,13 @@ class Store:
         except OSError:
             # Another job's, or a server that turns no shared lock into an exclusive one: no reason to refuse a job.
             return
-        held = os.listdir(self._objects)
-        self._remove(self._objects, (name for name in held if name.startswith(_INCOMING)), beat)
-        trees = sorted(os.listdir(self._trees), key=self._used_at, reverse=True)
+        found = os.listdir(self._objects)
+        self._remove(self._objects, (name for name in found if name.startswith(_INCOMING)), beat)
+        trees = sorted(filter(_TREE.fullmatch, os.listdir(self._trees)), key=self._used_at, reverse=True)
         self._remove(self._trees, trees[MOST_TREES:], beat)
+        held = set(filter(_OBJECT.fullmatch, found))
         if _bytes_of(held) > MOST_BYTES:
-            self._shrink({name for name in held if not name.startswith(_INCOMING)}, trees[:MOST_TREES], beat)
+            self._shrink(held, trees[:MOST_TREES], beat)
 
     def close(self) -> None:
         self._lock.close()
@@ -150,8 +190,7 @@ class Store:
     def _shrink(self, held: Iterable[str], trees: Sequence[str], beat: Callable[[], Any]) -> None:
         kept: set[str] = set()
         for number, tree in enumerate(trees):
-            with open(os.path.join(self._trees, tree)) as file:
-                more = kept | set(file.read().splitlines())
+            more = kept | self._objects_of(tree)
             # The newest stays, whatever its size: the next job will be much like it.
             if number and _bytes_of(more) > MOST_BYTES:
                 self._remove(self._trees, trees[number:], beat)
@@ -159,13 +198,23 @@ class Store:
             kept = more
         self._remove(self._objects, set(held) - kept, beat)
 
+    def _objects_of(self, tree: str) -> set[str]:
+        try:
+            names = record.read_text(os.path.join(self._trees, tree)).splitlines()
+        except (Invalid, FileNotFoundError):
+            return set()
+        return set(filter(_OBJECT.fullmatch, names))
+
     def _used_at(self, tree: str) -> float:
-        return os.stat(os.path.join(self._trees, tree)).st_mtime
+        return os.lstat(os.path.join(self._trees, tree)).st_mtime
 
     @staticmethod
     def _remove(place: str, names: Iterable[str], beat: Callable[[], Any]) -> None:
         for name in names:
-            os.unlink(os.path.join(place, name))
+            try:
+                os.unlink(os.path.join(place, name))
+            except OSError:
+                pass  # a directory that a job has put there: it only takes room
             beat()
 
 
@@ -183,7 +232,7 @@ def _once_a_second(beat: Callable[[], Any]) -> Callable[[], None]:
 
 
 def _bytes_of(objects: Iterable[str]) -> int:
-    return sum(int(name.partition("-")[2] or 0) for name in objects)
+    return sum(int(name.partition("-")[2]) for name in objects)
 
 
 def _read(stdin: BinaryIO, count: int) -> bytes:
@@ -193,25 +242,5 @@ def _read(stdin: BinaryIO, count: int) -> bytes:
     return data
 
 
-def _copy(source: str, target: str, mode: int) -> None:
-    """A copy that shares blocks where the file system can; the umask takes from `mode`."""
-    with (
-        open(source, "rb", buffering=0) as old,
-        open(target, "wb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_EXCL, mode)) as new,
-    ):
-        if not _share_blocks(old, new):
-            old.seek(0)
-            new.seek(0)
-            while data := old.read(_COPY_BYTES):
-                new.write(data)
-
-
-def _share_blocks(old: IO[bytes], new: IO[bytes]) -> bool:
-    """Let the file system copy; False where this one can't, or two of them are concerned."""
-    try:
-        while os.copy_file_range(old.fileno(), new.fileno(), 1 << 30):
-            pass
-    except OSError:
-        return False
-    # Some file systems answer that there was nothing to copy.
-    return os.fstat(new.fileno()).st_size == os.fstat(old.fileno()).st_size
+def _name_of(digest: hashlib._Hash, length: int) -> str:
+    return f"{digest.hexdigest()}-{length}"

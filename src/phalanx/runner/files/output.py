@@ -31,11 +31,12 @@ ENDED = 255
 _INDEX = "index"
 _PROCESSES = "processes"
 _RECORDS_AT_ONCE = 4096
+_LONGEST_SAFE_NAME = 100
 
 
 def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
-    """Name of the file for a process; labels are ours or an engine's rank, and any character is made safe."""
-    safe = re.sub(r"[^\w@.-]", "_", label)
+    """Name of the file for a process; labels are ours or an engine's rank, and any text is made a name."""
+    safe = re.sub(r"[^\w@.-]", "_", label, flags=re.ASCII)[:_LONGEST_SAFE_NAME]
     restart = f".restart-{attempt}" if attempt else ""
     return f"rank-{safe}{restart}.log" if is_rank else f"{safe}{restart}.log"
 

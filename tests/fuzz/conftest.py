@@ -1,0 +1,32 @@
+"""How long each target is fuzzed, from which seed, and what ran: a line for each when all have ended.
+
+PHALANX_FUZZ_S is the time for all of them (default: 4 s each), PHALANX_FUZZ_SEED says which examples come.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator
+
+import fuzzing
+import pytest
+
+_EACH_S = 4.0
+_SEED = os.environ.get("PHALANX_FUZZ_SEED") or str(random.SystemRandom().getrandbits(32))
+_RAN: dict[str, fuzzing.Target] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    total_s = os.environ.get("PHALANX_FUZZ_S")
+    each_s = float(total_s) / item.session.testscollected if total_s else _EACH_S
+    fuzzing.target = _RAN[item.name] = fuzzing.Target(each_s, f"{_SEED} {item.name}")
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _RAN:
+        terminalreporter.section(f"fuzzed with seed {_SEED}")
+    for name, ran in _RAN.items():
+        terminalreporter.write_line(f"{name:<80}{ran.examples:>9,} examples in {ran.took_s:.0f} s")
