@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import threading
 import time
 
@@ -40,6 +41,11 @@ def test_a_result_tells_how_it_went_and_what_each_rank_wrote(start):
     assert sorted(result.output(stream="stdout").splitlines()) == ["out 0", "out 1"]
     assert future.exception() is None
     assert (future.done(), future.running(), future.cancelled(), future.cancel()) == (True, False, False, False)
+
+
+def test_a_line_of_json_can_be_read_whatever_its_length(start):
+    future = start("""python3 -c 'import json; print(json.dumps(list(range(50000))))'""")
+    assert json.loads(future.result(timeout=20).output(0)) == list(range(50_000))
 
 
 def test_a_failure_is_raised_with_its_result_and_last_lines(start):

@@ -57,9 +57,15 @@ def test_lines_are_the_same_however_they_were_cut(choices, sizes):
 
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
     buffer = LineBuffer()
-    pieces = [line for _ in range(64) for line in buffer.feed(b"x" * 65_000)]
+    pieces = [line for _ in range(65) for line in buffer.feed(b"x" * (1 << 20))]
     assert {len(piece) for piece in pieces} == {LONGEST_LINE_BYTES}
-    assert sum(map(len, pieces + buffer.end())) == 64 * 65_000
+    assert sum(map(len, pieces + buffer.end())) == 65 << 20
+
+
+def test_a_long_line_stays_one_line():
+    buffer = LineBuffer()
+    sent = cut(b"x" * 300_000 + b"\r\nnext\n", [65_536] * 4)
+    assert [line for piece in sent for line in buffer.feed(piece)] == [b"x" * 300_000, b"next"]
 
 
 def frame(kind: int, payload: bytes, position: int = 0, number: int = 0, stream: int = 1) -> bytes:

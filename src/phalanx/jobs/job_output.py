@@ -13,7 +13,7 @@ from phalanx.runner.frames import STDERR
 from phalanx.runner.verbs import follow_frames as wire
 
 # A process that never ends its line is shown in pieces of this size, so that memory stays bounded.
-LONGEST_LINE_BYTES = 1 << 16
+LONGEST_LINE_BYTES = 16 << 20
 _LONGEST_PREAMBLE = 1 << 16
 
 
@@ -31,28 +31,35 @@ class LineBuffer:
     """Cuts the bytes of one stream into lines; a carriage return ends a line too, as progress bars mean it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are whole now."""
-        text = self._rest + data
-        held = b""
-        if b"\r" in text:
-            # Its "\n" may come with the next bytes.
-            held = b"\r" if text.endswith(b"\r") else b""
-            text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = text.split(b"\n")
-        rest = lines.pop()
-        while len(rest) >= LONGEST_LINE_BYTES:
-            lines.append(rest[:LONGEST_LINE_BYTES])
-            rest = rest[LONGEST_LINE_BYTES:]
-        self._rest = rest + held
+        lines: list[bytes] = []
+        # A long line comes in many pieces: only what may end it is looked through again.
+        if b"\n" in data or b"\r" in data or self._rest.endswith(b"\r"):
+            *lines, data = _split(bytes(self._rest) + data)
+            self._rest.clear()
+        self._rest += data
+        while len(self._rest) > LONGEST_LINE_BYTES:
+            lines.append(bytes(self._rest[:LONGEST_LINE_BYTES]))
+            del self._rest[:LONGEST_LINE_BYTES]
         return lines
 
     def end(self) -> list[bytes]:
         """What never got its line end."""
-        rest, self._rest = self._rest.removesuffix(b"\r"), b""
+        rest = bytes(self._rest).removesuffix(b"\r")
+        self._rest.clear()
         return [rest] if rest else []
+
+
+def _split(text: bytes) -> list[bytes]:
+    """At each line's end; a carriage return at the very end stays, as its newline may come with the next bytes."""
+    if b"\r" not in text:
+        return text.split(b"\n")
+    held = b"\r" if text.endswith(b"\r") else b""
+    lines = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return [*lines[:-1], lines[-1] + held]
 
 
 class FollowDecoder:
