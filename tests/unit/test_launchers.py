@@ -80,6 +80,14 @@ def test_exec_numbers_ranks_densely_and_names_the_first_node():
     }
 
 
+def test_exec_leaves_local_rank_to_programs_that_start_others_on_their_node():
+    # Lightning takes LOCAL_RANK for the word that all ranks were started by others, and waits for them for ever.
+    alone = load("exec").processes(JOB, ROSTER)
+    assert [process.env.get("LOCAL_RANK") for process in alone] == [None] * 3
+    asked_for = load("exec").processes(replace(JOB, per_node=1), ROSTER)
+    assert [process.env["LOCAL_RANK"] for process in asked_for] == ["0"] * 3
+
+
 def test_torchrun_meets_on_the_first_node():
     first, *_, last = load("torchrun").processes(JOB, ROSTER)
     assert first.argv[:7] == (

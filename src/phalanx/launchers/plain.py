@@ -28,11 +28,14 @@ def _process(job: JobDescription, ranks: Dict[str, int], rank: int, node: str, l
     numbers = {
         "RANK": rank,
         "WORLD_SIZE": sum(ranks.values()),
-        "LOCAL_RANK": local,
         "LOCAL_WORLD_SIZE": ranks[node],
         "NODE_RANK": nodes.index(node),
         "MASTER_PORT": job.master_port,
     }
+    # One process per node that nobody asked for may start others there, as Lightning does, which would take LOCAL_RANK
+    # for the word that all were started for it (LightningEnvironment.creates_processes_externally).
+    if job.processes or job.per_node:
+        numbers["LOCAL_RANK"] = local
     env = {**{name: str(value) for name, value in numbers.items()}, "MASTER_ADDR": nodes[0]}
     return Process(
         label=str(rank), node=node, argv=job.command, command=job.command, ranks={node: 1}, env=env, is_rank=True
