@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
+from phalanx.jobs.environments import recipe
 
 pytest_plugins = ["untouched", "fake_jobs", "node_lab"]
 # Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
@@ -247,6 +250,17 @@ def link_complete(source: Path, target: Path) -> None:
                 shutil.rmtree(beside)
 
 
+def drop_what_fails_its_check(terminal: Terminal, kept: Path) -> None:
+    """An environment of an earlier run that its recipe's check refuses today goes, here and in `kept`."""
+    for mark in environments_of(terminal).glob("*/.complete"):
+        name = mark.parent.name
+        check = shlex.join(recipe(name.rpartition("-")[0]).environment.check)
+        command = f". /efs/.phalanx/environments/{name}/bin/activate && {check}"
+        if terminal.phalanx("ssh", "head", "--", command, check=False).returncode:
+            shutil.rmtree(mark.parent)
+            shutil.rmtree(kept / name)
+
+
 @contextmanager
 def a_terminal(spec: str) -> Iterator[Terminal]:
     """With a local cloud of its own, which is gone afterwards whatever happens."""
@@ -284,5 +298,6 @@ def engines() -> Iterator[Terminal]:
         terminal = SHARED["engines"].enter_context(a_cluster(ENGINES))
         MADE.mkdir(exist_ok=True)
         link_complete(MADE, environments_of(terminal))
+        drop_what_fails_its_check(terminal, MADE)
         SHARED["engines"].callback(lambda: link_complete(environments_of(terminal), MADE))
         yield terminal

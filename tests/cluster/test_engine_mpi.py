@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from conftest import EXAMPLES
+
 pytestmark = pytest.mark.cluster
 
 FIRST_USE_S = 300
@@ -60,9 +62,10 @@ def test_what_was_killed_is_named_and_nothing_is_left(programs, recipe, what, to
 
 
 def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_activated(programs):
-    programs.phalanx("put", str(programs.directory / "hello.py"), "hello.py")
-    programs.phalanx("run", "--recipe", "openmpi", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
-    activate = ". /efs/.phalanx/environments/openmpi-*/bin/activate"
-    printed = programs.on("head", f"{activate} && mpiexec -n 32 -N 8 python /efs/hello.py", timeout_s=300)
-    ranks = re.findall(r"rank (\d+) of 32 Open \S+/environments/openmpi-", printed)
-    assert sorted(map(int, ranks)) == list(range(32))
+    programs.phalanx("put", str(EXAMPLES / "chainermn_mnist"), "mnist")
+    programs.phalanx("run", "--recipe", "chainermn", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
+    activate = "cd /efs/mnist && . /efs/.phalanx/environments/chainermn-*/bin/activate && export OMP_NUM_THREADS=1"
+    train = "mpiexec -n 32 -N 8 -x OMP_NUM_THREADS python train_mnist.py -e 1 -u 10 -b 1000"
+    printed = programs.on("head", f"{activate} && {train}", timeout_s=300)
+    assert "Num process (COMM_WORLD): 32" in printed
+    assert re.search(r"^\S*1 +(?:\d\S+ +){5}$", printed, re.MULTILINE)

@@ -83,6 +83,7 @@ class FakeCloud:
     sent_through: list[str | None] = field(default_factory=list)
     cleared: list[tuple[str, str]] = field(default_factory=list)
     made: int = 0
+    sent: list[str] = field(default_factory=list)  # templates
 
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
@@ -91,6 +92,7 @@ class FakeCloud:
         if self.refuse_create:
             raise self.refuse_create
         self.sent_through.append(bucket)
+        self.sent.append(template)
         return self.put(name, "CREATE_IN_PROGRESS", self.script, parameters=dict(parameters))
 
     def put(self, name, status, script=(), parameters=None, ours=True):

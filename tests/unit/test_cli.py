@@ -21,6 +21,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError, SpecError
 from phalanx.jobs.job_output import OutputLine
 from phalanx.ssh.remote import Remote
+from phalanx.template import synthesize
 
 
 @pytest.fixture
@@ -144,11 +145,15 @@ def test_init_writes_a_spec_that_loads_and_refuses_to_overwrite_it(phalanx, tmp_
     assert "vision" in phalanx.out
 
 
-def test_the_template_is_json_and_the_same_on_screen_and_in_a_file(phalanx, cloud, tmp_path):
-    assert phalanx("template", "-o", "cluster.json") == 0
+def test_the_template_is_on_screen_and_in_a_file_what_up_sends(phalanx, cloud, tmp_path, monkeypatch):
+    monkeypatch.setattr(bring_up, "synthesize", synthesize)
+    assert phalanx("up") == 0
+    (sent,) = cloud.sent
     assert phalanx("template") == 0
-    assert phalanx.out == (tmp_path / "cluster.json").read_text()
-    assert json.loads(phalanx.out)["Resources"]
+    assert phalanx.out == sent
+    assert phalanx("template", "-o", "cluster.json") == 0
+    assert (tmp_path / "cluster.json").read_text() == sent
+    assert json.loads(sent)["Resources"]
 
 
 def test_plan_has_json(phalanx, cloud):
