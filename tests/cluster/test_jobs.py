@@ -244,6 +244,21 @@ def test_a_killed_command_line_changes_nothing_for_the_job(cluster, code):
     assert done.stdout.count("done") == 4
 
 
+def test_a_command_line_that_is_asked_to_end_says_how_to_reach_the_job(cluster, code):
+    with cluster.start(
+        "run", "--directory", str(code), "--launcher", "exec", "--", "sh", "-c", "echo up; sleep 600"
+    ) as run:
+        assert run.stdout
+        assert "up" in run.stdout.readline()
+        run.send_signal(signal.SIGTERM)
+        said = run.stdout.read()
+    job = newest(cluster)
+    assert (run.returncode, job["state"]) == (143, "running")
+    assert f"job {job['id']} goes on: `phalanx logs -f {job['id']}` follows it" in said
+    assert f"`phalanx stop {job['id']}` ends it" in said
+    cluster.phalanx("stop", job["id"])
+
+
 def test_jobs_are_found_by_their_tags(cluster):
     tags = ("--tag", "model=resnet", "--tag", "lr=0.1")
     cluster.phalanx("run", *tags, "--launcher", "exec", "-n", "1", "--", "true")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -21,6 +22,21 @@ _ELAPSED = re.compile(r" \(\d+ s\)$")
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: as Ctrl-C, it takes back a job that is still on its way; but it leaves one that was taken."""
+
+    exit_code = 128 + signal.SIGTERM
+
+    @classmethod
+    def catch(cls) -> None:
+        """From now on SIGTERM raises it."""
+        signal.signal(signal.SIGTERM, cls._raise)
+
+    @classmethod
+    def _raise(cls, *_: object) -> NoReturn:
+        raise cls
+
+
 def follow(
     job: Job,
     *,
@@ -32,6 +48,9 @@ def follow(
     """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
     try:
         status = _print_all(job, wait, process, attempt)
+    except Terminated:
+        note(f"job {job.id} goes on: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
+        return Terminated.exit_code
     except KeyboardInterrupt:
         if not stop_on_interrupt:
             note(f"left job {job.id} running; `phalanx stop {job.id}` ends it")
@@ -61,15 +80,15 @@ def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -
         if isinstance(event, OutputLine):
             _print_or_refuse(job, event, colored)
             continue
-        _tell_pending(event, status)
+        _tell_wait(event, status)
         status = event
     return status
 
 
-def _tell_pending(status: JobStatus, before: JobStatus | None) -> None:
-    """What it waits for, or why it starts again; how long it has waited by now is no news."""
+def _tell_wait(status: JobStatus, before: JobStatus | None) -> None:
+    """What it waits for, why it starts again, or whose slots it shares; how long it has waited by now is no news."""
     known = _ELAPSED.sub("", before.message) if before else ""
-    if status.state.value == "pending" and _ELAPSED.sub("", status.message) not in ("", known):
+    if not status.state.final and _ELAPSED.sub("", status.message) not in ("", known):
         note(f"job {status.id}: {status.message}")
 
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     """Submit it and follow it to its end, or leave it; returns the exit code for the shell."""
-    from phalanx.cli.following import follow
+    from phalanx.cli.following import Terminated, follow
     from phalanx.jobs.job import submit
 
+    Terminated.catch()
     job = submit(cluster, spec, detach=detach, progress=_sent)
     if detach:
         return _left(job)
