@@ -135,9 +135,7 @@ def conduct(stage, starters, asked, monkeypatch) -> Callable[..., Conductor]:
     monkeypatch.setattr("phalanx.runner.head.conductor.reap", list)
 
     def make(*processes: Process) -> Conductor:
-        return Conductor(
-            stage, JOB, roster(2, 1), processes, lambda _nodes, _count: None, lambda node: starters[node].line()
-        )
+        return Conductor(stage, JOB, roster(2, 1), processes, lambda _ranks: None, lambda node: starters[node].line())
 
     return make
 

@@ -19,6 +19,7 @@ from phalanx.runner.files.schema import job_state
 
 JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.5}
 RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}
+ADDED = {"tags", "ranks", "waits"}
 STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
 # JSON values of any shape, some of which a state has.
 VALUES = st.recursive(
@@ -53,11 +54,11 @@ def test_fields_of_later_versions_are_passed_over():
     assert job_state({**STATE, "colour": "red"}) == job_state(STATE)
 
 
-def test_records_from_before_there_were_tags_are_read():
-    assert job_state({name: value for name, value in STATE.items() if name != "tags"}) == job_state(STATE)
+def test_records_from_before_there_were_some_fields_are_read():
+    assert job_state({name: value for name, value in STATE.items() if name not in ADDED}) == job_state(STATE)
 
 
-@pytest.mark.parametrize("name", sorted({*STATE} - {"tags"}))
+@pytest.mark.parametrize("name", sorted({*STATE} - ADDED))
 def test_a_field_that_is_missing_or_of_another_kind_is_named(name):
     with pytest.raises(Invalid, match=name):
         job_state({key: value for key, value in STATE.items() if key != name})

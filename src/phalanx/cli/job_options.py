@@ -24,6 +24,7 @@ def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
 _KINDS: dict[str, dict[str, Any]] = {
     "int | None": {"type": click.IntRange(1)},
     "int": {"type": click.IntRange(0)},
+    "bool": {"is_flag": True},
     "str | None": {"metavar": "TEXT"},
     "Path": {"type": click.Path(path_type=Path, exists=True, file_okay=False)},
     "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},

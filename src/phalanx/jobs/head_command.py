@@ -24,6 +24,7 @@ _ANSWERS: dict[str, head_answers.Check] = {
     "here": head_answers.truth,
     "send": head_answers.several(head_answers.whole),
     "made": head_answers.truth,
+    "shares": head_answers.text,
 }
 
 

@@ -81,10 +81,21 @@ def submit(
     try:
         connection.send(lambda out: submission.write(out, connection))
         job._accept(connection, detach)
+        if detach:
+            _report_sharing(connection.answer("shares"), spec, progress)
+            connection.close()
     except KeyboardInterrupt:
         job._abandon(connection)
         raise
     return job
+
+
+def _report_sharing(shares: str, spec: JobSpec, progress: Callable[[SendProgress], None] | None) -> None:
+    """Of a job that nobody follows: that it has no slots to itself."""
+    if shares and progress:
+        from phalanx.code.bundle import SendProgress
+
+        progress(SendProgress(0, 0, 0, f"the job {'waits for' if spec.wait else 'runs on'} {shares}"))
 
 
 def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
@@ -240,9 +251,7 @@ class Job:
             refusal = connection.refusal("the head did not take the job", f"no answer within {_ACCEPTED_WITHIN_S:g} s")
             connection.close()
             raise refusal
-        if detach:
-            connection.close()
-        else:
+        if not detach:
             self._connection = connection
 
     def _abandon(self, connection: HeadCommand) -> None:

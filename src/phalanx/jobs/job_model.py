@@ -73,6 +73,8 @@ class JobSpec:
     tags: Mapping[str, str] = _option("--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
+    wait: bool = _option("--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
+    wait_limit_s: int = _option("--wait-limit", "With --wait: give up after so many seconds.", default=86400)
     nodes_min: int | None = None
     nodes_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -145,6 +147,8 @@ class JobOptions(TypedDict, total=False):
     tags: Mapping[str, str]
     secrets: Mapping[str, str]
     restarts: int
+    wait: bool
+    wait_limit_s: int
     options: Mapping[str, str]
     via: str | None
     via_options: Sequence[str]

@@ -113,6 +113,12 @@ def _texts_by_name(value: Any) -> Dict[str, str]:
     return {_text(name): _text(text) for name, text in value.items()}
 
 
+def _counts_by_name(value: Any) -> Dict[str, int]:
+    if not isinstance(value, dict):
+        raise Invalid(f"{type(value).__name__} is no object")
+    return {_text(name): count(number) for name, number in value.items()}
+
+
 _TEXTS = _list(_text)
 _VERDICT = {"node": _text, "clean": truth, "killed": count, "message": _text}
 _ATTEMPT = {
@@ -128,7 +134,7 @@ _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
 # What records of earlier versions have not.
-_ADDED: Dict[str, Any] = {"tags": {}}
+_ADDED: Dict[str, Any] = {"tags": {}, "ranks": {}, "waits": False}
 _STATE: Dict[str, Check] = {
     "id": _id,
     "name": _text,
@@ -140,7 +146,8 @@ _STATE: Dict[str, Check] = {
     "ended_at": _or(None, _number),
     "tags": _texts_by_name,
     "processes": count,
-    "hosts": _TEXTS,
+    "ranks": _counts_by_name,
+    "waits": truth,
     "exit_code": _or(None, _whole),
     "message": _text,
     "attempt": count,

@@ -12,6 +12,7 @@ from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
 from phalanx.runner.head.restarts import Attempt, decide
+from phalanx.runner.head.slots import Occupancy, alone, ranks_of
 from phalanx.runner.head.stage import Stage
 from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
 from phalanx.runner.system import ENVIRONMENT
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from phalanx.runner.batch.scheduling import Scheduler
 
 _REFUSED = 2
+_NO_SLOTS = 1
+_LOOK_EVERY_S = 0.5
 # Attempts that began nothing, because a node of their roster could not be reached, count no restart: so many in a row.
 _FREE_TRIES = 3
 
@@ -52,6 +55,7 @@ class Campaign:
         self._planner = Planner(directory, launcher, stage)
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
         self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
+        self._shares = ""  # which slots with other jobs, in words
         self._unreached = ""  # what the last attempt, which began nothing, said
         self._free_tries = _FREE_TRIES
         stage.on_wait = self._on_wait
@@ -72,8 +76,7 @@ class Campaign:
         while True:
             try:
                 plan: Optional[Plan] = self._planner.plan(self._job, len(self._attempts))
-                if self._scheduler:
-                    plan = self._granted(plan, self._scheduler)
+                plan = self._granted(plan, self._scheduler) if self._scheduler else self._placed(plan)
             except RefusedError as error:
                 self._refuse(str(error))
                 return
@@ -102,7 +105,6 @@ class Campaign:
     # One attempt.
 
     def _attempt(self, plan: Plan) -> None:
-        self._begin(plan)
         conductor = self._conductor(plan)
         nodes = conductor.run()
         is_taken = self._is_taken_back(conductor)
@@ -142,6 +144,37 @@ class Campaign:
             reason = f" ({decision.reason})" if decision.reason else ""
             self._end({**outcome, "message": outcome["message"] + reason})
 
+    # Slots that other jobs have taken.
+
+    def _placed(self, plan: Plan) -> Optional[Plan]:
+        """The plan on free slots, if there are enough; with `wait`, once there are. None: the job ended meanwhile."""
+        give_up_at = time.monotonic() + self._job.get("wait_limit_s", 0)
+        while True:
+            with alone(self._directory):
+                occupancy = Occupancy(self._directory)
+                plan = self._planner.placed(plan, occupancy)
+                shared = occupancy.shared(ranks_of(plan.processes), plan.roster)
+                earlier = occupancy.earlier(self._state["submitted_at"])
+                if not (self._job.get("wait") and (shared or earlier)):
+                    self._shares = f"it runs on {shared}" if shared else ""
+                    self._begin(plan)
+                    return plan
+            if self._is_over_before_its_turn(earlier or shared, give_up_at):
+                return None
+            if read_roster().generation != plan.roster.generation:
+                plan = self._planner.plan(self._job, len(self._attempts))
+
+    def _is_over_before_its_turn(self, awaited: str, give_up_at: float) -> bool:
+        """Wait a moment. Has the job ended, because nobody wants it any more or its time is up?"""
+        self._on_wait(awaited, waits=True)
+        self._stage.loop.turn(_LOOK_EVERY_S)
+        if self._stage.stop_asked:
+            self._end({"state": states.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
+        elif time.monotonic() > give_up_at:
+            message = f"waited {self._job['wait_limit_s']} s for {awaited}"
+            self._end({"state": states.FAILED, "message": message, "exit_code": _NO_SLOTS})
+        return self._state["state"] in states.FINAL
+
     # What a batch scheduler grants.
 
     def _granted(self, plan: Plan, scheduler: Scheduler) -> Optional[Plan]:
@@ -163,7 +196,9 @@ class Campaign:
             return None
         description = replace(plan.description, devices=self._allocation.devices())
         processes = planned(self._launcher, description, self._allocation.roster(plan.roster))
-        return Plan(description, plan.roster, processes)
+        granted = Plan(description, plan.roster, processes)
+        self._begin(granted)
+        return granted
 
     def _end_unbegun(self, message: str, again: bool) -> None:
         """The scheduler took back what it had granted before the job could begin there."""
@@ -211,23 +246,21 @@ class Campaign:
 
     def _begin(self, plan: Plan) -> None:
         self._planner.generation = plan.roster.generation
-        ranks: Dict[str, int] = {}
         for process in plan.processes:
-            for node, count in process.ranks.items():
-                ranks[node] = ranks.get(node, 0) + count
             _write_files(self._directory, process)
         self._stage.output.attempt = len(self._attempts)
         self._attempts.append(Attempt(self._stage.output.position))
-        self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), hosts=list(ranks))
+        ranks = ranks_of(plan.processes)
+        self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), ranks=ranks, waits=False)
 
-    def _on_wait(self, text: str) -> None:
+    def _on_wait(self, text: str, waits: bool = False) -> None:
         message = f"waiting for {text}"
         if message != self._state["message"]:
-            self._write(state=states.PENDING, message=message)
+            self._write(state=states.PENDING, message=message, waits=waits)
 
-    def _on_begin(self, nodes: List[str], processes: int) -> None:
-        started_at = self._state["started_at"] or time.time()
-        self._write(state=states.RUNNING, message="", started_at=started_at, hosts=nodes, processes=processes)
+    def _on_begin(self, ranks: Dict[str, int]) -> None:
+        started_at, processes = self._state["started_at"] or time.time(), sum(ranks.values())
+        self._write(state=states.RUNNING, message=self._shares, started_at=started_at, ranks=ranks, processes=processes)
 
     def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
         outcome, began_at = conductor.outcome, conductor.began_at

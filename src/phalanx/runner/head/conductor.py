@@ -44,7 +44,7 @@ class Conductor:
         job: JobDescription,
         roster: Roster,
         processes: Sequence[Process],
-        on_begin: Callable[[List[str], int], None],
+        on_begin: Callable[[Dict[str, int]], None],
         dial: Optional[Callable[[str], Line]] = None,
     ) -> None:
         self.outcome = Outcome()
@@ -113,7 +113,7 @@ class Conductor:
         self._start_all(early=False)
 
     def _tell_begin(self) -> None:
-        self._on_begin(list(self._crew.channels), sum(self._crew.ranks.values()))
+        self._on_begin({node: self._crew.ranks[node] for node in self._crew.channels})
 
     def _start_all(self, early: bool) -> None:
         for process in self._processes:

@@ -18,6 +18,7 @@ from phalanx.runner.system import activated
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Sequence, Set, Tuple
 
+    from phalanx.runner.head.slots import Occupancy
     from phalanx.runner.head.stage import Stage
 
 # How long a restart waits for a roster without the node that died, or with its replacement, before it leaves it out.
@@ -70,6 +71,11 @@ class Planner:
                 if is_last:
                     raise
             self._stage.loop.turn(_LOOK_EVERY_S)
+
+    def placed(self, plan: Plan, occupancy: Occupancy) -> Plan:
+        """The same plan where slots are free at this moment, as far as it may choose."""
+        roster = occupancy.roomy(plan.description, plan.roster)
+        return plan._replace(processes=planned(self._launcher, plan.description, roster))
 
     def is_outdated(self) -> bool:
         """Is there another roster than the last attempt's?"""

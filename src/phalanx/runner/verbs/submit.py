@@ -11,6 +11,7 @@ from phalanx.runner import checked
 from phalanx.runner.files import state as states
 from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
+from phalanx.runner.head.slots import Occupancy, ranks_of
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
@@ -39,7 +40,8 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     try:
         job = _read_job()
         roster = _roster()
-        processes = _planned(job, directory, plugins, roster)
+        occupancy = Occupancy(directory)
+        processes = _planned(job, directory, plugins, roster, occupancy)
         _make(directory)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
@@ -48,7 +50,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
             early.open(JobDescription.from_record(job, directory), processes, roster)
         job["secrets"] = _receive(directory)
         # Once more, because a secret may have the name of a variable that the launcher sets.
-        _planned(job, directory, plugins, roster)
+        _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
         early.close()
@@ -59,7 +61,10 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     from phalanx.runner.verbs.follow import follow
 
     begin(directory, job, plugins, roster, early)
-    return 0 if detach else follow(directory, "0")
+    if not detach:
+        return follow(directory, "0")
+    os.write(1, json.dumps({"shares": occupancy.shared(ranks_of(processes), roster)}).encode() + b"\n")
+    return 0
 
 
 def _read_job() -> Dict[str, Any]:
@@ -95,8 +100,11 @@ def _roster() -> Roster:
         ) from None
 
 
-def _planned(job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster) -> Sequence[Process]:
-    return planned(plugins.launcher(job["launcher"]), JobDescription.from_record(job, directory), roster)
+def _planned(
+    job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster, occupancy: Occupancy
+) -> Sequence[Process]:
+    description = JobDescription.from_record(job, directory)
+    return planned(plugins.launcher(job["launcher"]), description, occupancy.roomy(description, roster))
 
 
 def _begins_at_once(job: Dict[str, Any]) -> bool:
