@@ -101,9 +101,7 @@ class Cluster:
         """
         if (launcher := options.get("launcher", "mpi")) not in LAUNCHERS:
             raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
-        if nodes is not None and len(nodes) != 2:
-            raise JobError(f"nodes is {nodes}", "It takes the fewest and the most nodes, such as (2, 4).")
-        fewest, most = nodes or (None, None)
+        fewest, most = (None, None) if nodes is None else _fewest_and_most(nodes)
         directory = Path(options.pop("directory", "."))
         listed = Path(requirements) if requirements else requirements
         spec = JobSpec(
@@ -169,3 +167,9 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name} at {self.address}>"
+
+
+def _fewest_and_most(nodes: tuple[int, int]) -> tuple[int, int]:
+    if not isinstance(nodes, (tuple, list)) or [type(number) for number in nodes] != [int, int]:
+        raise JobError(f"nodes is {nodes!r}", "It takes the fewest and the most nodes, such as (2, 4).")
+    return nodes[0], nodes[1]

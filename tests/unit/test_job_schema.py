@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.api import Cluster
 from phalanx.cli.run import command as run
+from phalanx.cluster import cluster_record
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobOptions, JobSpec, JobStatus
 from phalanx.runner.process import JobDescription
@@ -56,3 +58,10 @@ def test_jobs_are_chosen_by_all_of_their_tags():
 def test_a_tag_that_would_break_a_table_is_refused(tags):
     with pytest.raises(JobError, match="can't be a tag"):
         JobSpec(("true",), directory=Path(), tags=tags)
+
+
+@pytest.mark.parametrize("nodes", [2, (2,), (), (2, 3, 4), "24", ("2", "4"), (2.0, 4.0), (True, 4)])
+def test_nodes_in_python_are_two_whole_numbers(nodes):
+    cluster = Cluster(cluster_record.Cluster("demo", "local", "us-east-1"))
+    with pytest.raises(JobError, match="It takes the fewest and the most nodes"):
+        cluster.run(["true"], launcher="torchrun", nodes=nodes)
