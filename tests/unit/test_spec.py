@@ -1,9 +1,12 @@
 """phalanx.yaml: what is read, and every mistake in plain words with its line."""
 
+import json
+import os
 import random
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,12 +222,42 @@ def test_boot_limit_is_of_the_compressed_script():
         (b"name: a\x00b\n", "holds the character U+0000, which YAML does not allow"),
         (b"name: \xff\n", "is not UTF-8 text (byte 0xff)"),
         ("name: a\n".encode("utf-16"), "is UTF-16 text"),
-        (b"[" * 900, "is nested too deeply"),
+        (b"[" * 900, "phalanx.yaml:1: is nested too deeply; phalanx.yaml is a flat list of `key: value`"),
+        (b"name: demo\nnodes: " + b"[" * 1000 + b"]" * 1000, "phalanx.yaml:2: is nested too deeply"),
+        (b"a: {" * 100, "is nested too deeply"),
+        (b"- " * 100, "is nested too deeply"),
+        ("".join(f"{' ' * level}a:\n" for level in range(100)).encode(), "is nested too deeply"),
+        (rb'name: "\ud83d"', "phalanx.yaml:1: holds half of a character (\\ud83d); write the character itself"),
+        (rb'"\ud83d": 1', "phalanx.yaml:1: holds half of a character"),
+        (rb'boot: "\udc4d\ud83d"', "phalanx.yaml:1: holds half of a character"),
         (b"a" * 300_000, "is larger than 256 KiB"),
     ],
 )
 def test_what_is_no_yaml(mistakes, content, said):
     assert said in mistakes(content)[0]
+
+
+def test_deep_nesting_is_refused_before_it_is_read_to_its_end(write, monkeypatch):
+    """PyYAML's work grows with the square of the depth: 0.5 s for a thousand brackets."""
+    brackets = 0
+
+    def fetch(loader, *arguments):
+        nonlocal brackets
+        brackets += 1
+        return fetched(loader, *arguments)
+
+    fetched = yaml.SafeLoader.fetch_flow_collection_start
+    monkeypatch.setattr(yaml.SafeLoader, "fetch_flow_collection_start", fetch)
+    with pytest.raises(SpecError):
+        load(write("a: " + "[" * 1000))
+    assert brackets < 50
+
+
+def test_a_character_as_json_writes_it(write):
+    """`json.dumps` writes what lies beyond U+FFFF as two escapes."""
+    text = json.dumps({"name": "demo", "nodes": 2, "boot": "echo 👍 ä"})
+    assert "\\ud83d\\udc4d" in text
+    assert load(write(text)).boot == "echo 👍 ä"
 
 
 def test_no_file(tmp_path):
@@ -236,6 +269,13 @@ def test_no_file(tmp_path):
 def test_a_directory(tmp_path):
     with pytest.raises(SpecError, match="is a directory"):
         load(tmp_path)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "phalanx.yaml")
+    with pytest.raises(SpecError, match="is no regular file") as caught:
+        load(tmp_path / "phalanx.yaml")
+    assert "phalanx.yaml" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 300])

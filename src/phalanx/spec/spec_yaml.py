@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from phalanx.errors import SpecError
-
-LARGEST_FILE_BYTES = 256 * 1024
+from phalanx.spec import spec_file
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,12 @@ class Value:
 NOTHING_PLAIN = object()
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _TAG = "tag:yaml.org,2002:"
+_DEEPEST = 20
 
 
 def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
     """The keys of a YAML file, and what is wrong with the keys themselves. SpecError when nothing can be read."""
-    root = _compose(_text(path), str(path))
+    root = _compose(spec_file.text(path), str(path))
     if root is None:
         raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.")
     if not isinstance(root, yaml.MappingNode):
@@ -54,39 +54,45 @@ def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
     return _entries(root)
 
 
-def _text(path: Path) -> str:
-    data = _bytes(path)
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        what = f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})"
-        raise SpecError(what, "Save it as UTF-8.") from None
+class _Refused(yaml.MarkedYAMLError):
+    """YAML as it should be, and no phalanx.yaml; in plain words already."""
+
+    def __init__(self, what: str, hint: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=what, note=hint, problem_mark=mark)
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise SpecError(
-            f"{path}: there is no such file", "`phalanx init` writes one; `-f FILE` names another."
-        ) from None
-    except IsADirectoryError:
-        raise SpecError(f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError(f"{path}: can't be read: {reason}") from None
-    if len(data) > LARGEST_FILE_BYTES:
-        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is no phalanx.yaml")
-    return data
+class _Loader(yaml.SafeLoader):
+    """Refuses what phalanx.yaml never needs and YAML allows: deep nesting, halves of characters."""
+
+    def fetch_flow_collection_start(self, *token: Any) -> None:
+        self._go_deeper()
+        super().fetch_flow_collection_start(*token)
+
+    def add_indent(self, column: int) -> bool:
+        self._go_deeper()
+        return super().add_indent(column)
+
+    def _go_deeper(self) -> None:
+        # Here, while tokens are made, because the work that PyYAML has with open brackets grows with their square.
+        if self.flow_level + len(self.indents) > _DEEPEST:
+            raise _Refused("is nested too deeply", "phalanx.yaml is a flat list of `key: value`", self.get_mark())
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        """JSON's way to write a character beyond U+FFFF, two escapes, becomes that character."""
+        node = super().compose_scalar_node(anchor)
+        try:
+            node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError as error:
+            half = ascii(error.object[error.start : error.start + 2].decode("utf-16-le", "surrogatepass"))[1:-1]
+            raise _Refused(
+                f"holds half of a character ({half})", "write the character itself", node.start_mark
+            ) from None
+        return node
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:
     try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -96,8 +102,6 @@ def _compose(text: str, file: str) -> yaml.Node | None:
         raise SpecError(
             f"{file}:{line}: holds the character U+{_code_point(error):04X}, which YAML does not allow"
         ) from None
-    except RecursionError:
-        raise SpecError(f"{file}: is nested too deeply; phalanx.yaml is a flat list of `key: value`") from None
 
 
 def _code_point(error: yaml.reader.ReaderError) -> int:
@@ -142,6 +146,8 @@ _PLAIN_WORDS = (
 
 
 def _plain_words(error: yaml.MarkedYAMLError) -> _Words:
+    if isinstance(error, _Refused):
+        return _Words(error.problem or "", error.note or "")
     said = " ".join(part for part in (error.context, error.problem) if part)
     for piece, words in _PLAIN_WORDS:
         if piece in said:

@@ -1,0 +1,49 @@
+"""The text of phalanx.yaml, whole and of bounded size; apart from the YAML reader, which takes 40 ms to import."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from phalanx.errors import SpecError
+
+LARGEST_FILE_BYTES = 256 * 1024
+
+
+def text(path: Path) -> str:
+    """All of the file. Raises SpecError when it can't be had, or can't be a phalanx.yaml."""
+    data = _bytes(path)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})"
+        raise SpecError(what, "Save it as UTF-8.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        _require_file(path)
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(
+            f"{path}: there is no such file", "`phalanx init` writes one; `-f FILE` names another."
+        ) from None
+    except IsADirectoryError:
+        raise SpecError(f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SpecError(f"{path}: can't be read: {reason}") from None
+    if len(data) > LARGEST_FILE_BYTES:
+        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is no phalanx.yaml")
+    return data
+
+
+def _require_file(path: Path) -> None:
+    """A FIFO or a terminal might be waited for without end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise SpecError(f"{path}: is no regular file", "Write what it gives into a file and name that one.")
