@@ -52,6 +52,21 @@ def test_a_cluster_whose_local_cloud_is_gone_is_told(phalanx, command, tmp_path)
     assert "cluster demo is gone" in phalanx.err
 
 
+def test_a_cluster_that_was_never_made_is_that_for_every_command(phalanx):
+    Cluster("demo", "local", "us-east-1").save()
+    assert phalanx("ls") == 0
+    assert "never made" in phalanx.out
+    assert phalanx("status") == 6
+    assert "cluster demo was never made" in phalanx.err
+
+
+@pytest.mark.parametrize("command", ["plan", "up", "status", "run", "down"])
+def test_a_fifo_for_a_file_is_refused_and_not_waited_for(phalanx, command, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    assert phalanx(command, "-f", str(tmp_path / "fifo"), *(["--", "true"] if command == "run" else [])) == 2
+    assert "fifo: is no regular file" in phalanx.err
+
+
 def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\n")
     failing = ["sh", "-c", "echo 'no sshd: apt-get install openssh-server' >&2; exit 1"]

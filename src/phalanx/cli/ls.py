@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx import clouds
 from phalanx.cli.console import duration, note, print_json, print_table
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.cluster.cluster_record import Cluster
 
 COLUMNS = ("cluster", "cloud", "region", "state", "age", "nodes", "address")
 
@@ -51,26 +53,24 @@ def _row(name: str) -> dict[str, Any]:
         "cluster": name,
         "cloud": cluster.cloud,
         "region": cluster.region,
-        "state": _state(cluster.cloud, cluster.region, cluster.stack_id),
+        "state": _state(cluster),
         "age_s": round(time.time() - cluster.created_s) if cluster.created_s else None,
         "nodes": cluster.nodes or None,
         "address": cluster.head_address or None,
     }
 
 
-def _state(cloud: str, region: str, stack_id: str) -> str:
-    """What the cloud says; in words when it can't be asked (the other clusters are still worth telling)."""
-    from phalanx.clouds import endpoint
+def _state(cluster: Cluster) -> str:
+    """What the cloud says; in words when it can't be asked (the other clusters are still worth showing)."""
+    from phalanx.clouds.mend import find_stack
 
-    if not stack_id:
-        return "never made"
-    if cloud == "local" and endpoint.find() is None:
-        return "gone"
     try:
-        found = clouds.get(cloud, region).describe_stack(stack_id)
+        found = find_stack(cluster)
     except PhalanxError as error:
         return f"unknown: {error.message}"
-    return found.status if found and found.status != "DELETE_COMPLETE" else "gone"
+    if found is not None:
+        return found.status
+    return "gone" if cluster.stack_id else "never made"
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

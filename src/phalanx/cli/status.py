@@ -11,7 +11,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import duration, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.errors import ClusterError, PhalanxError
+from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackState
@@ -44,18 +44,11 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
     """The stack and the roster, from the cloud's API; ClusterError when the cluster is gone."""
-    from phalanx.clouds.mend import require_local_cloud
+    from phalanx.clouds.mend import require_stack
     from phalanx.cluster.stack import read_roster
 
-    if cluster.cloud == "local":
-        require_local_cloud(cluster)
+    state = require_stack(cluster)
     cloud = clouds.get(cluster.cloud, cluster.region)
-    state = cloud.describe_stack(cluster.stack_id or cluster.name)
-    if state is None or state.status == "DELETE_COMPLETE":
-        raise ClusterError(
-            f"cluster {cluster.name} is gone: its stack no longer exists",
-            "`phalanx up` makes it again; `phalanx down` forgets it.",
-        )
     return state, read_roster(cloud, cluster.table) if cluster.table else None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from phalanx import clouds
+from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
 from phalanx.ssh.remote import ConnectionLost, HostRefused
+
+_MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
 
 
 def mend(cluster: Cluster, error: ClusterError) -> bool:
@@ -16,7 +19,7 @@ def mend(cluster: Cluster, error: ClusterError) -> bool:
     if isinstance(error, HostRefused):
         return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):
-        _require_stack(cluster)
+        require_stack(cluster)
     return False
 
 
@@ -27,7 +30,7 @@ def require_local_cloud(cluster: Cluster) -> None:
     if endpoint.find() is None:
         raise ClusterError(
             f"cluster {cluster.name} is gone: the local cloud that it ran on is not running",
-            "`phalanx up` makes it again; `phalanx down` forgets it.",
+            _MAKE_OR_FORGET,
         )
 
 
@@ -37,10 +40,26 @@ def _renew_trust(cluster: Cluster) -> bool:
     return write_authority(cluster, read_authority(cloud, cluster.table))
 
 
-def _require_stack(cluster: Cluster) -> None:
-    state = clouds.get(cluster.cloud, cluster.region).describe_stack(cluster.stack_id)
-    if state is None or state.status == "DELETE_COMPLETE":
+def find_stack(cluster: Cluster) -> StackState | None:
+    """The cluster's stack as its cloud has it; None when it is gone, or was never made. Raises CloudError."""
+    from phalanx.clouds import endpoint
+
+    if cluster.cloud == "local" and endpoint.find() is None:
+        return None
+    found = clouds.get(cluster.cloud, cluster.region).describe_stack(cluster.stack_id or cluster.name)
+    return None if found is None or found.status == "DELETE_COMPLETE" else found
+
+
+def require_stack(cluster: Cluster) -> StackState:
+    """The cluster's stack; raises ClusterError when there is none, with why."""
+    found = find_stack(cluster)
+    if found is not None:
+        return found
+    if not cluster.stack_id:
         raise ClusterError(
-            f"cluster {cluster.name} is gone: its stack no longer exists",
-            "`phalanx up` makes it again; `phalanx down` forgets it.",
+            f"cluster {cluster.name} was never made: `up` ended before it had a stack",
+            "`phalanx up` makes it; `phalanx down` forgets it.",
         )
+    if cluster.cloud == "local":
+        require_local_cloud(cluster)
+    raise ClusterError(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)
