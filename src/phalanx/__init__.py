@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
     from phalanx.node.roster import Missing, Node, Roster
     from phalanx.plan.plan import Plan, make_plan, offline_facts
+    from phalanx.plan.plan_text import explain
     from phalanx.reach.gather import Verdict
     from phalanx.reach.transfer import Copied, TransferError
     from phalanx.spec.spec import ClusterSpec, load
@@ -31,6 +32,7 @@ _PUBLIC = {
     "Plan": "phalanx.plan.plan",
     "make_plan": "phalanx.plan.plan",
     "offline_facts": "phalanx.plan.plan",
+    "explain": "phalanx.plan.plan_text",
     "synthesize": "phalanx.template",
     "Note": "phalanx.cluster.bring_up",
     "Step": "phalanx.cluster.bring_up",
@@ -90,6 +92,7 @@ __all__ = [
     "TransferError",
     "Verdict",
     "__version__",
+    "explain",
     "load",
     "make_plan",
     "offline_facts",

@@ -24,7 +24,7 @@ from moto.efs.models import efs_backends
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 from unlucky import Unlucky
 
-from phalanx.localcloud import lifecycle, moto_setup, parameters
+from phalanx.localcloud import endpoint_file, lifecycle, moto_setup, parameters
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.control import Control
 from phalanx.localcloud.http import HttpServer
@@ -171,7 +171,7 @@ def test_every_service_knows_its_regions(backends):
 def test_a_second_start_finds_the_first_one(tmp_path):
     holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    (tmp_path / lifecycle.ENDPOINT_FILE).write_text(json.dumps({"pid": os.getpid()}))
+    endpoint_file.write(tmp_path, {"pid": os.getpid()})
     assert lifecycle._lock(tmp_path) is None
     os.close(holder)
     taken = lifecycle._lock(tmp_path)

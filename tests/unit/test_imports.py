@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -233,3 +234,18 @@ def test_a_file_name_says_one_thing() -> None:
     files = [path.relative_to(SOURCE / "phalanx") for path in (SOURCE / "phalanx").rglob("*.py")]
     stems = [path.stem for path in files if path.parts[0] not in ("cli", "localcloud") and path.stem[0] != "_"]
     assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Not even inside a function or for type checkers alone: of two modules, one knows the other."""
+    names = {module.name for module in modules()}
+    graph = {m.name: {owner(i, names) for i in m.own_imports()} - {m.name, "phalanx"} for m in modules()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as circle:
+        pytest.fail(" → ".join(circle.args[1]))
+
+
+def owner(imported: str, names: set[str]) -> str:
+    """The module that an import leads to: `from a import b` may name something inside a."""
+    return imported if imported in names else imported.rpartition(".")[0]

@@ -9,6 +9,7 @@ from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan.plan import image_parameter, known_sizes, make_plan, offline_facts
+from phalanx.plan.plan_text import as_dict, explain, warnings
 
 
 def test_the_zone_is_the_first_that_offers_the_type():
@@ -53,19 +54,19 @@ def test_slots(slots, gpus, expected):
 def test_the_local_cloud_costs_nothing():
     made = plan()
     assert made.cost_usd_per_hour == 0
-    assert "cost              nothing" in made.lines()
+    assert "cost              nothing" in explain(made)
 
 
 def test_cost_on_aws():
     made = make_plan(aws_spec(nodes=4, type="p3.16xlarge"), GPU_FACTS)
     assert made.cost_usd_per_hour == pytest.approx(4 * 24.48 + 0.045 + 2 * 0.005)
-    assert any("about $97.97 an hour" in line for line in made.lines())
+    assert any("about $97.97 an hour" in line for line in explain(made))
 
 
 def test_unknown_type_is_allowed_and_its_price_unknown():
     made = make_plan(aws_spec(type="c99.large"), FACTS)
     assert made.cost_usd_per_hour is None
-    assert any("the price of c99.large is not known" in warning for warning in made.warnings)
+    assert any("the price of c99.large is not known" in warning for warning in warnings(made))
 
 
 @pytest.mark.parametrize(
@@ -86,22 +87,22 @@ def test_unknown_type_is_allowed_and_its_price_unknown():
     ],
 )
 def test_warnings(fields, facts, said):
-    assert any(said in warning for warning in make_plan(aws_spec(**fields), facts).warnings)
+    assert any(said in warning for warning in warnings(make_plan(aws_spec(**fields), facts)))
 
 
 def test_an_ordinary_local_plan_warns_of_nothing():
-    assert plan().warnings == ()
+    assert warnings(plan()) == []
 
 
 def test_lines_tell_the_plan():
-    text = "\n".join(plan(nodes=4, min=2).lines())
+    text = "\n".join(explain(plan(nodes=4, min=2)))
     assert "4 × c5.large: the head and 3 workers, at least 2" in text
     assert "2 vCPUs, 4 GiB, x86_64, 2 slots" in text
-    assert "1 × c5.large: the head," in "\n".join(plan(nodes=1, min=1).lines())
+    assert "1 × c5.large: the head," in "\n".join(explain(plan(nodes=1, min=1)))
 
 
 def test_as_dict_is_json():
-    made = json.loads(json.dumps(plan(GPU_FACTS).as_dict()))
+    made = json.loads(json.dumps(as_dict(plan(GPU_FACTS))))
     assert made["spec"]["name"] == "demo"
     assert (made["zone"], made["slots_per_node"], made["gpus_per_node"]) == ("us-east-1a", 8, 8)
 

@@ -1,4 +1,4 @@
-"""What the shell completes after Tab: clusters, nodes and jobs, from what is at hand; it never waits or complains."""
+"""What the shell completes after Tab for a node or a job, from what is at hand; it never waits or complains."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from phalanx.cli.options import load_cluster
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
 _JOBS_WITHIN_S = 1.5
-
-
-def clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those that this machine has a record of."""
-    from phalanx.cluster.cluster_record import known
-
-    return _matching(((name, "") for name in known()), incomplete)
 
 
 def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,8 +54,6 @@ def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
 
 
 def _cluster(context: click.Context) -> Cluster | None:
-    from phalanx.cli.options import load_cluster
-
     try:
         return load_cluster(context.params.get("name"), context.params.get("file"))
     except PhalanxError:

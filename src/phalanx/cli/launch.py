@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.cli import complete
 from phalanx.cli.environment import chosen_environment, environment_options
-from phalanx.cli.options import debug_option, load_cluster, via_option
+from phalanx.cli.options import complete_clusters, debug_option, load_cluster, via_option
 from phalanx.errors import SpecError
 from phalanx.schedulers import SCHEDULERS
 
@@ -56,7 +55,7 @@ def _here(name: str) -> str:
     "-c",
     "name",
     metavar="NAME",
-    shell_complete=complete.clusters,
+    shell_complete=complete_clusters,
     help="The cluster; default: the one of phalanx.yaml.",
 )
 @click.option("--file", type=click.Path(path_type=Path), help="Take the cluster's name from this file.")

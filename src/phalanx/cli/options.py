@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from phalanx import clouds
-from phalanx.cli import complete
-from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.cluster_record import Cluster, known
+from phalanx.spec import spec_file
 
 DEFAULT_FILE = "phalanx.yaml"
 _NAME_LINE = re.compile(r"^name:[ \t]*(['\"]?)(?P<name>[A-Za-z][A-Za-z0-9-]*)\1[ \t]*(?:#.*)?$", re.M)
@@ -68,9 +68,14 @@ def cluster_option_long(function: Decorated) -> Decorated:
     return _cluster_options(function, ("--file",))
 
 
+def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """What the shell completes after Tab: the clusters that this machine has a record of."""
+    return [name for name in known() if name.startswith(incomplete)]
+
+
 def _cluster_options(function: Decorated, file_flags: tuple[str, ...]) -> Decorated:
     text = "The cluster; default: the one of phalanx.yaml."
-    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text, shell_complete=complete.clusters)(
+    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text, shell_complete=complete_clusters)(
         function
     )
     path = click.Path(path_type=Path)
@@ -96,10 +101,7 @@ def load_cluster(name: str | None, file: Path | None) -> Cluster:
 
 def _name_in(path: Path) -> str:
     """The file's `name`, by its line: `run` and `logs` shall not pay for a YAML parser and a full check."""
-    try:
-        found = _NAME_LINE.search(path.read_text())
-    except (OSError, UnicodeDecodeError):
-        found = None
+    found = _NAME_LINE.search(spec_file.text(path))
     if found:
         return found["name"]
     from phalanx.spec.spec import load

@@ -25,11 +25,13 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
       phalanx plan -f big.yaml --json
       phalanx plan --offline            # without an AWS account
     """
+    from phalanx.plan import plan_text
+
     plan = planned(file, offline)
     large = large_template(file, plan, offline) if plan.spec.boot else None
     if as_json:
-        print_json({**plan.as_dict(), "large_template": large})
+        print_json({**plan_text.as_dict(plan), "large_template": large})
     else:
-        say("\n".join(plan.lines()))
+        say("\n".join(plan_text.explain(plan)))
         if large:
             say(f"The template: {large}.")

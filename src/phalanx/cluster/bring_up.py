@@ -27,6 +27,7 @@ from phalanx.cluster.stack import (
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.plan_text import warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
 from phalanx.template import synthesize
@@ -117,7 +118,7 @@ class BringUp:
             plan = make_plan(self.spec, self.cloud.facts(self.spec, key))
             if plan.facts.kept_file_system:
                 yield Note(f"{self.spec.shared} goes on with what `down` kept: {plan.facts.kept_file_system}")
-            yield from (Note(f"warning: {warning}") for warning in plan.warnings)
+            yield from (Note(f"warning: {warning}") for warning in warnings(plan))
             template = synthesize(plan)
             if bucket := bucket_for(plan, template):
                 yield Note(f"the template: {described(template, bucket)}")

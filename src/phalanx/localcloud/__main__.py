@@ -51,7 +51,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _control(options: argparse.Namespace) -> int:
-    from phalanx.localcloud.lifecycle import ask
+    from phalanx.localcloud.endpoint_file import ask
 
     if options.command == "stop":
         answer = ask(options.state, "POST", "stop", {"force": options.force})

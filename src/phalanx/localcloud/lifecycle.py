@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
-import json
 import logging
 import os
 import select
@@ -13,18 +11,17 @@ import signal
 import socket
 import sys
 import time
-import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from phalanx.localcloud import endpoint_file
 
 if TYPE_CHECKING:
     from phalanx.localcloud.nodes import NodeRunner
 
 START_TIMEOUT_S = 40.0
-STOP_TIMEOUT_S = 20.0
-ENDPOINT_FILE = "endpoint.json"
 READY = b"ready"
 
 
@@ -50,7 +47,7 @@ def start(options: Options) -> None:
         return
     _check_moto()
     mode, warnings = _mode(options.mode)
-    (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
+    endpoint_file.remove(options.state)
     _daemonize(options, mode, warnings)
 
 
@@ -69,7 +66,7 @@ def _lock(state: Path) -> int | None:
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not _locked(lock):
-        if _is_served(state):
+        if endpoint_file.is_live(state):
             os.close(lock)
             return None
         if time.monotonic() > deadline_s:
@@ -85,15 +82,6 @@ def _locked(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
-
-
-def _is_served(state: Path) -> bool:
-    """Whether endpoint.json is of a living process: one that was killed leaves its file behind."""
-    try:
-        os.kill(json.loads((state / ENDPOINT_FILE).read_text())["pid"], 0)
-    except (OSError, ValueError, KeyError):
         return False
     return True
 
@@ -160,7 +148,7 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], says: int) -
         logging.getLogger(__name__).exception("the local cloud ended")
         _say(says, str(error).encode())
     finally:
-        (options.state / ENDPOINT_FILE).unlink(missing_ok=True)
+        endpoint_file.remove(options.state)
     return status
 
 
@@ -209,21 +197,7 @@ def _stop_in_order(state: Path) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
         if (os.getpid(), own_namespace.readlink()) != daemon:
             os._exit(128 + signal.SIGTERM)
-        if not ask(state, "POST", "stop", {"force": True}):
+        if not endpoint_file.ask(state, "POST", "stop", {"force": True}):
             raise SystemExit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
-
-
-def ask(state: Path, method: str, name: str, document: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """One call to a control endpoint; None when there is no local cloud or it doesn't answer."""
-    try:
-        endpoint = json.loads((state / ENDPOINT_FILE).read_text())
-        where = urllib.parse.urlsplit(endpoint["url"])
-        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=STOP_TIMEOUT_S)
-        with contextlib.closing(connection):
-            headers = {"X-Localcloud-Key": endpoint["secret_access_key"]}
-            connection.request(method, f"/_localcloud/{name}", json.dumps(document or {}), headers)
-            return json.loads(connection.getresponse().read())
-    except (OSError, ValueError, KeyError, http.client.HTTPException):
-        return None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.localcloud import moto_setup
-from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.lifecycle import ENDPOINT_FILE
+from phalanx.localcloud import endpoint_file, moto_setup
+from phalanx.localcloud.context import ADMIN, Context, Issued
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
 
 if TYPE_CHECKING:
@@ -106,7 +103,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, daemon.pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
     context.spawn(_preload, context.account)
-    _write_endpoint(daemon, url, admin.access_key_id, admin.secret_access_key)
+    endpoint_file.write(daemon.state, _endpoint(daemon, url, admin))
     ready()
     stopped.wait()
     _end(daemon, context, engine)
@@ -145,30 +142,24 @@ def _own_address() -> socket.socket:
     return socket.create_server((API_ADDRESS, API_PORT), backlog=128)
 
 
-def _write_endpoint(daemon: Daemon, url: str, key_id: str, secret: str) -> None:
-    document = {
+def _endpoint(daemon: Daemon, url: str, admin: Issued) -> dict[str, Any]:
+    return {
         "url": url,
         "pid": daemon.pid,
         "mode": daemon.mode,
-        "access_key_id": key_id,
-        "secret_access_key": secret,
+        "access_key_id": admin.access_key_id,
+        "secret_access_key": admin.secret_access_key,
         "dial": str(daemon.state / DIAL_SOCKET),
         "state": str(daemon.state),
         "accounts_separated": daemon.mode != "single",
         "warnings": list(daemon.warnings),
     }
-    path = daemon.state / ENDPOINT_FILE
-    beside = path.with_suffix(".new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(document, file)
-    beside.rename(path)
 
 
 def _end(daemon: Daemon, context: Context, engine: Engine) -> None:
     from phalanx.localcloud import file_systems
 
-    (daemon.state / ENDPOINT_FILE).unlink(missing_ok=True)
+    endpoint_file.remove(daemon.state)
     left = [stack.name for stack in engine.stacks if not stack.gone]
     if left:
         log.warning("stopped with stacks: %s", ", ".join(left))

@@ -1,4 +1,4 @@
-"""A spec and the facts of its cloud become a Plan: sizes, zone, image, cost, warnings. Pure: asks nobody."""
+"""A spec and the facts of its cloud become a Plan: sizes, zone, image, cost. Pure: asks nobody."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan.plan_text import describe, warnings_about
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -45,7 +44,6 @@ class Plan:
     root_device: str
     slots: int
     cost_usd_per_hour: float | None
-    warnings: tuple[str, ...]
 
     @property
     def vcpus(self) -> int:
@@ -69,32 +67,6 @@ class Plan:
         sent = {"SshPublicKey": self.facts.ssh_public_key, "FileSystemId": self.file_system}
         return {name: value for name, value in sent.items() if value}
 
-    def resources_summary(self) -> list[tuple[str, str]]:
-        """What is made, as (what, how much of it)."""
-        return describe(self)
-
-    def lines(self) -> list[str]:
-        """The plan for a person, a line each; warnings last."""
-        rows = self.resources_summary()
-        width = max(len(what) for what, _ in rows)
-        return [f"{what:<{width}}  {much}" for what, much in rows] + [f"warning: {text}" for text in self.warnings]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The plan for a program; only texts, numbers, lists and None."""
-        return {
-            "spec": self.spec.model_dump(),
-            "zone": self.zone,
-            "image_parameter": self.image_parameter,
-            "architecture": self.facts.architecture,
-            "slots_per_node": self.slots,
-            "vcpus_per_node": self.vcpus,
-            "gpus_per_node": self.gpus,
-            "cost_usd_per_hour": self.cost_usd_per_hour,
-            "deployment": self.deployment,
-            "resources": [{"what": what, "amount": much} for what, much in self.resources_summary()],
-            "warnings": list(self.warnings),
-        }
-
 
 def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
     """Decides everything that the spec leaves open. Raises SpecError when the cloud can't do what the spec asks."""
@@ -108,7 +80,6 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         root_device=_root_device(spec, facts.gpus, parameter),
         slots=spec.slots or facts.gpus or facts.vcpus,
         cost_usd_per_hour=_cost_usd_per_hour(spec),
-        warnings=tuple(warnings_about(spec, facts)),
     )
 
 

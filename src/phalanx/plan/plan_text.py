@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import Any
 
 from phalanx.data import table
+from phalanx.plan.plan import Facts, Plan
+from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE
 
-if TYPE_CHECKING:
-    from phalanx.plan.plan import Facts, Plan
-    from phalanx.spec.spec import ClusterSpec
+
+def explain(plan: Plan) -> list[str]:
+    """The plan for a person, a line each; warnings last."""
+    rows = describe(plan)
+    width = max(len(what) for what, _ in rows)
+    return [f"{what:<{width}}  {much}" for what, much in rows] + [f"warning: {text}" for text in warnings(plan)]
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """The plan for a program; only texts, numbers, lists and None."""
+    return {
+        "spec": plan.spec.model_dump(),
+        "zone": plan.zone,
+        "image_parameter": plan.image_parameter,
+        "architecture": plan.facts.architecture,
+        "slots_per_node": plan.slots,
+        "vcpus_per_node": plan.vcpus,
+        "gpus_per_node": plan.gpus,
+        "cost_usd_per_hour": plan.cost_usd_per_hour,
+        "deployment": plan.deployment,
+        "resources": [{"what": what, "amount": much} for what, much in describe(plan)],
+        "warnings": warnings(plan),
+    }
 
 
 def describe(plan: Plan) -> list[tuple[str, str]]:
@@ -72,8 +94,12 @@ def _cost(plan: Plan) -> str:
     return f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses), {storage}"
 
 
-def warnings_about(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+def warnings(plan: Plan) -> list[str]:
     """What is allowed and may still surprise, a sentence each."""
+    return list(_warnings(plan.spec, plan.facts))
+
+
+def _warnings(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
     yield from _about_sizes(spec, facts)
     if spec.ssh_from == ANYWHERE:
         yield "ssh to the head is open to the whole internet"
