@@ -64,9 +64,9 @@ class _Refused(yaml.MarkedYAMLError):
 class _Loader(yaml.SafeLoader):
     """Refuses what phalanx.yaml never needs and YAML allows: deep nesting, halves of characters."""
 
-    def fetch_flow_collection_start(self, *token: Any) -> None:
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803
         self._go_deeper()
-        super().fetch_flow_collection_start(*token)
+        super().fetch_flow_collection_start(TokenClass)
 
     def add_indent(self, column: int) -> bool:
         self._go_deeper()
