@@ -248,7 +248,7 @@ def _words(pid: int) -> list[bytes]:
 def _processes() -> list[int]:
     """The processes of the local cloud of this state directory, by their command line."""
     place = os.fsencode(state().absolute())
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
     return [pid for pid in pids if _PROGRAM in (words := _words(pid)) and place in words]
 
 
