@@ -11,9 +11,9 @@ from phalanx.localcloud.nodes.programs import PROGRAMS
 ROOT = Path(__file__).parents[2]
 # Of Debian's packages that are essential or of the priority "required": what mmdebstrap's minbase has.
 MINIMAL = """
-apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep hostname id
-kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv setsid sh sha256sum
-sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel xargs yes
+apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep hostname
+id kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv setsid sh
+sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel xargs yes
 """
 # What README's two commands need before, and what .venv brings.
 GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"

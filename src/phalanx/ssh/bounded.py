@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import IO
@@ -60,7 +61,7 @@ def _read_some(fd: int, content: bytearray) -> bool:
 
 def file_without_name() -> IO[bytes]:
     """A file in memory where the system has such, and otherwise in the temporary directory."""
-    if hasattr(os, "memfd_create"):
+    if sys.platform == "linux":
         return os.fdopen(os.memfd_create("phalanx"), "w+b")
     import tempfile  # not at the top: its import costs every `run` some ms
 
