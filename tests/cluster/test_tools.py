@@ -185,7 +185,7 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     address = url(process)
     assert read(f"{address}/greeting") == b"hello\n"
     taken = cluster.phalanx("forward", str(port), check=False)
-    assert (taken.returncode, "can't be had" in taken.stderr) == (1, True)
+    assert (taken.returncode, "is not available" in taken.stderr) == (1, True)
     status, _ = interrupt(process)
     assert status == 0
     with pytest.raises(OSError, match="refused"):

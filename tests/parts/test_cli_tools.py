@@ -88,7 +88,7 @@ def test_processes_are_listed_in_short(labels, text):
 
 def test_what_get_can_t_bring_is_told(phalanx, job):
     status, _, err = phalanx("get", "first", "los")
-    assert (status, "holds loss" in err) == (1, True)
+    assert (status, "contains loss" in err) == (1, True)
     status, _, err = phalanx("get", "frist", "loss")
     assert (status, "work/frist (job " in err, "there is no job 'frist' on cluster demo" in err) == (1, True, True)
     assert phalanx("get", "first", "loss", "a", "b")[0] == 2
@@ -163,7 +163,7 @@ def test_ports_that_are_none_are_told(phalanx, cluster, ports):
 def test_a_port_that_is_taken_is_told(phalanx, cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, _, err = phalanx("forward", str(taken.getsockname()[1]))
-    assert (status, "can't be had" in err) == (1, True)
+    assert (status, "is not available" in err) == (1, True)
 
 
 def test_ls_tells_of_every_cluster_what_its_cloud_says(phalanx, monkeypatch, tmp_path):

@@ -43,7 +43,7 @@ def names(directory):
 
 def test_a_file_comes_home_under_its_own_name_or_another(cluster, job, tmp_path):
     moved = []
-    copied = get(cluster, "checkpoints/last.pt", job=job, tell=moved.append)
+    copied = get(cluster, "checkpoints/last.pt", job=job, progress=moved.append)
     assert copied.place == str(tmp_path / "last.pt")
     assert (tmp_path / "last.pt").read_bytes() == b"\0\1" * 100_000
     assert (moved[-1].bytes, moved[-1].total_bytes, copied.bytes, copied.files) == (200_000, 200_000, 200_000, 1)
@@ -72,7 +72,7 @@ def test_the_whole_work_directory_and_odd_names_come(cluster, job, tmp_path):
 def test_what_is_not_there_is_told_with_what_is(cluster, job):
     with pytest.raises(TransferError, match=r"there is no .*work/chekpoints \(job 261121-0001\)") as caught:
         get(cluster, "chekpoints", job=job)
-    assert "work holds" in caught.value.hint
+    assert "work contains" in caught.value.hint
     assert "checkpoints/" in caught.value.hint
 
 
@@ -89,7 +89,7 @@ def test_a_link_out_of_the_shared_directory_is_refused(cluster, job):
 
 def test_an_absolute_path_needs_no_job(cluster, job, tmp_path):
     assert get(cluster, f"{job.directory}/work/checkpoints/old", job=None).place == str(tmp_path / "old")
-    with pytest.raises(TransferError, match="of which job"):
+    with pytest.raises(TransferError, match="relative to which job"):
         get(cluster, "old", job=None)
 
 
@@ -101,7 +101,7 @@ def test_a_destination_in_no_directory_is_told(cluster, job, tmp_path):
 def test_a_stream_that_breaks_leaves_no_file(cluster, job, tmp_path, monkeypatch):
     whole = toolbox.command
     monkeypatch.setattr(toolbox, "command", lambda *words: f"{whole(*words)} | head -c 100000; echo cut >&2")
-    with pytest.raises(TransferError, match=r"did not come whole: (.|\n)*cut"):
+    with pytest.raises(TransferError, match=r"was not copied completely: (.|\n)*cut"):
         get(cluster, "checkpoints/last.pt", job=job)
     assert not [name for name in names(tmp_path) if "last" in name]
 

@@ -97,7 +97,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(cluster):
 def test_a_port_that_is_taken_is_told(cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortTakenError, match=f"port {port} of this machine can't be had") as caught:
+        with pytest.raises(PortTakenError, match=f"port {port} of this machine is not available") as caught:
             require_free(port)
         assert "phalanx forward 18888:8888" in caught.value.hint
 

@@ -63,11 +63,11 @@ def test_words_that_name_what_is_left_out_are_found(tmp_path):
 def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(b"x" * 3000)
     (tmp_path / "later").mkdir()
-    monkeypatch.setattr(code_tree, "MOST_BYTES", 2000)
-    with pytest.raises(JobError, match=r"more than 2\.0 KiB, .* largest: 'data\.bin' \(2\.9 KiB\)"):
+    monkeypatch.setattr(code_tree, "MAX_BYTES", 2000)
+    with pytest.raises(JobError, match=r"more than 2\.0 KiB, .* largest files: 'data\.bin' \(2\.9 KiB\)"):
         code_tree.scan(tmp_path)
-    monkeypatch.setattr(code_tree, "MOST_BYTES", 4000)
-    monkeypatch.setattr(code_tree, "MOST_FILES", 1)
+    monkeypatch.setattr(code_tree, "MAX_BYTES", 4000)
+    monkeypatch.setattr(code_tree, "MAX_FILES", 1)
     with pytest.raises(JobError, match="more than 1 files"):
         code_tree.scan(tmp_path)
 

@@ -1,1 +1,1 @@
-"""What of the user's directory goes over with a job, and how."""
+"""The user's code: which files are sent with a job, and how."""

@@ -1,4 +1,4 @@
-"""What goes over to the head: the runner, as one zipapp, and a job's code, as one tar stream."""
+"""What is sent to the head: the runner, as one zipapp, and a job's code, as one tar stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from phalanx.code.code_tree import CodeTree, Entry
 
 _PACKAGE = Path(__file__).parents[1]
-# A starter, of which every node has one, needs neither launchers nor schedulers.
+# Imported on demand: a starter, which runs on every node, needs neither launchers nor schedulers.
 _MAIN = b"""from phalanx.runner.main import entry
 def launcher(name):
     from phalanx import launchers
@@ -30,16 +30,16 @@ def scheduler(name):
     return schedulers.load(name)
 entry(launcher, scheduler)
 """
-_ALONE = ("keeper.py", "rsh_agent.py", LAST_SENT)
+_SEPARATE = ("keeper.py", "rsh_agent.py", LAST_SENT)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _COPY_BYTES = 1 << 20
-# Of this version and of others that a person may use beside it.
+# Runners of this version and of others that are in use on this machine.
 _RUNNERS_KEPT = 4
 
 
 @dataclass(frozen=True)
 class SendProgress:
-    """How much of the code has gone over; `warning` is set once, when there is something to say about it."""
+    """How much of the code has been sent; `warning` is set once, if there is one."""
 
     files: int
     bytes: int
@@ -50,15 +50,15 @@ class SendProgress:
 def tar(
     documents: Mapping[str, bytes], tree: CodeTree | None, work: str, progress: Callable[[SendProgress], None]
 ) -> bytes:
-    """The code below `work`, then documents (name → content) in their order. Raises JobError for an unreadable file.
+    """Pack the code below `work`, then documents (name → content) in their order. Raises JobError for unreadable files.
 
-    The last document's presence says that all has come: tar takes what was cut off between two members for whole.
+    The last document proves that the stream is complete: tar does not notice a stream that was cut between two members.
     """
-    # Here, because a job's runner is begun before its code is looked at.
+    # Imported here, because a job's runner is started before its code is scanned.
     import tarfile
 
     out = io.BytesIO()
-    # GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
+    # GNU's format keeps file names as bytes, valid UTF-8 or not.
     with tarfile.open(
         fileobj=out,
         mode="w|",
@@ -80,27 +80,27 @@ def tar(
 
 
 def programs() -> dict[str, bytes]:
-    """Programs of a job's directory that are files of their own, by name, beside the runner's zipapp.
+    """Return the programs in a job's directory that are separate files rather than parts of the runner's zipapp.
 
-    Two start faster so, and the third is run by the user's own Python.
+    Two of them start faster that way, and the user's own Python runs the third.
     """
-    return {name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _ALONE}
+    return {name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _SEPARATE}
 
 
 def runner_digest() -> str:
-    """SHA-256 of `runner_zip`."""
+    """Return the SHA-256 of `runner_zip`."""
     return hashlib.sha256(runner_zip()).hexdigest()
 
 
 def runner_zip() -> bytes:
-    """The zipapp that runs jobs, for any Python from 3.9 on; kept by its sources' hash, as compiling takes 50 ms."""
+    """Return the zipapp that runs jobs, for Python 3.9 and later; cached, as compiling it takes 50 ms."""
     sources = _sources()
     kept = cache.cache_directory() / f"runner-{_version(sources)}.pyz"
     try:
         return kept.read_bytes()
     except OSError:
         content = _build(sources)
-        # Without a place for it, it is built each time.
+        # If this fails, it is built each time.
         cache.keep(kept, content, _RUNNERS_KEPT)
         return content
 
@@ -117,7 +117,7 @@ def _version(sources: Mapping[str, bytes]) -> str:
 
 
 def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
-    """Add it, unless it has vanished since it was looked at."""
+    """Add an entry, unless it has vanished since the scan."""
     from phalanx.code.code_tree import unreadable
 
     try:
@@ -133,13 +133,13 @@ def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
         archive.addfile(info)
         return
     with file:
-        # Its present length counts: a log may have grown since it was looked at.
+        # Use the current length: a log may have grown since the scan.
         info.size = os.fstat(file.fileno()).st_size
         archive.addfile(info, _Padded(file))
 
 
 class _Padded(io.RawIOBase):
-    """A file that gives zeros when it turns out shorter than announced (it was cut while it was sent)."""
+    """A file padded with zeros if it is shorter than announced, because it was truncated while it was sent."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -166,7 +166,7 @@ def _add_directory(archive: tarfile.TarFile, name: str) -> None:
 
 
 def _modules() -> list[str]:
-    """Paths below the package of what runs on nodes for a job."""
+    """List the modules that run on nodes for a job, relative to the package."""
     found = [path for room in ("launchers", "schedulers", "runner") for path in _PACKAGE.glob(f"{room}/**/*.py")]
     found += [_PACKAGE / "node" / name for name in ("__init__.py", "roster.py", "validate.py")]
     return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
@@ -180,14 +180,14 @@ def _build(sources: Mapping[str, bytes]) -> bytes:
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
         archive.writestr(zipfile.ZipInfo("phalanx/__init__.py", _EPOCH), b"")
         for name, source in sources.items():
-            # Rarely read, as the compiled module is beside it; and all of the zipapp is hashed before each use.
+            # Compressed, as the compiled module beside it is what is read, and the whole zipapp is hashed before use.
             archive.writestr(zipfile.ZipInfo(f"phalanx/{name}", _EPOCH), source, zipfile.ZIP_DEFLATED)
             archive.writestr(zipfile.ZipInfo(f"phalanx/{name}c", _EPOCH), _compiled(name, source))
     return buffer.getvalue()
 
 
 def _compiled(name: str, source: bytes) -> bytes:
-    """The module's .pyc, for nodes with the Python of this machine (others compile the source: 40 ms a process)."""
+    """Return the module's .pyc, for nodes with this machine's Python; others compile it in 40 ms per process."""
     import marshal
 
     code = compile(source, f"phalanx/{name}", "exec", dont_inherit=True)

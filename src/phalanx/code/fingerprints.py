@@ -1,4 +1,4 @@
-"""Names of files' contents, and what is remembered of them: a file that looks as it did need not be read again."""
+"""Hashes of files' contents, cached so that a file which has not changed need not be read again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from phalanx.code.cache import keep
 from phalanx.code.code_tree import Entry
 
 _READ_BYTES = 1 << 20
-# A file that was written this short a time ago may be written again without a newer time stamp (as git has it).
+# A file that was written this recently may change again without a newer time stamp (git's "racy" entries).
 _RACY_NS = 2_000_000_000
 _DIRECTORIES_KEPT = 50
 
 
 class Fingerprints:
-    """Of one directory's files; `keep` writes down what was found for the next time."""
+    """The fingerprints of one directory's files; `keep` saves them for the next time."""
 
     def __init__(self, directory: Path, cache: Path) -> None:
         name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:24]
@@ -27,16 +27,16 @@ class Fingerprints:
         self._new: dict[str, list[object]] = {}
 
     def of(self, entry: Entry) -> str:
-        """SHA-256 and size of its content. Raises OSError."""
+        """Return the SHA-256 and the size of a file's content. Raises OSError."""
         status = entry.status
-        looks = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        identity = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         known = self._known.get(entry.name)
-        found = known[-1] if known and known[:-1] == looks else _digest(entry.path)
-        self._new[entry.name] = [*looks, found]
+        found = known[-1] if known and known[:-1] == identity else _digest(entry.path)
+        self._new[entry.name] = [*identity, found]
         return str(found)
 
     def keep(self) -> None:
-        """Remember what was found; without a place for it, all is read again the next time."""
+        """Save the fingerprints; if that fails, all files are read again the next time."""
         before = time.time_ns() - _RACY_NS
         settled = {name: known for name, known in self._new.items() if int(str(known[3])) < before}
         if settled == self._known:

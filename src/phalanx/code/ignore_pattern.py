@@ -1,4 +1,4 @@
-"""A line of .gitignore as a regular expression, as git's wildmatch reads it (gitignore(5), git's wildmatch.c)."""
+"""Converts a line of .gitignore to a regular expression, as git's wildmatch reads it (gitignore(5), wildmatch.c)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEEP = "(?:.*/)?"
 
 
 class Pattern(NamedTuple):
-    """`expression` is for the whole path below the rules' directory, or (`by_name`) for its last part alone.
+    """One line: `expression` matches the path below the rules' directory, or (`by_name`) only its last part.
 
     A directory's path ends with a slash. `negated`: what matches is sent after all.
     """
@@ -37,22 +37,22 @@ class Pattern(NamedTuple):
 
 
 def parse(line: str) -> Pattern | None:
-    """The pattern of this line (a character per byte); None for a comment or an empty line."""
-    text = _without_blank_end(line)
+    """Parse a line, one character per byte; return None for a comment or an empty line."""
+    text = _without_trailing_spaces(line)
     if not text or text.startswith("#"):
         return None
     negated = text.startswith("!")
     text = text[negated:]
-    directory_alone = text.endswith("/")
+    directory_only = text.endswith("/")
     text = text.removesuffix("/")
     if not text:
         return None
     by_name = "/" not in text
-    return Pattern(_expression(text.removeprefix("/")) + ("/" if directory_alone else "/?"), by_name, negated)
+    return Pattern(_expression(text.removeprefix("/")) + ("/" if directory_only else "/?"), by_name, negated)
 
 
-def _without_blank_end(line: str) -> str:
-    """Spaces at the end do not count, but for one after a backslash."""
+def _without_trailing_spaces(line: str) -> str:
+    """Remove trailing spaces, except one after a backslash."""
     text = line.rstrip(" ")
     backslashes = len(text) - len(text.rstrip("\\"))
     return text + " " if backslashes % 2 and len(text) < len(line) else text
@@ -67,10 +67,10 @@ def _expression(text: str) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """One expression, whose stars take time in proportion to the path, however many there are.
+    """Join the parts to one expression that takes time linear in the path, however many stars there are.
 
-    What stands between two stars is taken where it comes first: that leaves the next star the most. So a star never
-    goes past the beginning of such a part, and the expression need not try all the ways to share a path among stars.
+    The text between two stars is matched at its first occurrence, which leaves the most to the next star. So a star
+    never passes the start of such a text, and the expression need not try all ways to divide the path among stars.
     """
     blocks = [_sections(block, _STAR, _ANY) for block in _split(parts, _DEEP)]
     return _sections(blocks, _DEEP, f"{_STAR}/", is_split=True)
@@ -83,7 +83,7 @@ def _sections(parts: list[str], star: str, one: str, is_split: bool = False) -> 
 
 
 def _split(parts: list[str], star: str) -> list[list[str]]:
-    """The parts between those that are this star."""
+    """Split the parts at each occurrence of this star."""
     sections: list[list[str]] = [[]]
     for part in parts:
         if part == star:
@@ -94,7 +94,7 @@ def _split(parts: list[str], star: str) -> list[list[str]]:
 
 
 def _piece(text: str, at: int) -> tuple[str, int]:
-    """The expression of what begins here, and where the next begins."""
+    """Convert the piece that begins here; return its expression and where the next piece begins."""
     sign = text[at]
     if sign == "*":
         return _stars(text, at)
@@ -111,8 +111,8 @@ def _stars(text: str, at: int) -> tuple[str, int]:
     end = at
     while text[end : end + 1] == "*":
         end += 1
-    alone = (at == 0 or text[at - 1] == "/") and (end == len(text) or text[end] == "/" or text[end : end + 2] == "\\/")
-    if end - at < 2 or not alone:
+    whole = (at == 0 or text[at - 1] == "/") and (end == len(text) or text[end] == "/" or text[end : end + 2] == "\\/")
+    if end - at < 2 or not whole:
         return _STAR, end
     if end == len(text):
         return ".*", end
@@ -120,7 +120,7 @@ def _stars(text: str, at: int) -> tuple[str, int]:
 
 
 def _bracket(text: str, at: int) -> tuple[str, int]:
-    """A set of characters, which never holds a slash; one without an end matches nothing."""
+    """Convert a bracket expression, which never matches a slash; one that is not closed matches nothing."""
     start = at + 1
     negated = text[start : start + 1] in ("!", "^")
     start += negated
@@ -136,7 +136,7 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
 
 
 def _member(text: str, at: int) -> tuple[str | None, int]:
-    """A character, range or class of a set; None where the set can't be one."""
+    """Convert a character, range or class in brackets; return None where it is invalid."""
     if text.startswith("[:", at):
         end = text.find(":]", at)
         return (_CLASSES.get(text[at + 2 : end]), end + 2) if end > 0 else (None, at)
@@ -144,7 +144,7 @@ def _member(text: str, at: int) -> tuple[str | None, int]:
     if text[at : at + 1] != "-" or text[at + 1 : at + 2] in ("]", ""):
         return re.escape(first), at
     last, at = _character(text, at + 1)
-    # Of a range that is turned round, git takes the first character.
+    # Of a reversed range, git takes the first character.
     return f"{re.escape(first)}-{re.escape(last)}" if first <= last else re.escape(first), at
 
 

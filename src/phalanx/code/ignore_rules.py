@@ -1,4 +1,4 @@
-"""Which files stay here by .gitignore, as git has it: nested files, negation, directories; .phalanxignore overrules."""
+"""Applies .gitignore as git does: nested files, negation, directories; .phalanxignore takes precedence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from phalanx.code.ignore_pattern import Pattern, parse
 
-# Read as one, in this order: the last line that matches counts.
+# Read as one file, in this order: the last line that matches decides.
 FILES = (".gitignore", ".phalanxignore")
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring lines of the same kind, negated or not, as one expression for names and one for paths."""
+    """Consecutive lines that are all negated or all not, as one expression for names and one for paths."""
 
     negated: bool
     names: re.Pattern[str]
@@ -26,14 +26,14 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One directory's rules: they see a name of the tree without its first `strip` characters, and after `before`."""
+    """One directory's rules. They apply to `before` plus a name in the tree without its first `strip` characters."""
 
     runs: tuple[_Run, ...]
     strip: int = 0
     before: str = ""
 
     def verdict(self, name: str, is_directory: bool) -> bool | None:
-        """Does it stay here? None: these rules do not say."""
+        """Whether to exclude a name; None when these rules do not decide."""
         path = self.before + name[self.strip :] + "/" * is_directory
         last = path[path.rfind("/", 0, len(path) - is_directory) + 1 :]
         for run in reversed(self.runs):
@@ -44,12 +44,12 @@ class _Layer:
 
 @dataclass(frozen=True)
 class IgnoreRules:
-    """What holds for one directory of a tree: its own rules, then those of the directories above it."""
+    """The rules for one directory of a tree: its own take precedence over those of the directories above."""
 
     layers: tuple[_Layer, ...] = ()
 
     def leave_out(self, name: str, is_directory: bool) -> bool:
-        """Does it stay here? `name` is relative to the tree. What is below a directory that stays need not be asked."""
+        """Whether to exclude `name`, relative to the tree; do not ask for names below an excluded directory."""
         if not self.layers:
             return False
         text = _bytewise(name)
@@ -57,14 +57,14 @@ class IgnoreRules:
         return next((verdict for verdict in verdicts if verdict is not None), False)
 
     def within(self, directory: str, prefix: str, names: Collection[str]) -> IgnoreRules:
-        """The rules inside `directory`, which is `prefix` in the tree and holds these names."""
+        """Return the rules inside `directory`, which is `prefix` in the tree and contains these names."""
         if not any(name in names for name in FILES):
             return self
         return IgnoreRules((*self.layers, _Layer(_runs(directory), strip=len(_bytewise(prefix)))))
 
 
 def rules_above(directory: Path) -> IgnoreRules:
-    """What the rest of the git repository says of what is in `directory`; nothing where it ignores all of it."""
+    """Return the git repository's rules above `directory`; none if they exclude the directory itself."""
     here = directory.resolve()
     root = next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
     parts = here.relative_to(root).parts
@@ -107,5 +107,5 @@ def _patterns(directory: str) -> Iterator[Pattern]:
 
 
 def _bytewise(name: str) -> str:
-    """A character per byte: so git compares them."""
+    """Decode a name to one character per byte, because git compares bytes."""
     return os.fsencode(name).decode("latin-1")

@@ -1,4 +1,4 @@
-"""A large directory of code on its way to the head, which asks for those contents alone that no earlier job brought."""
+"""Sends a large directory of code to the head, which requests only the contents that no earlier job brought."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from phalanx.ssh.head_answers import Unbelievable
 
 WARN_BYTES = 200 << 20
 _READ_BYTES = 1 << 20
-_GONE = -1
+_VANISHED = -1
 
 
 class Upload:
-    """`manifest` (JSON) names all that the tree holds: the head's codestore makes the copy from it."""
+    """A tree to send; the head's codestore makes the copy from its `manifest` (JSON), which lists every entry."""
 
     def __init__(self, tree: CodeTree, cache: Path) -> None:
         known = Fingerprints(tree.directory, cache)
@@ -28,31 +28,33 @@ class Upload:
         known.keep()
         self._entries = [entry for entry, _ in listed]
         self._names = [record[1] if len(record) == 4 else None for _, record in listed]
-        self._alike: dict[object, list[Entry]] = {}  # name of a content → those that have it
+        self._by_content: dict[object, list[Entry]] = {}  # name of a content → the entries that have it
         for entry, name in zip(self._entries, self._names, strict=True):
-            self._alike.setdefault(name, []).append(entry)
+            self._by_content.setdefault(name, []).append(entry)
         self.manifest = json.dumps([record for _, record in listed]).encode()
 
-    def send(self, out: IO[bytes], numbers: Sequence[int], tell: Callable[[SendProgress], None]) -> None:
-        """Write the contents of these entries, each after its length. Raises JobError, OSError when `out` breaks.
+    def send(self, out: IO[bytes], numbers: Sequence[int], progress: Callable[[SendProgress], None]) -> None:
+        """Write the contents of these entries, each after its length. Raises JobError, or OSError when `out` breaks.
 
-        Who asks for what the tree does not hold, or for one thing twice, is not the head's codestore: Unbelievable.
+        Raises Unbelievable for numbers that are unknown or repeated: the head's codestore requests none.
         """
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(len(self._entries))):
-            raise Unbelievable("it asks for what the code does not hold")
+            raise Unbelievable("it requests entries that the code does not have")
         wanted = [self._entries[number] for number in numbers]
         total, sent = sum(entry.bytes for entry in wanted), 0
         if total > WARN_BYTES:
-            words = f"{size_text(total)} of code go over, most of it {largest(wanted)}"
-            tell(SendProgress(0, 0, total, f"{words}; data belong on the shared directory"))
+            warning = (
+                f"sending {size_text(total)} of code, most of it {largest(wanted)}; put data on the shared directory"
+            )
+            progress(SendProgress(0, 0, total, warning))
         for count, number in enumerate(numbers, 1):
             self._send_one(out, number)
             sent += self._entries[number].bytes
-            tell(SendProgress(count, sent, total))
+            progress(SendProgress(count, sent, total))
 
     def _send_one(self, out: IO[bytes], number: int) -> None:
-        """From any file that has this content: one may have vanished since it was looked at."""
-        for entry in self._alike[self._names[number]]:
+        """Send an entry's content from any file that has it: one may have vanished since the scan."""
+        for entry in self._by_content[self._names[number]]:
             try:
                 file = Path(entry.path).open("rb", buffering=0)  # noqa: SIM115 - closed below
             except FileNotFoundError:
@@ -62,11 +64,11 @@ class Upload:
             with file:
                 _write(out, file)
             return
-        out.write(_GONE.to_bytes(8, "big", signed=True))
+        out.write(_VANISHED.to_bytes(8, "big", signed=True))
 
 
 def _listed(tree: CodeTree, known: Fingerprints) -> Iterator[tuple[Entry, list[object]]]:
-    """Each entry with its record, as codestore reads it; one that has vanished is left out."""
+    """Yield each entry with its record for the codestore; skip those that have vanished."""
     for entry in tree.entries:
         record = _record(entry, known)
         if record is not None:
@@ -79,7 +81,7 @@ def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
         if stat.S_ISDIR(mode):
             return []
         if stat.S_ISLNK(mode):
-            return [os.readlink(entry.path)]  # noqa: PTH115 - as it is, not as a Path has it
+            return [os.readlink(entry.path)]  # noqa: PTH115 - verbatim; Path would normalize it
         return [known.of(entry), stat.S_IMODE(mode), entry.status.st_mtime_ns]
     except FileNotFoundError:
         return None
@@ -88,7 +90,7 @@ def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
 
 
 def _write(out: IO[bytes], file: IO[bytes]) -> None:
-    """Its present length, then so many bytes: zeros where it turns out shorter (it was cut while it was sent)."""
+    """Write a file's current length and as many bytes, padded with zeros if it is truncated meanwhile."""
     left = os.fstat(file.fileno()).st_size
     out.write(left.to_bytes(8, "big", signed=True))
     while left:

@@ -1,4 +1,4 @@
-"""Tables that phalanx knows offline (instance types, prices, images, regions, quotas): data, not code."""
+"""The tables that phalanx has offline: instance types, prices, images, regions, quotas."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from typing import Any
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The table `<name>.json` of this directory; its `_source` says where it is from and when it was checked."""
+    """Load the table `<name>.json` of this directory; its `_source` names its origin and the date of the last check."""
     return json.loads((files("phalanx.data") / f"{name}.json").read_text(encoding="utf-8"))

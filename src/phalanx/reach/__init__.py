@@ -1,1 +1,1 @@
-"""What a person does with the nodes of a cluster: files, ports, commands."""
+"""Access to a cluster's nodes: files, ports and commands."""

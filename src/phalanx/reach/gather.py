@@ -1,4 +1,4 @@
-"""One command on all nodes at once, and a verdict for each."""
+"""Runs one command on all nodes in parallel, and returns a verdict for each."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.errors import ClusterError
 from phalanx.node.roster import Node
 
-# Each is an ssh process of this machine; more would only wait for its cores.
-_MOST_AT_ONCE = 32
+# Each is an ssh process on this machine; more would only compete for its cores.
+_MAX_PARALLEL = 32
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the command went on one node. `status` is None when it never ran to its end; `error` then says why."""
+    """The result on one node. `status` is None when the command did not complete; `error` then says why."""
 
     node: str
     status: int | None
@@ -33,7 +33,7 @@ class Verdict:
         return self.status == 0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for --json; output that is no text is shown as far as it is."""
+        """Return plain data for --json; bytes that are not UTF-8 are replaced."""
         return {
             "node": self.node,
             "ok": self.ok,
@@ -48,24 +48,24 @@ class Verdict:
 def gather(
     cluster: Cluster, command: str, *, nodes: Sequence[str] = (), sudo: bool = False, timeout_s: float = 3600.0
 ) -> Iterator[Verdict]:
-    """Run a shell command on these nodes (default: all) at once; verdicts come in the roster's order.
+    """Run a shell command on these nodes (default: all) in parallel; yield verdicts in the roster's order.
 
-    `sudo`: as root, through the image's own user. A node that can't be reached has its verdict, too. Raises
-    ClusterError when the head can't be asked who there is.
+    `sudo` runs it as root, through the image's own user. A node that can't be reached gets a verdict, too. Raises
+    ClusterError when the head can't be asked for the nodes.
     """
     cluster.require_ready()
     members = cluster.members(nodes)
     user = cluster.admin_user if sudo else JOB_USER
-    words = f"sudo -n sh -c {shlex.quote(command)}" if sudo else command
+    full_command = f"sudo -n sh -c {shlex.quote(command)}" if sudo else command
 
-    def ask(member: Node) -> Verdict:
-        return _ask(cluster, member, user, words, timeout_s)
+    def run(member: Node) -> Verdict:
+        return _run(cluster, member, user, full_command, timeout_s)
 
-    with ThreadPoolExecutor(max_workers=min(_MOST_AT_ONCE, len(members))) as pool:
-        yield from pool.map(ask, members)
+    with ThreadPoolExecutor(max_workers=min(_MAX_PARALLEL, len(members))) as pool:
+        yield from pool.map(run, members)
 
 
-def _ask(cluster: Cluster, member: Node, user: str, command: str, timeout_s: float) -> Verdict:
+def _run(cluster: Cluster, member: Node, user: str, command: str, timeout_s: float) -> Verdict:
     started_s = time.monotonic()
     try:
         done = cluster.remote_to(member, user).run(command, timeout_s=timeout_s, check=False)

@@ -1,4 +1,4 @@
-"""Ports of a node on this machine: a plain forward, and programs such as TensorBoard that live as long as it does."""
+"""Forwards ports of a node to this machine, and runs programs such as TensorBoard for as long as the forward."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from phalanx.ssh import head_answers
 from phalanx.ssh.remote import Remote
 
 _READ_BYTES = 1 << 16
-_READY_WITHIN_S = 30.0
-_STARTS_WITHIN_S = 120.0
-# The sweep's own deadlines on the head, and some.
-_ENDS_WITHIN_S = 20.0
+_READY_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
+# More than the deadlines of the sweep on the head.
+_END_TIMEOUT_S = 20.0
 
 
 def _report(value: Any) -> dict[str, tuple[str, ...]]:
@@ -49,12 +49,12 @@ _ANSWER: dict[str, head_answers.Check] = {
 
 
 class PortTakenError(PhalanxError):
-    """Something on this machine listens on the port already."""
+    """Another program on this machine listens on the port."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What `serve` starts on the head. `{port}` in argv becomes a free one; `env` never comes near a command line."""
+    """What a Service runs on the head. `{port}` in argv becomes a free port; `env` is never put on a command line."""
 
     name: str
     argv: tuple[str, ...]
@@ -64,7 +64,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Ended:
-    """How it went: ended by itself with `status` (None: because we left), and what was proved of its processes."""
+    """How a program ended: by itself with `status`, or by us (None), and what became of its processes."""
 
     status: int | None
     tail: tuple[str, ...]
@@ -73,13 +73,13 @@ class Ended:
 
 
 def tensorboard(logdir: str) -> Program:
-    """TensorBoard over a directory on the cluster."""
+    """Describe TensorBoard for a directory on the cluster."""
     argv = ("tensorboard", "--logdir", logdir, "--host", "127.0.0.1", "--port", PORT)
     return Program("tensorboard", argv, "tensorboard")
 
 
 def notebook(directory: str, token: str, as_root: bool = False) -> Program:
-    """JupyterLab, or the classic notebook where there is no Lab, in a directory on the cluster."""
+    """Describe JupyterLab, or else the classic notebook, in a directory on the cluster."""
     flags = ["--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"]
     flags += [f"--ServerApp.root_dir={directory}"] + ["--allow-root"] * as_root
     choose = 'if command -v jupyter-lab >/dev/null; then exec jupyter lab "$@"; fi; exec jupyter notebook "$@"'
@@ -87,33 +87,33 @@ def notebook(directory: str, token: str, as_root: bool = False) -> Program:
 
 
 def require_free(port: int) -> None:
-    """Raises PortTakenError."""
+    """Raise PortTakenError if the port is in use on this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise PortTakenError(f"port {port} of this machine can't be had: {error.strerror}", _OTHER) from error
+            raise PortTakenError(f"port {port} of this machine is not available: {error.strerror}", _OTHER) from error
 
 
-_OTHER = "Another one: `phalanx forward 18888:8888`; `--port 18888` with tensorboard and notebook."
+_OTHER = "Choose another port: `phalanx forward 18888:8888`, or `--port 18888` with tensorboard and notebook."
 
 
 @contextmanager
 def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """127.0.0.1:local_port leads to the node's own 127.0.0.1:port within the block. Raises ClusterError."""
+    """Forward 127.0.0.1:local_port to the node's 127.0.0.1:port within the block. Raises ClusterError."""
     require_free(local_port)
     with tempfile.TemporaryFile() as said, remote.forward(local_port, port, said) as process:
         try:
-            if b"ready" not in _Lines(process.stdout).next(_READY_WITHIN_S):
-                raise ClusterError(f"port {local_port} can't be forwarded to {remote.host}: {_words(said)}")
+            if b"ready" not in _Lines(process.stdout).next(_READY_TIMEOUT_S):
+                raise ClusterError(f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}")
             yield process
         finally:
             process.kill()
 
 
 class Service:
-    """A program on the head that ends, proved, with `end` or with this process."""
+    """A program on the head. It ends with `end`, which returns proof, or with this process."""
 
     def __init__(self, cluster: ClusterAccess, program: Program) -> None:
         self._program = program
@@ -126,36 +126,36 @@ class Service:
         self._lines = _Lines(self._process.stdout)
 
     def start(self) -> int:
-        """The port on the head that answers. Raises ClusterError when the program is not there or ends at once."""
+        """Start the program and return its port on the head. Raises ClusterError when it is missing or ends at once."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(dict(self._program.env)).encode() + b"\n")
         self._process.stdin.flush()
-        answer = self._answer(_STARTS_WITHIN_S)
+        answer = self._answer(_START_TIMEOUT_S)
         if "port" in answer:
             return answer["port"]
         needs = self._program.needs
         if "missing" in answer:
             raise ClusterError(f"'{needs}' is not on the head (PATH {answer.get('path', '?')})", _install(needs))
-        tail = "\n".join(answer.get("tail", ())) or _words(self._said)
+        tail = "\n".join(answer.get("tail", ())) or _text(self._said)
         raise ClusterError(f"{self._program.name} did not start on the head: {tail or 'it does not answer'}")
 
     def ended(self) -> bool:
-        """Has it ended by itself?"""
+        """Whether the program has ended by itself."""
         return self._lines.ready(0)
 
     def end(self) -> Ended:
-        """End it and hear what was proved. Raises ClusterError when the head does not tell."""
+        """End the program and return the proof. Raises ClusterError when the head does not report it."""
         assert self._process.stdin is not None
         if not self._process.stdin.closed:
             self._process.stdin.close()
-        answer = self._answer(_ENDS_WITHIN_S)
+        answer = self._answer(_END_TIMEOUT_S)
         if not _ENDED.keys() <= answer.keys():
             name = self._program.name
-            raise ClusterError(f"the head did not report that {name} has ended: {_words(self._said) or 'no answer'}")
+            raise ClusterError(f"the head did not report that {name} has ended: {_text(self._said) or 'no answer'}")
         return Ended(answer["ended"], answer["tail"], len(answer["report"]["killed"]), answer["report"]["left"])
 
     def close(self) -> None:
-        """Let go of the connection; what is left of the program ends on the head without us."""
+        """Close the connection; the head ends what is left of the program."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._said):
@@ -176,7 +176,7 @@ def _install(program: str) -> str:
 
 
 class _Lines:
-    """Lines of a pipe, each with a deadline."""
+    """Reads lines from a pipe, each with a deadline."""
 
     def __init__(self, pipe: IO[bytes] | None) -> None:
         assert pipe is not None
@@ -184,11 +184,11 @@ class _Lines:
         self._data = b""
 
     def ready(self, timeout_s: float) -> bool:
-        """Is there something to read, or the end?"""
+        """Whether there is something to read, or the end of the pipe."""
         return bool(self._data or select.select([self._fd], [], [], max(0.0, timeout_s))[0])
 
     def next(self, timeout_s: float) -> bytes:
-        """The next line, b"" at the end or when none comes in time."""
+        """Return the next line, or b"" at the end or after the timeout."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._data:
             if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -203,6 +203,6 @@ class _Lines:
         return line
 
 
-def _words(said: IO[bytes]) -> str:
+def _text(said: IO[bytes]) -> str:
     said.seek(0)
     return said.read(_READ_BYTES).decode(errors="replace").strip()[-2000:]

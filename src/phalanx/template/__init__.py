@@ -1,4 +1,4 @@
-"""A Plan becomes a CloudFormation document: compact JSON, the same bytes for the CLI and for the console."""
+"""Turns a Plan into a CloudFormation document: compact JSON, the same bytes for the CLI and for the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: security groups, and the roles of head, workers, function and jobs."""
+"""Security groups, and the IAM roles of head, workers, function and jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 _NFS_PORT = 2049
-# EC2 is one of the few services whose principal has China's suffix there.
+# EC2 is one of the few services whose principal has China's own suffix in China.
 _EC2 = Sub("ec2.${AWS::URLSuffix}")
 
 
@@ -26,9 +26,9 @@ RULES = ("NodesFromNodes", "NodesToNodes")
 
 
 def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
-    # Nodes reach out to AWS's APIs, to package indexes and to data sets: their way out is open, in plain sight.
+    # Nodes call AWS's APIs and download packages and data sets, so their egress is open, by an explicit rule.
     out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE)
-    # A group without an egress rule gets one for everything; this one rule stands for none.
+    # EC2 gives a group without egress rules one that allows everything; this rule allows nothing.
     none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32")
     return (
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
@@ -53,9 +53,9 @@ def _security_group(title: str, description: str, **rules: Any) -> ec2.SecurityG
 
 
 def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
-    """Nodes reach each other on all ports, because MPI and NCCL choose theirs.
+    """Let nodes reach each other on all ports, because MPI and NCCL choose theirs.
 
-    EFA wants rules that name the group, not 0.0.0.0/0 (docs/aws-behaviour.md 2.7).
+    EFA requires rules that name the group rather than 0.0.0.0/0 (docs/aws-behaviour.md 2.7).
     """
     group = Ref("NodeSecurityGroup")
     return (
@@ -70,7 +70,7 @@ def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
         _role("WorkerRole", _EC2, _membership_of_worker()),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
         _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs()]),
-        _role_of_jobs(),
+        _job_role(),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
@@ -88,8 +88,8 @@ def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
-def _role_of_jobs() -> iam.Role:
-    """Empty: jobs may do what the user attaches to it. Their nodes' agents assume it (docs/aws-behaviour.md 6)."""
+def _job_role() -> iam.Role:
+    """Make the jobs' role: the user attaches policies, and the nodes' agents assume it (docs/aws-behaviour.md 6)."""
     agents = {"AWS": [GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")]}
     return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents))
 
@@ -100,7 +100,7 @@ def _trust(principal: dict[str, Any]) -> dict[str, Any]:
 
 
 def _membership_of_head() -> list[dict[str, Any]]:
-    """Only the head may read the queue and write the roster."""
+    """Let the head alone read the queue and write the roster."""
     queue = ("ReceiveMessage", "DeleteMessage")
     table = ("GetItem", "PutItem")
     return [
@@ -110,19 +110,19 @@ def _membership_of_head() -> list[dict[str, Any]]:
 
 
 def _fleet_of_head() -> list[dict[str, Any]]:
-    """The workers' group by its name: a reference would be a circle (role, group, role; docs/aws-behaviour.md 6)."""
+    """Name the workers' group: a reference would make a cycle (role, group, role; docs/aws-behaviour.md 6)."""
     changes = ("SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup")
     reads = ["autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]
     group = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-workers")
     return [
         _allow([f"autoscaling:{action}" for action in changes], group),
-        # These know no resources (docs/aws-behaviour.md 6).
+        # These support no resource-level permissions (docs/aws-behaviour.md 6).
         _allow(reads, "*"),
     ]
 
 
 def _agent_of_head() -> dict[str, Any]:
-    """Most of the agent does not fit into user data (docs/aws-behaviour.md 2.1): the head reads the template."""
+    """Let the head read the template, as most of the agent does not fit into user data (docs/aws-behaviour.md 2.1)."""
     return _allow(["cloudformation:GetTemplate"], Ref("AWS::StackId"))
 
 
@@ -130,7 +130,7 @@ def _membership_of_worker() -> list[dict[str, Any]]:
     return [
         _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
         _allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
-        # A head that is gone without a word (node.worker); the group brings another.
+        # For a head that stopped answering (node.worker); its group launches another.
         _allow(
             ["autoscaling:TerminateInstanceInAutoScalingGroup"],
             arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head"),
@@ -149,8 +149,8 @@ def _file_system() -> Sub:
 
 
 def _logs() -> dict[str, Any]:
-    """Streams only: a late writer must not bring a deleted group back (docs/aws-behaviour.md 1.22)."""
-    # The ARN ends with ":*", which its streams match; it is shorter than theirs.
+    """Allow streams only: a late writer must not create a deleted group again (docs/aws-behaviour.md 1.22)."""
+    # The group's ARN ends with ":*", which matches its streams and is shorter than their ARNs.
     return _allow(["logs:CreateLogStream", "logs:PutLogEvents"], GetAtt("LogGroup", "Arn"))
 
 
@@ -160,7 +160,7 @@ def _address_of_head() -> list[dict[str, Any]]:
     return [
         _allow(["ec2:AssociateAddress"], address),
         {**_allow(["ec2:AssociateAddress"], arn("ec2", "instance/*")), "Condition": own_instances},
-        # It knows no resources (docs/aws-behaviour.md 6).
+        # It supports no resource-level permissions (docs/aws-behaviour.md 6).
         _allow(["ec2:DescribeInstances"], "*"),
     ]
 

@@ -1,4 +1,4 @@
-"""Packs the agent's modules: shortened, as one LZMA stream, cut where its first stage can be unpacked."""
+"""Packs the agent's modules into one LZMA stream, cut into two stages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from phalanx.template.shorten import shorten
 
-# Bytes of the stream beyond those that stage 1 needs here, for decoders of other versions, which may read ahead.
+# Extra bytes in stage 1, for other versions of the decoder, which may read ahead.
 _AHEAD_BYTES = 24
 
 
 def pack(stage_1: Sequence[str], stage_2: Sequence[str], sources: Mapping[str, str], unpack: str) -> tuple[str, str]:
-    """Both stages in base85, the same for one version of Python; `unpack` is the code that comes first.
+    """Return both stages in base85, the same for one version of Python; `unpack` is the code that runs first.
 
-    One stream and not two, because stage 2 says much that stage 1 has said: 1 KB less.
+    One stream is 1 KB smaller than two, because stage 2 repeats much of stage 1.
     """
     short = shorten(sources)
     first = "\0".join([unpack, *_named(stage_1, short), ""]).encode()
@@ -35,5 +35,5 @@ def _compressed(text: bytes) -> bytes:
 
 
 def _unpacked(beginning: bytes) -> int:
-    """How many bytes of text the beginning of a stream gives."""
+    """Count the bytes of text that the beginning of a stream unpacks to."""
     return len(lzma.LZMADecompressor().decompress(beginning))

@@ -1,4 +1,4 @@
-"""Puts the parts of the template together and turns them into text."""
+"""Assembles the parts of the template and serializes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_BYTES = 51_200
 
 
 def synthesize(plan: Plan) -> str:
-    """The CloudFormation document of a plan; beyond LIMIT_BYTES it takes another way (`phalanx.cluster.delivery`)."""
+    """Return the CloudFormation document of a plan; `phalanx.cluster.delivery` handles one beyond LIMIT_BYTES."""
     return json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The machines: a launch template and an Auto Scaling group each for the head and for the workers."""
+"""The machines: a launch template and an Auto Scaling group for the head, and another pair for the workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 from phalanx.plan.plan import Plan
 from phalanx.template import userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, cluster_tag
-from phalanx.template.rendezvous import NODES_NEED, handle_name
+from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 
@@ -25,7 +25,7 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def _head_group() -> autoscaling.AutoScalingGroup:
-    """A group of one brings a lost head back."""
+    """Make the head's group of one, which replaces a lost head."""
     return _group(
         "HeadGroup",
         "Head",
@@ -39,12 +39,12 @@ def _head_group() -> autoscaling.AutoScalingGroup:
 
 
 def _workers_group() -> autoscaling.AutoScalingGroup:
-    """Made empty: CloudFormation never waits or fails for a worker (docs/aws-behaviour.md 1.1). The head raises it.
+    """Make the workers' group, empty: CloudFormation never waits or fails for a worker, and the head raises its size.
 
-    DesiredCapacity is left out (MinSize stands for it): an update of the stack would apply it again (1.9).
-    MaxSize is one more than needed, because CloudFormation can't subtract.
-    No protection from scale-in: CloudFormation empties a group to delete it, and protected instances stay (3.22).
-    When the head gives up on missing workers just as one of them arrives, the newest goes and no member.
+    See docs/aws-behaviour.md 1.1. DesiredCapacity is left out, so MinSize applies: a stack update would set it again
+    (1.9). MaxSize is one more than needed, because CloudFormation can't subtract. Instances are not protected from
+    scale-in: CloudFormation empties a group to delete it, and protected instances would stay (3.22). The termination
+    policy is NewestInstance: when a missing worker arrives just as the head gives up on it, no member is terminated.
     """
     return _group(
         "WorkersGroup",
@@ -54,7 +54,7 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         MinSize="0",
         MaxSize=Ref("Nodes"),
         TerminationPolicies=["NewestInstance"],
-        DependsOn=list(NODES_NEED),
+        DependsOn=list(NODE_DEPENDENCIES),
     )
 
 
@@ -98,15 +98,15 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
 
 
 def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
-    """As large as the image's own; a size written here could be too small for another image."""
+    """Make the root volume as large as the image's: a fixed size could be too small for another image."""
     volume = ec2.EBSBlockDevice(Encrypted=True, VolumeType="gp3", DeleteOnTermination=True)
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
 
 
 def config(role: str, plan: Plan) -> dict[str, Any]:
-    """The settings of the agent; `role` is head or worker. No secrets: many may look at a launch template.
+    """Return the agent's settings for a `role`, head or worker. They hold no secrets: launch templates are not private.
 
-    The stack's id tells its name, and with it the workers' group, and the region.
+    The stack's id contains its name, from which the workers' group is named, and the region.
     """
     return {
         "stack_id": Ref("AWS::StackId"),

@@ -7,31 +7,31 @@ from typing import Any
 from troposphere import If, Ref, Sub, Tags
 
 CLUSTER_TAG = "phalanx:cluster"
-"""`up` gives it to the stack, and CloudFormation to what it makes (docs/aws-behaviour.md 1.25); so what is left of a
-cluster can be found."""
+"""The tag that identifies what is left of a cluster: `up` tags the stack, and CloudFormation its resources
+(docs/aws-behaviour.md 1.25)."""
 
 HEAD_GROUP = Sub("${AWS::StackName}-head")
 WORKERS_GROUP = Sub("${AWS::StackName}-workers")
 
-GOES_WITH_THE_STACK: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
-"""Said aloud for what holds data: nothing of a cluster is left by `phalanx down`."""
-STAYS_ONCE_MADE: dict[str, Any] = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
-"""`phalanx down` decides what becomes of it; a creation that fails takes it along (docs/aws-behaviour.md 1.18)."""
-STAYS: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+DELETE: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+"""For resources with data, explicitly: `phalanx down` leaves nothing of a cluster."""
+RETAIN_EXCEPT_ON_CREATE: dict[str, Any] = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
+"""`phalanx down` decides whether to delete it; a failed creation does (docs/aws-behaviour.md 1.18)."""
+RETAIN: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 FILE_SYSTEM = If("MakesFileSystem", Ref("FileSystem"), Ref("FileSystemId"))
 
 
 def name_tag() -> Tags:
-    """A name for the console, which has no other to show."""
+    """Return the name that the console shows."""
     return Tags({"Name": Ref("AWS::StackName")})
 
 
 def cluster_tag() -> Tags:
-    """For what the stack's own tags do not reach, or what outlives it."""
+    """Return the cluster's tag, for what the stack's tags do not reach and for what outlives the stack."""
     return Tags({CLUSTER_TAG: Ref("AWS::StackName")})
 
 
 def arn(service: str, resource: str) -> Sub:
-    """An ARN of this account and region; `resource` may hold ${…} of Fn::Sub."""
+    """Build an ARN in this account and region; `resource` may contain ${…} for Fn::Sub."""
     return Sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{resource}")

@@ -1,4 +1,4 @@
-"""The cluster's network: a VPC in one zone, a public subnet for head and NAT gateway, a private one for the workers."""
+"""The cluster's VPC, in one zone: a public subnet for the head and the NAT gateway, a private one for the workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.plan.plan import Plan
 from phalanx.template.naming import name_tag
 
 PUBLIC_CIDR = "10.0.0.0/24"
-# 4,091 addresses: a thousand workers, and room for types that take an address per network card.
+# 4,091 addresses: enough for a thousand workers of types that need an address per network card.
 PRIVATE_CIDR = "10.0.16.0/20"
 ANYWHERE = "0.0.0.0/0"
 
@@ -21,8 +21,7 @@ def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
 
 def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
     return (
-        # The file system's name resolves only with both DNS settings; the other is on by itself (docs/aws-behaviour.md
-        # 4.5).
+        # The file system's name resolves only with both DNS settings; the other is on by default (aws-behaviour 4.5).
         ec2.VPC("Vpc", CidrBlock=NETWORK, EnableDnsHostnames=True, Tags=name_tag()),
         ec2.InternetGateway("InternetGateway"),
         ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
@@ -30,8 +29,8 @@ def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
 
 
 def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation | ec2.EIP, ...]:
-    # No automatic public addresses: the head gets its Elastic IP from the function, in one way for every instance type,
-    # and a type with several network cards could not have an automatic one (docs/aws-behaviour.md 2.9, 2.10).
+    # No automatic public addresses: the function gives the head its Elastic IP, the same way for every instance type;
+    # a type with several network cards can't have an automatic address (docs/aws-behaviour.md 2.9, 2.10).
     return (
         _subnet("PublicSubnet", PUBLIC_CIDR),
         ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc")),
@@ -43,7 +42,7 @@ def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRoute
             DependsOn="GatewayAttachment",
         ),
         _routes("PublicSubnetRoutes", "PublicSubnet", "PublicRouteTable"),
-        # A gateway with mapped addresses can't be detached: they go first when the stack is deleted.
+        # A gateway with mapped addresses can't be detached, so they are deleted before the attachment.
         ec2.EIP("HeadAddress", Domain="vpc", DependsOn="GatewayAttachment"),
     )
 

@@ -1,4 +1,4 @@
-"""What the stack tells whoever made it."""
+"""The stack's outputs, for people and for tools."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 
 def _for_tools() -> dict[str, Any]:
-    """Their names say what they are."""
+    """Return the outputs that need no description."""
     made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup")
     return {name: Ref(name) for name in made} | {"SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
 
 
 def _public_name() -> Sub:
-    """EC2's names: ec2-1-2-3-4.compute-1.amazonaws.com in us-east-1, ec2-1-2-3-4.<region>.compute.<suffix> else."""
+    """Build the public name: ec2-1-2-3-4.compute-1.amazonaws.com, or ec2-1-2-3-4.REGION.compute.SUFFIX."""
     return Sub(
         "ec2-${Dashed}.${Domain}.${AWS::URLSuffix}",
         Dashed=Join("-", Split(".", Ref("HeadAddress"))),
@@ -43,5 +43,5 @@ def _public_name() -> Sub:
 
 
 def _text_of(condition: str) -> Select:
-    """The signal's data: text (docs/aws-behaviour.md 1.11), but its schema says object, so cfn-lint refuses it."""
+    """Return the signal's data in a way that cfn-lint accepts: it is text (aws-behaviour 1.11), not an object."""
     return Select("0", [GetAtt(condition, "Data")])

@@ -1,4 +1,4 @@
-"""What a person can set in the CloudFormation console; every default is the plan's."""
+"""The parameters that a person can set in the CloudFormation console; the defaults are the plan's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_checks import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 
-# Texts that end up in user data must not hold what could end a line or a quotation there.
+# Text that ends up in user data must not contain characters that could end a line or a quotation there.
 _PUBLIC_KEY = (
     r"^$|^(ssh-ed25519|ssh-rsa|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+( [A-Za-z0-9@._ +:/-]*)?$"
 )
@@ -31,16 +31,14 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def interface() -> dict[str, Any]:
-    """How the console groups the parameters; their names and descriptions say enough to go without labels."""
+    """Group the parameters for the console; their names and descriptions make labels unnecessary."""
     groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in _GROUPS]
     return {"AWS::CloudFormation::Interface": {"ParameterGroups": groups}}
 
 
 def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "Nodes": _number(
-            plan.spec.nodes, 1, MOST_NODES, "Machines in the cluster. 1 is a cluster too: the head alone."
-        ),
+        "Nodes": _number(plan.spec.nodes, 1, MOST_NODES, "Machines in the cluster, the head included."),
         "MinNodes": _number(plan.spec.min, 1, MOST_NODES, "With fewer nodes the stack fails and is rolled back."),
         "InstanceType": _text(
             plan.spec.type,
@@ -90,7 +88,7 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             plan.spec.slots or 0,
             0,
             1024,
-            "Processes that a node is meant to run. 0: one per GPU, or per vCPU without any.",
+            "Processes per node. 0: one per GPU, or per vCPU on a node without GPUs.",
         ),
         "SharedDirectory": {
             **_text(
@@ -101,7 +99,9 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             "MaxLength": 128,
         },
         "FileSystemId": _text(
-            plan.spec.file_system or "", "Without mount targets. Empty: one is made.", f"^$|^{FILE_SYSTEM}$"
+            plan.spec.file_system or "",
+            "A file system without mount targets. Empty: create one.",
+            f"^$|^{FILE_SYSTEM}$",
         ),
         "NodeTimeout": _number(
             plan.spec.node_timeout_s,

@@ -1,4 +1,4 @@
-"""How the nodes find each other: queue, table, topic, function, and the WaitCondition of a ready cluster."""
+"""The rendezvous of the nodes: queue, table, topic, function, and the WaitCondition of a ready cluster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamo
 
 from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
-from phalanx.template.naming import GOES_WITH_THE_STACK, HEAD_GROUP
+from phalanx.template.naming import DELETE, HEAD_GROUP
 from phalanx.template.shorten import shorten
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 120
-MESSAGES_KEPT_S = 24 * 3600
+MESSAGE_RETENTION_S = 24 * 3600
 
-NODES_NEED = (
+NODE_DEPENDENCIES = (
     *("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", "MountTarget", *RULES),
     *("NodePolicy", "HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
-"""What must stand before the first node boots, and that nothing in its launch template refers to.
+"""What must exist before the first node boots and is not referred to by its launch template.
 
-Some of it must outlive the workers too: a node whose shared directory does not answer takes minutes to shut down.
-The workers' group, which is made empty, waits for all of it, and whatever concerns the head waits for that group.
+Some of it must also outlive the workers: a node whose shared directory does not answer takes minutes to shut down.
+The workers' group, which is created empty, depends on all of it, and the head's resources depend on that group.
 """
 
 
@@ -34,7 +34,7 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def handle_name(plan: Plan) -> str:
-    """A WaitCondition and its handle can't be used again: every deployment has its own (docs/aws-behaviour.md 1.12)."""
+    """Name this deployment's handle: a WaitCondition and its handle can't be reused (docs/aws-behaviour.md 1.12)."""
     return f"ReadyHandle{plan.deployment}"
 
 
@@ -53,10 +53,10 @@ def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
     return (
         sqs.Queue(
             "HeadQueue",
-            MessageRetentionPeriod=MESSAGES_KEPT_S,
+            MessageRetentionPeriod=MESSAGE_RETENTION_S,
             ReceiveMessageWaitTimeSeconds=20,
             SqsManagedSseEnabled=True,
-            **GOES_WITH_THE_STACK,
+            **DELETE,
         ),
         sqs.QueuePolicy(
             "HeadQueuePolicy",
@@ -72,13 +72,13 @@ def _table() -> dynamodb.Table:
         AttributeDefinitions=[dynamodb.AttributeDefinition(AttributeName="item", AttributeType="S")],
         KeySchema=[dynamodb.KeySchema(AttributeName="item", KeyType="HASH")],
         BillingMode="PAY_PER_REQUEST",
-        **GOES_WITH_THE_STACK,
+        **DELETE,
     )
 
 
 def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResource]:
-    # The function cares for the head alone, and for its beginning: a thousand workers must not start it, nor Auto
-    # Scaling's test of the notification, nor the head's end (docs/aws-behaviour.md 3.4, 3.23, 8).
+    # The function handles launches of the head only: a thousand workers must not invoke it, nor Auto Scaling's test
+    # notification, nor the head's termination (docs/aws-behaviour.md 3.4, 3.23, 8).
     launches = [f"autoscaling:EC2_INSTANCE_{event}" for event in ("LAUNCH", "LAUNCH_ERROR")]
     only_head = {"AutoScalingGroupName": [HEAD_GROUP], "Event": launches}
     return (
@@ -97,7 +97,7 @@ def _subscription(title: str, protocol: str, endpoint: str, **more: Any) -> sns.
 
 
 def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
-    """No ReservedConcurrentExecutions: in small accounts the stack would fail (docs/aws-behaviour.md 8)."""
+    """Make the function. ReservedConcurrentExecutions would fail in small accounts (docs/aws-behaviour.md 8)."""
     settings = {
         "EIP_ALLOCATION_ID": GetAtt("HeadAddress", "AllocationId"),
         "HEAD_GROUP": HEAD_GROUP,
@@ -126,15 +126,15 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
 
 @functools.cache
 def function_source() -> str:
-    """The function's program, made short as the agent is: 600 bytes less."""
+    """Return the function's source, shortened like the agent, which saves 600 bytes."""
     source = resources.files("phalanx.template") / "lambda_source" / "index.py"
     return shorten({"index": source.read_text(encoding="utf-8")}, entries=("handler",))["index"]
 
 
 def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:
-    """Beside the head's group and not after it, so that a head that can't be launched fails the stack at once.
+    """Make the wait condition, in parallel to the head's group: a head that can't be launched fails the stack at once.
 
-    Auto Scaling's failed launches alone might not end the group's creation for hours (docs/aws-behaviour.md 1.3, 1.4).
+    Auto Scaling's failed launches alone might not fail the group for hours (docs/aws-behaviour.md 1.3, 1.4).
     """
     return (
         cloudformation.WaitConditionHandle(handle_name(plan)),

@@ -1,4 +1,4 @@
-"""Makes Python sources smaller without changing what they do: the agent must travel inside a template."""
+"""Makes Python sources smaller without changing what they do, because the agent must fit into a template."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 def strip(source: str) -> str:
-    """`source` without comments, docstrings, annotations of functions and wide indents; it behaves the same."""
+    """Remove comments, docstrings, function annotations and wide indents from `source`."""
     return _text(_stripped(source))
 
 
 def shorten(sources: Mapping[str, str], entries: Sequence[str] = ("main",)) -> dict[str, str]:
-    """Module name → its source, stripped, with short names for what is private or local.
+    """Strip modules (name → source) and shorten their private and local names.
 
-    The modules are one program: private names (`_x`) and those of its functions, classes and constants become the same
-    everywhere, but for `entries`, by which others call it. Local names and parameters that no call names are shortened
-    function by function.
+    The modules form one program: private names (`_x`) and the names of functions, classes and constants are renamed
+    alike everywhere, except `entries`, which others call. Local names, and parameters that no call passes by keyword,
+    are shortened function by function.
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
     nodes = [node for tree in trees.values() for node in _walk(tree)]
@@ -37,7 +37,7 @@ def shorten(sources: Mapping[str, str], entries: Sequence[str] = ("main",)) -> d
 
 
 def tight(text: str) -> str:
-    """`text` (of ast.unparse, where no text spans lines) without the spaces that only readers need."""
+    """Remove the spaces that only readers need from `text` by ast.unparse, where no string spans lines."""
     return _SPACED.sub(lambda found: found["kept"] or found["sign"], text)
 
 
@@ -47,7 +47,7 @@ _SPACED = re.compile(
 
 
 def _walk(root: ast.AST) -> list[ast.AST]:
-    """`root` and all below it, level by level as ast.walk gives them, in a third of its time; without `ctx`."""
+    """List `root` and all nodes below it in the order of ast.walk, without `ctx`, in a third of its time."""
     found = [root]
     for node in found:
         for role in node._fields:
@@ -60,7 +60,7 @@ def _walk(root: ast.AST) -> list[ast.AST]:
 
 
 def _stripped(source: str) -> ast.Module:
-    """The tree of `source` without what a reader needs and an interpreter does not."""
+    """Parse `source` and remove what only a reader needs."""
     tree = ast.parse(source)
     for node in _walk(tree):
         if isinstance(node, ast.AnnAssign):
@@ -73,19 +73,19 @@ def _stripped(source: str) -> ast.Module:
 
 
 def _prune(item: ast.ImportFrom, used: set[str]) -> bool:
-    """Drop the names that only annotations used; False when none is left. (`annotations` itself is one.)"""
+    """Drop the names that only annotations used (`annotations` is one); return False when none is left."""
     item.names = [alias for alias in item.names if (alias.asname or alias.name) in used]
     return bool(item.names)
 
 
 def _text(tree: ast.Module) -> str:
-    """One space instead of four for each level; ast.unparse leaves no text that spans lines."""
+    """Unparse the tree with one space per level instead of four; no string of ast.unparse spans lines."""
     lines = [line for line in ast.unparse(tree).split("\n") if line]
     return "\n".join(" " * ((len(line) - len(line.lstrip(" "))) // 4) + line.lstrip(" ") for line in lines)
 
 
 def _remove_texts(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
-    """Leave the bare strings in its body out, and all annotations but the least."""
+    """Remove bare strings and annotations from a body, but for the minimal annotations of fields."""
     if isinstance(node, ast.FunctionDef):
         node.returns = None
         for argument in _arguments(node):
@@ -100,7 +100,7 @@ def _is_text(item: ast.stmt) -> bool:
 
 
 def _field(item: ast.stmt) -> ast.stmt:
-    """The least annotation: a dataclass needs some; only whole numbers are told by their type (node.settings)."""
+    """Minimize a field's annotation: a dataclass needs one, and node.settings reads only `int` from it."""
     if isinstance(item, ast.AnnAssign) and ast.unparse(item.annotation) != "int":
         item.annotation = ast.Constant(0)
     return item
@@ -118,10 +118,10 @@ def _arguments(node: ast.FunctionDef | ast.Lambda) -> Iterator[ast.arg]:
 
 
 def _global_names(nodes: list[ast.AST], kept: set[str]) -> dict[str, str]:
-    """Old → new for names that only our own sources can mean: private ones, functions, classes and constants.
+    """Map old to new names for those that only our own sources use: private names, functions, classes and constants.
 
-    Not one that is to be kept or that a text mentions, a field (it may be a key of some JSON), or a name that an object
-    of the standard library may have, too; nor those of errors, which people read.
+    Excluded are names to keep, names that occur in a string, fields (which may be keys of JSON), names that objects of
+    the standard library may have, and names of errors, which people read.
     """
     made = {name for node in nodes for name in _made(node)}
     ours = {n for n in made if n.startswith("_") and not n.startswith("__")}
@@ -132,12 +132,12 @@ def _global_names(nodes: list[ast.AST], kept: set[str]) -> dict[str, str]:
     taken = kept | texts | fields | _foreign(nodes)
     used = Counter(name for node in nodes for name in _names(node))
     chosen = [n for n in used if n in ours and len(n) > 2 and n not in taken and not n.endswith(("Error", "__"))]
-    # Capitals, so that they do not take the letters that local names want.
+    # Capitals, so that lower-case letters are left for local names.
     return _assign(sorted(chosen, key=lambda n: (-used[n], n)), set(used), string.ascii_uppercase)
 
 
 def _foreign(nodes: list[ast.AST]) -> set[str]:
-    """Names inside the modules that are imported here, inside their classes, and inside what is built in."""
+    """Return the names in imported modules and in their classes, and the built-in names."""
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and n.module[:7] != "phalanx"}
     found = [builtins, *(importlib.import_module(name) for name in sorted(imported))]
@@ -149,9 +149,9 @@ def _foreign(nodes: list[ast.AST]) -> set[str]:
 
 
 def _local_names(nodes: list[ast.AST], keywords: set[str]) -> dict[str, str]:
-    """Old → new for what these nodes, all of a function, bind, but parameters that a call may name.
+    """Map old to new names for what a function's nodes bind, except parameters that a call may pass by keyword.
 
-    In the order of their appearance, so that the heads of most functions read alike, which packs better.
+    Names are assigned in the order of their appearance: most functions then begin alike, which compresses better.
     """
     used = {name for node in nodes for name in _names(node)}
     named = {node.arg for node in nodes if isinstance(node, ast.arg)} & keywords
@@ -161,7 +161,7 @@ def _local_names(nodes: list[ast.AST], keywords: set[str]) -> dict[str, str]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Variables that this node makes."""
+    """Yield the variables that this node binds."""
     if isinstance(node, ast.arg):
         yield node.arg
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -171,7 +171,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _made(node: ast.AST) -> Iterator[str]:
-    """Names that this node gives to something: a variable, a function, a class, an attribute."""
+    """Yield the names that this node defines: a variable, a function, a class or an attribute."""
     yield from _bound(node)
     if isinstance(node, ast.ClassDef):
         yield node.name
@@ -180,7 +180,7 @@ def _made(node: ast.AST) -> Iterator[str]:
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    """The functions of a module and the methods of its classes, not those inside them."""
+    """Yield a module's functions and its classes' methods, without nested ones."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef):
             yield node
@@ -189,7 +189,7 @@ def _outermost(tree: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def _assign(names: Iterable[str], taken: set[str], letters: str) -> dict[str, str]:
-    """New names, the shortest to the first."""
+    """Map names to new ones; the first names get the shortest."""
     taken = taken | set(dir(builtins)) | set(keyword.kwlist)
     return dict(zip(names, (name for name in _short(letters) if name not in taken), strict=False))
 
@@ -200,19 +200,19 @@ def _short(letters: str) -> Iterator[str]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Every name that this node mentions."""
+    """Yield every name that this node mentions."""
     for role in ("name", "asname", "id", "attr", "arg"):
         if isinstance(name := getattr(node, role, None), str):
             yield name
 
 
 def _is_local(node: ast.AST) -> bool:
-    """Whether a name of this node can be a variable's; an attribute's or a keyword's can not."""
+    """Whether this node's name can be a variable's rather than an attribute's or a keyword's."""
     return isinstance(node, (ast.Name, ast.arg, ast.ExceptHandler, ast.FunctionDef, ast.Global, ast.Nonlocal))
 
 
 def _rename(nodes: Iterable[ast.AST], names: Mapping[str, str]) -> None:
-    """Put new names in, wherever these nodes have an old one."""
+    """Replace the old names in these nodes with new ones."""
     for node in nodes:
         for role in ("name", "id", "attr", "arg"):
             old = getattr(node, role, None)

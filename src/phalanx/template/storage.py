@@ -1,11 +1,11 @@
-"""What the cluster keeps: the shared file system and the log group."""
+"""The cluster's storage: the shared file system and the log group."""
 
 from __future__ import annotations
 
 from troposphere import Ref, Template, efs, logs
 
 from phalanx.plan.plan import Plan
-from phalanx.template.naming import FILE_SYSTEM, GOES_WITH_THE_STACK, STAYS, STAYS_ONCE_MADE, cluster_tag, name_tag
+from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, cluster_tag, name_tag
 
 LOG_RETENTION_DAYS = 14
 
@@ -22,12 +22,12 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         Encrypted=True,
         PerformanceMode="generalPurpose",
         FileSystemTags=cluster_tag() + name_tag(),
-        **(GOES_WITH_THE_STACK if plan.spec.keep == "no" else STAYS_ONCE_MADE),
+        **(DELETE if plan.spec.keep == "no" else RETAIN_EXCEPT_ON_CREATE),
     )
 
 
 def _mount_target() -> efs.MountTarget:
-    """One is enough: all nodes are in its zone (docs/aws-behaviour.md 4.5, 4.6)."""
+    """Make one mount target, which is enough: all nodes are in its zone (docs/aws-behaviour.md 4.5, 4.6)."""
     return efs.MountTarget(
         "MountTarget",
         FileSystemId=FILE_SYSTEM,
@@ -37,10 +37,10 @@ def _mount_target() -> efs.MountTarget:
 
 
 def _log_group() -> logs.LogGroup:
-    """Boot logs must outlive a rollback: there is nothing else to tell why a node did not come up.
+    """Make the log group, which outlives a rollback: nothing else shows why a node did not come up.
 
-    Only `Retain` does that: RetainExceptOnCreate deletes when creation is rolled back (docs/aws-behaviour.md 1.18). So
-    the group has no name of its own: CloudFormation makes one up, and the next stack of the same name never meets it.
-    `phalanx down` deletes it after the stack, a failed `up` after it has saved the logs.
+    Only `Retain` achieves that: RetainExceptOnCreate deletes when a creation is rolled back (docs/aws-behaviour.md
+    1.18). CloudFormation generates the group's name, so that it never conflicts with the next stack of the same name.
+    `phalanx down` deletes the group after the stack, and a failed `up` after it has saved the logs.
     """
-    return logs.LogGroup("LogGroup", RetentionInDays=LOG_RETENTION_DAYS, **STAYS)
+    return logs.LogGroup("LogGroup", RetentionInDays=LOG_RETENTION_DAYS, **RETAIN)

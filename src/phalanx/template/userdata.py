@@ -1,4 +1,4 @@
-"""What a node begins with: agent and boot script, carried once by a mapping, and the user data that starts them."""
+"""The user data that starts the agent, and the mapping that carries the agent and the boot script."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ STAGE_2 = (
     *("progress", "boot", "files", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
     *("beats", "head", "failure"),
 )
-"""The modules of phalanx.node that make up the agent; the job runner's travel with each job instead.
+"""The modules of phalanx.node that make up the agent, in an order that compresses well.
 
-Both stages together are twice what user data takes, so it carries the first one, which fetches the second. Their order
-is one that packs well.
+Both stages together are twice the limit of user data, so user data carries the first stage, which fetches the second.
 """
 
-# A colon is not in base85's alphabet.
+# Separates base85 texts, whose alphabet has no colon.
 _BETWEEN = ":"
 
-# One for each version that is in use here, and for a developer's newest.
+# Enough for the versions in use on this machine and a developer's latest changes.
 _AGENTS_KEPT = 4
 
-# The settings are comment lines `#key=value` of the script itself: no quoting that a value could break out of.
+# The settings are comment lines `#key=value` of the script: there is no quoting that a value could escape from.
 _SCRIPT = """\
 #!/usr/bin/python3 -IS
 import base64,lzma
@@ -49,7 +48,7 @@ t=lzma.LZMADecompressor().decompress(b).decode("utf8","ignore").split("\\0")
 exec(t[0])
 #agent="""
 
-# First in stage 1. It runs the agent in its own process: a second interpreter would cost every node 10 ms.
+# The first code of stage 1. It runs the agent in the same process: a second interpreter would take 10 ms.
 _UNPACK = """\
 import json, os, sys
 d = os.environ.get("PHALANX_ROOT", "") + "/opt/phalanx/"
@@ -73,7 +72,7 @@ exec(m)
 
 
 def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
-    """The UserData of a launch template; `config` values are texts, or references that CloudFormation resolves."""
+    """Return a launch template's UserData; `config` values are text or references that CloudFormation resolves."""
     variables: dict[str, Any] = {"Agent": FindInMap("Agent", "payload", "first")}
     settings = {**config, "digest": _digest(boot)}
     lines = [f"#{key}={_inline(key, value, variables)}\n" for key, value in settings.items()]
@@ -81,7 +80,7 @@ def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
 
 
 def _inline(key: str, value: Any, variables: dict[str, Any]) -> str:
-    """`value` as text for Fn::Sub; what Sub cannot name itself becomes one more entry of `variables`."""
+    """Return `value` as text for Fn::Sub; add what Sub cannot refer to directly to `variables`."""
     if not isinstance(value, AWSHelperFn):
         return _one_line(key, str(value)).replace("${", "${!")
     if isinstance(value, Ref):
@@ -94,69 +93,69 @@ def _inline(key: str, value: Any, variables: dict[str, Any]) -> str:
 
 
 def _one_line(key: str, text: str) -> str:
-    """`text` itself; a line break would end the setting, so it is refused."""
+    """Return `text`. Raises ValueError if it has a line break, which would end the setting."""
     if "\n" in text or "\r" in text:
         raise ValueError(f"setting {key} of the user data has a line break")
     return text
 
 
 def rendered_size(config: Mapping[str, str]) -> int:
-    """Bytes of the user data once CloudFormation has put these values in (`config` holds texts only)."""
+    """Return the size of the user data, in bytes, once CloudFormation has filled in these values."""
     return len(render(config))
 
 
 def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
-    """The user data as a node receives it; for size checks and for running it without CloudFormation."""
+    """Return the user data as a node receives it, for size checks and to run it without CloudFormation."""
     settings = {**config, "digest": _digest(boot)}
     lines = (f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())
     return (_first() + "\n" + "".join(lines)).encode()
 
 
 def payload(boot: str | None = None) -> dict[str, str]:
-    """What the mapping carries: `first` goes into user data, and the head reads `rest` from the template."""
+    """Return the mapping: `first` goes into user data, and the head reads `rest` from the template."""
     return {"first": _first(), "rest": _rest(boot)}
 
 
 def script_size(boot: str | None) -> int:
-    """Bytes that a boot script takes in the template."""
+    """Return the bytes that a boot script takes in the template."""
     return len(_rest(boot)) - len(_rest())
 
 
 def agent_version() -> str:
-    """The version of phalanx, and a hash of the agent that is really inside."""
+    """Return the version of phalanx and a hash of the packed agent."""
     return f"{__version__}+{hashlib.sha256((_first() + _rest()).encode()).hexdigest()[:8]}"
 
 
 def _first() -> str:
-    """Script and stage 1 of the agent."""
+    """Return the script and stage 1 of the agent."""
     return _SCRIPT + _stages()[0]
 
 
 def _rest(boot: str | None = None) -> str:
-    """Stage 2 of the agent, and the user's boot script."""
+    """Return stage 2 of the agent and the user's boot script."""
     script = _BETWEEN + base64.b85encode(packed_boot(boot)).decode() if boot else ""
     return _stages()[1] + script
 
 
 @functools.cache
 def _stages() -> tuple[str, str]:
-    """The two stages of the agent in base85; kept by their sources' hash, as packing them takes 0.4 s."""
+    """Return the two stages of the agent in base85, cached by the hash of their sources: packing takes 0.4 s."""
     sources = {name: _source(name) for name in (*STAGE_1, *STAGE_2)}
     kept = cache_directory() / f"agent-{_fingerprint(sources)}.txt"
     try:
         stage_1, stage_2 = kept.read_text(encoding="ascii").split(_BETWEEN)
     except (OSError, ValueError):
-        # Its modules are slow to import, and rarely needed.
+        # It is slow to import and rarely needed.
         from phalanx.template.agent_pack import pack
 
         stage_1, stage_2 = pack(STAGE_1, STAGE_2, sources, _UNPACK % (2 * len(STAGE_1)))
-        # Without a place for them, they are packed each time.
+        # If this fails, the agent is packed each time.
         keep(kept, f"{stage_1}{_BETWEEN}{stage_2}".encode(), _AGENTS_KEPT)
     return stage_1, stage_2
 
 
 def _fingerprint(sources: Mapping[str, str]) -> str:
-    """A name for what comes of these modules, of the code that packs them and of this version of Python."""
+    """Hash what the result depends on: these modules, the code that packs them, and the version of Python."""
     here = resources.files("phalanx.template")
     makers = [(here / name).read_text(encoding="utf-8") for name in ("userdata.py", "agent_pack.py", "shorten.py")]
     return hashlib.sha256("\0".join([sys.version, *makers, *sources.values()]).encode()).hexdigest()[:24]
@@ -167,6 +166,6 @@ def _digest(boot: str | None) -> str:
 
 
 def _source(name: str) -> str:
-    """A module of the agent, which takes its records from `records` and not from `dataclasses`."""
+    """Read a module of the agent, and make it use `records` instead of `dataclasses`."""
     text = (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
     return text.replace("from dataclasses import", "from phalanx.node.records import")

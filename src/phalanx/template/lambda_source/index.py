@@ -1,4 +1,4 @@
-"""What no head can do for itself: get its Elastic IP, and tell the stack when it can't be launched."""
+"""The Lambda function: gives a launched head its Elastic IP, and fails the stack when no head can be launched."""
 
 import json
 import os
@@ -18,7 +18,7 @@ REASON_CHARACTERS = 3500
 
 
 def handler(event: dict, _context: object) -> None:
-    """Takes notifications of Auto Scaling from SNS; they may come twice, late, or about another group."""
+    """Handle Auto Scaling's notifications from SNS; they may arrive twice, late, or concern another group."""
     for record in event["Records"]:
         act(json.loads(record["Sns"]["Message"]))
 
@@ -29,17 +29,17 @@ def act(activity: dict) -> None:
     if activity.get("Event") == LAUNCHED:
         give_address(activity["EC2InstanceId"])
     elif activity.get("Event") == FAILED:
-        words = (
+        reason = (
             activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
         )
-        signal_failure("The head could not be launched: " + words, activity.get("ActivityId", ""))
+        signal_failure("The head could not be launched: " + reason, activity.get("ActivityId", ""))
 
 
 def give_address(instance_id: str) -> None:
-    """Waits for the instance to run. An instance that has gone since (a late notification) is left alone."""
+    """Associate the address once the instance runs; leave one alone that has ended since (a late notification)."""
     ec2 = boto3.client("ec2")
     state = "unknown"
-    # EC2 answers "no such instance" for a moment after a launch, too (it is eventually consistent).
+    # EC2 is eventually consistent: right after a launch it may answer that there is no such instance.
     for _ in range(ATTEMPTS):
         state = state_of(ec2, instance_id)
         if state not in ("pending", "unknown"):
@@ -66,16 +66,16 @@ def associate(ec2: Any, instance_id: str) -> None:
     try:
         ec2.associate_address(AllocationId=address, InstanceId=instance_id, AllowReassociation=True)
     except ClientError as error:
-        # Without its address the head reaches nothing, not even the stack's wait handle: somebody must say so.
+        # Without its address the head reaches nothing, so it can't report this to the stack's wait handle itself.
         signal_failure("The head " + instance_id + " could not get its address: " + str(error), instance_id)
         raise
     print("gave", address, "to", instance_id)
 
 
 def signal_failure(reason: str, unique_id: str) -> None:
-    """Fails the stack that is being made. Once it stands the handle is used up: S3 or CloudFormation ignores it."""
+    """Fail the stack while it is being created; afterwards S3 or CloudFormation ignores the signal."""
     body = {"Status": "FAILURE", "UniqueId": "head-" + unique_id, "Data": "", "Reason": reason[:REASON_CHARACTERS]}
-    # CloudFormation's presigned URL is for an empty Content-Type.
+    # CloudFormation's presigned URL requires an empty Content-Type.
     request = urllib.request.Request(
         os.environ["WAIT_HANDLE"], json.dumps(body).encode(), headers={"Content-Type": ""}, method="PUT"
     )
