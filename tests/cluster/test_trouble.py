@@ -109,7 +109,7 @@ def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
             stacks = json.loads(deep.phalanx("local", "status", "--json").stdout)["stacks"]
             assert [stack["name"] for stack in stacks] == ["trouble"]
             assert "[0]" in deep.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
-            for down in [pool.submit(deep.phalanx, "down") for _ in range(2)]:
+            for down in [pool.submit(deep.phalanx, "down", "--yes") for _ in range(2)]:
                 down.result()
         assert_nothing_is_left(deep, pids)
     finally:

@@ -103,7 +103,7 @@ def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(term
     terminal.phalanx("up")
     assert terminal.on("head", "wc -l < /opt/deeplearning/workers").strip() == "2"
     pids = terminal.local_cloud_pids()
-    terminal.phalanx("down")
+    terminal.phalanx("down", "--yes")
     assert_nothing_is_left(terminal, pids)
 
 
@@ -112,16 +112,16 @@ def test_an_up_that_was_killed_can_be_taken_down(terminal):
     killed.kill()
     killed.communicate(timeout=20)
     pids = terminal.local_cloud_pids()
-    assert "nothing of it is left" in terminal.phalanx("down").stdout
+    assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
     assert_nothing_is_left(terminal, pids)
-    assert "Nothing to do" in terminal.phalanx("down").stdout
+    assert "Nothing to do" in terminal.phalanx("down", "--yes").stdout
 
 
 def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
     terminal.phalanx("up")
     pids = terminal.local_cloud_pids()
     shutil.rmtree(terminal.state / "clusters")
-    assert "nothing of it is left" in terminal.phalanx("down").stdout
+    assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
     assert_nothing_is_left(terminal, pids)
 
 
@@ -132,7 +132,7 @@ def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
     terminal.phalanx("up")
     pids = terminal.local_cloud_pids()
     terminal.on("head", "echo precious > /efs/data")
-    (kept,) = json.loads(terminal.phalanx("down", "--json").stdout)["kept"]
+    (kept,) = json.loads(terminal.phalanx("down", "--yes", "--json").stdout)["kept"]
     assert_nothing_is_left(terminal, pids)
     assert (Path(kept["place"]) / "data").read_text() == "precious\n"
     assert kept["file_system"] in terminal.phalanx("plan").stdout
@@ -154,10 +154,10 @@ def test_a_cluster_whose_local_cloud_was_killed_is_gone_and_says_so(terminal):
     for command in (["status"], ["run", "--", "true"], ["ssh"]):
         done = terminal.phalanx(*command, check=False)
         assert (done.returncode, "is gone" in done.stderr) == (6, True), done.stderr
-    terminal.phalanx("down")
+    terminal.phalanx("down", "--yes")
     terminal.phalanx("up")
     pids |= terminal.local_cloud_pids()
-    terminal.phalanx("down")
+    terminal.phalanx("down", "--yes")
     assert_nothing_is_left(terminal, pids)
 
 
@@ -169,7 +169,7 @@ def test_a_name_in_use_by_another_s_stack_is_refused(beside):
     try:
         done = other.phalanx("up", check=False)
         assert (done.returncode, "in use by a stack that phalanx did not make" in done.stderr) == (3, True)
-        assert other.phalanx("down", check=False).returncode == 3
+        assert other.phalanx("down", "--yes", check=False).returncode == 3
         assert "foreign" in stacks(other)
     finally:
         cloudformation.delete_stack(StackName="foreign")
@@ -194,7 +194,7 @@ def test_with_the_minimum_the_cluster_is_ready_and_the_missing_node_has_a_reason
         assert (len(status["nodes"]), len(status["missing"])) == (2, 1)
         assert "capacity" in status["missing"][0]["reason"]
     finally:
-        partial.phalanx("down")
+        partial.phalanx("down", "--yes")
 
 
 def test_a_boot_script_that_fails_is_shown_with_its_output(beside):

@@ -18,7 +18,8 @@ from phalanx.clouds import endpoint
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.errors import CloudError, JobError, SpecError
+from phalanx.errors import CloudError, ClusterError, JobError, SpecError
+from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.jobs.job_output import OutputLine
 from phalanx.ssh.remote import Remote
 from phalanx.template import synthesize
@@ -250,6 +251,59 @@ def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
     assert "Nothing to do" in phalanx.out
 
 
+def typed(monkeypatch, answer: str) -> None:
+    """There is a terminal, at which somebody answers this."""
+    terminal = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+
+def a_status(job: str, state: str) -> JobStatus:
+    return JobStatus(job, "", "exec", ("true",), JobState(state), 0.0, None, None, 1, None, "", (), ())
+
+
+def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    phalanx("up")
+    for words in (["down"], ["down", "--json"], ["scale", "1"]):
+        assert phalanx(*words) == 2
+        assert "there is no terminal to ask at: --yes says that it is meant" in phalanx.err
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 130), ("y", 0)])
+def test_down_names_the_jobs_that_it_would_end(phalanx, cloud, monkeypatch, answer, status):
+    jobs = [a_status("261121-1", "running"), a_status("261121-2", "failed"), a_status("261121-3", "pending")]
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: jobs)
+    phalanx("up")
+    typed(monkeypatch, answer)
+    assert phalanx("down") == status
+    assert "Delete cluster demo (local)? Jobs 261121-1 and 261121-3 run on it and end with it. [y/N]" in phalanx.err
+
+
+def test_down_says_so_when_the_head_can_t_be_asked_for_jobs(phalanx, cloud, monkeypatch):
+    def list_jobs(cluster):
+        raise ClusterError("can't log in to the head: it does not answer")
+
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", list_jobs)
+    phalanx("up")
+    typed(monkeypatch, "y")
+    assert phalanx("down") == 0
+    assert "What runs on it is not known: can't log in to the head: it does not answer." in phalanx.err
+
+
+def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud, monkeypatch, tmp_path):
+    monkeypatch.setattr("phalanx.clouds.scaling.Scaling.jobs_in_the_way", lambda _: ["261121-1"])
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\nmin: 2\n")
+    phalanx("up")
+    typed(monkeypatch, "n")
+    assert phalanx("scale", "1") == 6
+    assert "261121-1 would lose deeplearning-worker2" in phalanx.err
+    assert phalanx("scale", "1", "--force") == 130
+    question = "Scale cluster demo from 2 to 1 nodes? That is fewer than `min: 2` of its file. Job 261121-1 ends. [y/N]"
+    assert question in phalanx.err
+
+
 def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(phalanx, cloud, monkeypatch):
     asked = []
     monkeypatch.setattr("phalanx.cluster.take_down.TakeDown._is_to_go", lambda done: asked.append(done._keep) or False)
@@ -266,7 +320,7 @@ def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(ph
 
 def test_down_without_a_record_works_by_name(phalanx, cloud):
     cloud.put("demo", "CREATE_COMPLETE")
-    assert phalanx("down", "--json") == 0
+    assert phalanx("down", "--yes", "--json") == 0
     assert json.loads(phalanx.out)["existed"] is True
 
 

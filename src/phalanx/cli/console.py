@@ -23,6 +23,14 @@ def note(text: str) -> None:
     click.echo(for_stream(text, sys.stderr), err=True, color=_color())
 
 
+def require_terminal() -> None:
+    """Raise UsageError when nobody can be asked whether something that can't be undone is meant."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask at: --yes says that it is meant", click.get_current_context()
+        )
+
+
 def drop_output() -> None:
     """Let what Python still holds for standard output go nowhere: it would complain at its own last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, note, print_json, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option
-from phalanx.errors import ClusterError
+from phalanx.cli.console import duration, note, print_json, require_terminal, say
+from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster
+from phalanx.errors import ClusterError, PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.cli.progress import Watch
@@ -24,7 +23,7 @@ _KEEP_LINE = re.compile(r"^keep:[ \t]*(['\"]?)(?P<keep>yes|no|ask)\1[ \t]*(?:#.*
 
 @click.command("down")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask: what would be asked about is kept.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask; data that would be asked about are kept.")
 @click.option(
     "--keep",
     type=click.Choice(("yes", "no", "ask")),
@@ -36,6 +35,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
     """Delete the cluster, wait, and prove that nothing is left.
 
     What is in the shared directory is deleted when it is empty, when `keep: no` says so, or when you say so here.
+    Where there is no terminal to ask at, --yes is needed.
 
     \b
     Examples:
@@ -47,11 +47,11 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
     if found is None:
         return _report("", None, 0.0, as_json)
     wanted, cloud, region = found
-    asks = not yes and sys.stdin.isatty()
-    if asks:
-        click.confirm(f"Delete cluster {wanted} ({cloud})?", abort=True, err=True)
+    if not yes:
+        require_terminal()
+        click.confirm(f"Delete cluster {wanted} ({cloud})?{_what_ends(wanted)}", abort=True, err=True)
     started_s = time.monotonic()
-    take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks)
+    take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
     from phalanx.cli.progress import Watch
 
     with Watch(f"deleting cluster {wanted}", started_s) as watch:
@@ -61,6 +61,20 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
             note(f"interrupted; the deletion of {wanted} goes on. `phalanx down` follows it again.")
             return 130
     return _report(wanted, take_down, watch.elapsed_s, as_json)
+
+
+def _what_ends(name: str) -> str:
+    """A sentence about the jobs that run on the cluster; "" when there are none."""
+    from phalanx.jobs.job import list_jobs
+
+    try:
+        cluster = load_cluster(name, None)
+        jobs = [job.id for job in list_jobs(cluster) if not job.state.final] if cluster.ready else []
+    except PhalanxError as error:
+        return f" What runs on it is not known: {error.message}."
+    if len(jobs) == 1:
+        return f" Job {jobs[0]} runs on it and ends with it."
+    return f" Jobs {' and '.join(jobs)} run on it and end with it." if jobs else ""
 
 
 def _keep_now(name: str, file: Path | None) -> str | None:

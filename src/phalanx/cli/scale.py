@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.console import duration, note, print_json, say
+from phalanx.cli.console import duration, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import ClusterError
 
@@ -30,7 +30,8 @@ _DEADLINE_S = 15 * 60.0
 def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: bool, as_json: bool) -> int:
     """Grow or shrink the cluster to NODES machines, the head included, and wait until they are members.
 
-    Those with the highest numbers go first. phalanx.yaml keeps its number; `phalanx status` tells when they differ.
+    Those with the highest numbers go first. phalanx.yaml keeps its number; `phalanx status` shows when they differ.
+    To shrink a cluster where there is no terminal to ask at, --yes is needed.
 
     \b
     Examples:
@@ -50,16 +51,27 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
 
 
 def _check(scaling: Scaling, yes: bool, force: bool) -> None:
-    """Ask before machines come or go; refuse to take nodes from jobs."""
-    jobs = [] if force else scaling.jobs_in_the_way()
-    if jobs:
+    """Refuse to take nodes from jobs, unless by force; ask before machines come or go."""
+    is_smaller = scaling.nodes < scaling.roster.requested
+    if is_smaller and not yes:
+        require_terminal()
+    jobs = [] if force and yes else scaling.jobs_in_the_way()
+    if jobs and not force:
         names = ", ".join(node.name for node in scaling.going())
         raise ClusterError(
             f"{' and '.join(jobs)} would lose {names}", "Wait for the end, `phalanx stop` the job, or say --force."
         )
     if not yes and sys.stdin.isatty():
-        before, name = scaling.roster.requested, scaling.cluster.name
-        click.confirm(f"Scale cluster {name} from {before} to {scaling.nodes} nodes?", abort=True, err=True)
+        click.confirm(_question(scaling, jobs), abort=True, err=True)
+
+
+def _question(scaling: Scaling, jobs: list[str]) -> str:
+    cluster, before = scaling.cluster, scaling.roster.requested
+    least = cluster.spec.get("min", 1)
+    sentences = [f"Scale cluster {cluster.name} from {before} to {scaling.nodes} nodes?"]
+    sentences += [f"That is fewer than `min: {least}` of its file."] * (scaling.nodes < least)
+    sentences += [f"Job {job} ends." for job in jobs]
+    return " ".join(sentences)
 
 
 def _report(scaling: Scaling, took_s: float, as_json: bool) -> int:
