@@ -57,7 +57,7 @@ def test_a_copied_key_and_certificate_open_nothing_from_outside(cluster, tmp_pat
         (tmp_path / name).write_text(cluster.on("worker2", f"cat /etc/ssh/phalanx/{name}"))
         (tmp_path / name).chmod(0o600)
     config = cluster.state / "clusters/contract/ssh_config"
-    known = subprocess.run(["ssh", "-G", "-F", str(config), "deeplearning-master"], capture_output=True, text=True)
+    known = subprocess.run(["ssh", "-G", "-F", str(config), "deeplearning-worker1"], capture_output=True, text=True)
     way = [line.replace(" ", "=", 1) for line in known.stdout.splitlines() if line.startswith("proxy")]
     options = ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", *way]
     command = ["ssh", "-F", "none", "-v", "-i", str(tmp_path / "id_ed25519"), *(f"-o{option}" for option in options)]

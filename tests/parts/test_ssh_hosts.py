@@ -29,7 +29,7 @@ def home(tmp_path, monkeypatch):
 
 def cluster(name="demo", route=None) -> Cluster:
     made = Cluster(name, "aws", "us-east-1", "arn", "54.0.0.1", "/efs", nodes=2, spec={"nodes": 3}).save()
-    write_ssh_config(made, "ssh-ed25519 AAAA", route or SshRoute(worker_options=("ProxyJump=deeplearning-master",)))
+    write_ssh_config(made, "ssh-ed25519 AAAA", route or SshRoute(worker_options=("ProxyJump=deeplearning-worker1",)))
     return made
 
 
@@ -41,7 +41,7 @@ def as_ssh_reads(config: Path, host: str) -> dict[str, str]:
 def test_the_head_and_every_worker_that_was_asked_for_have_a_name(home, tmp_path):
     (tmp_path / "hosts").write_text(ssh_hosts.text(cluster()))
     head = as_ssh_reads(tmp_path / "hosts", "demo")
-    assert (head["hostname"], head["user"], head["hostkeyalias"]) == ("54.0.0.1", "phalanx", "deeplearning-master")
+    assert (head["hostname"], head["user"], head["hostkeyalias"]) == ("54.0.0.1", "phalanx", "deeplearning-worker1")
     assert head["stricthostkeychecking"] in ("true", "yes")
     assert "known_hosts" in head["userknownhostsfile"]
     worker = as_ssh_reads(tmp_path / "hosts", "demo-worker3")

@@ -22,7 +22,7 @@ def saved(name="demo", **values):
 
 
 def test_a_record_comes_back_as_it_was():
-    cluster = saved(worker_options=("ProxyJump=deeplearning-master",), spec={"nodes": 4})
+    cluster = saved(worker_options=("ProxyJump=deeplearning-worker1",), spec={"nodes": 4})
     assert Cluster.load("demo") == cluster
 
 

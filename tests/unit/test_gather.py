@@ -50,7 +50,7 @@ def test_every_node_has_a_verdict_in_the_roster_s_order(asked):
 def test_sudo_goes_through_the_image_s_own_user(asked):
     list(gather(Cluster.load("demo"), "id -u; echo 'x'", nodes=["head"], sudo=True))
     host, user, command = asked[0]
-    assert (host, user) == ("deeplearning-master", "ubuntu")
+    assert (host, user) == ("deeplearning-worker1", "ubuntu")
     assert command == """sudo -n sh -c 'id -u; echo '"'"'x'"'"''"""
 
 
@@ -63,7 +63,7 @@ def test_an_unknown_node_is_told_before_anything_runs(asked):
 def test_the_command_shows_each_node_s_output_under_its_verdict(asked, capfd):
     assert cli.execute(["exec", "--", "ls", "-l"]) == 1
     out, err = capfd.readouterr()
-    assert out == "deeplearning-master\ndeeplearning-worker3\n"
+    assert out == "deeplearning-worker1\ndeeplearning-worker3\n"
     assert "deeplearning-worker2: status 3 after" in err
     assert "no such thing" in err
     assert {command for _, _, command in asked} == {"ls -l"}
@@ -71,6 +71,6 @@ def test_the_command_shows_each_node_s_output_under_its_verdict(asked, capfd):
 
 def test_the_command_has_json_and_ends_well_when_all_did(asked, capsys):
     assert cli.execute(["exec", "--json", "--node", "head", "--", "true"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["stdout"] == "deeplearning-master\n"
+    assert json.loads(capsys.readouterr().out)[0]["stdout"] == "deeplearning-worker1\n"
     assert cli.execute(["exec"]) == 2
     assert "there is no command to run" in capsys.readouterr().err

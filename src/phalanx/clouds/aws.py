@@ -7,6 +7,7 @@ from boto3.session import Session
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.clouds.refusals import translate
+from phalanx.cluster.cluster_record import HEAD
 
 
 class AwsCloud(ApiCloud):
@@ -25,7 +26,7 @@ class AwsCloud(ApiCloud):
 
     def ssh_route(self) -> SshRoute:
         """Workers have no public address: through the head."""
-        return SshRoute(worker_options=("ProxyJump=deeplearning-master",))
+        return SshRoute(worker_options=(f"ProxyJump={HEAD}",))
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
         words = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"

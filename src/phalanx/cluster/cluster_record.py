@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from phalanx.clouds.protocol import SshRoute
     from phalanx.node.roster import Node, Roster
 
-HEAD = "deeplearning-master"
+HEAD = "deeplearning-worker1"
+"""As the roster and the hostfile name it. Its other names: `head` here, `deeplearning-master` on every node."""
+_HEAD_NAMES = ("head", HEAD, "deeplearning-master")
 JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
 _ROSTER = "roster.json"
@@ -131,7 +133,7 @@ class Cluster:
     def remote(self, node: str = "head", user: str = JOB_USER) -> Remote:
         """A node of this cluster as `user`. A connection that stands leads to the node that it was verified to be."""
         self.require_ready()
-        if node in ("head", HEAD, "deeplearning-worker1"):
+        if node in _HEAD_NAMES:
             return Remote(self.ssh_config, HEAD, user, mend=self._hook())
         remembered = self._remembered(node, user)
         if remembered is not None and remembered.connected():
@@ -182,7 +184,7 @@ class Cluster:
     def _find(self, roster: Roster, node: str) -> Node:
         for member in roster.nodes:
             names = (member.name, member.name.removeprefix("deeplearning-"), member.instance_id, member.address)
-            if node in names or (member.head and node in ("head", HEAD)):
+            if node in names or (member.head and node in _HEAD_NAMES):
                 return member
         names = ", ".join(member.name for member in roster.nodes)
         raise UnknownNodeError(f"no node '{node}' in cluster {self.name}", f"It has {names}.")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.cluster.cluster_record import Cluster, state_directory, write_private
+from phalanx.cluster.cluster_record import HEAD, Cluster, state_directory, write_private
 from phalanx.errors import ClusterError
 
 HOSTS = "ssh_hosts"
@@ -71,7 +71,7 @@ def _options(cluster: Cluster) -> list[str]:
 
 
 def _head(cluster: Cluster, options: list[str]) -> list[str]:
-    return [f"HostName {cluster.head_address}", "HostKeyAlias deeplearning-master", *options]
+    return [f"HostName {cluster.head_address}", f"HostKeyAlias {HEAD}", *options]
 
 
 def _block(names: list[str], lines: list[str]) -> str:
