@@ -8,6 +8,7 @@ help: ## What can be made
 
 setup: ## The environment in .venv and the system packages (quick when they are there)
 	@scripts/setup
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo 'Ready. Next: export PATH="$(CURDIR)/.venv/bin:$$PATH" && phalanx --help')
 
 demo: setup ## Four nodes on this machine train a model before your eyes
 	@scripts/demo

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from prompts import Prompt
@@ -73,6 +74,15 @@ def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch)
     monkeypatch.setattr(endpoint, "_serve_argv", lambda: failing)
     assert phalanx("up") == 5
     assert "no sshd: apt-get install openssh-server" in phalanx.err
+
+
+def test_make_setup_alone_ends_with_what_comes_next():
+    def last_line(target: str) -> str:
+        argv = ["make", "--dry-run", "--directory", str(Path(__file__).parents[2]), target]
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[-2]
+
+    assert last_line("setup").endswith('/.venv/bin:$PATH" && phalanx --help'"'")
+    assert ".venv/bin:" not in last_line("demo")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

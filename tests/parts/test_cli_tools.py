@@ -15,7 +15,7 @@ from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.jobs.job import Job, JobSpec, submit
+from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, submit
 from phalanx.reach.transfer import Copied, Moved
 
 
@@ -205,5 +205,18 @@ def test_tab_completes_clusters_and_nodes_from_what_is_kept_here(cluster, monkey
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_tab_completes_jobs_only_over_an_open_connection(cluster, job, monkeypatch, capsys, connected):
+    monkeypatch.setattr("phalanx.cli.complete._JOBS_WITHIN_S", 30)
     monkeypatch.setattr(type(cluster.remote()), "connected", lambda _: connected, raising=False)
     assert completed("logs -c demo 2", monkeypatch, capsys) == ([job.id] if connected else [])
+    assert completed("stop -c demo f", monkeypatch, capsys) == (["first"] if connected else [])
+
+
+def test_tab_offers_no_name_that_a_shell_would_read_as_more_than_a_word(cluster, monkeypatch, capsys):
+    monkeypatch.setattr(type(cluster.remote()), "connected", lambda _: True, raising=False)
+    names = ["first", "first", "two words", "$(reboot)", ""]
+    jobs = [
+        JobStatus(str(n), name, "exec", (), JobState.FAILED, 0.0, None, None, 1, None, "", (), ())
+        for n, name in enumerate(names)
+    ]
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda _: jobs)
+    assert completed("logs -c demo ", monkeypatch, capsys) == ["first", *"01234"]

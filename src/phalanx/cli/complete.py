@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids, while a connection to the head is open; without one, asking would take too long."""
+    """Names and ids, while a connection to the head is open; without one, asking would take too long."""
     cluster = _cluster(context)
     if cluster is None or not cluster.ready or not cluster.remote().connected():
         return []
@@ -45,12 +46,15 @@ def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
     from phalanx.jobs.job import list_jobs
 
     try:
-        found.extend(
-            (job.id, f"{job.state.value} {job.name if job.name.isprintable() else ''}".strip())
-            for job in list_jobs(cluster)
-        )
+        jobs = list_jobs(cluster)
     except PhalanxError:
-        pass
+        return
+    # What a shell would read as more than a word is not for its command line.
+    names = {
+        job.name: f"the newest is {job.state.value}" for job in reversed(jobs) if shlex.quote(job.name) == job.name
+    }
+    found += names.items()
+    found += ((job.id, f"{job.state.value} {job.name if job.name in names else ''}".strip()) for job in jobs)
 
 
 def _cluster(context: click.Context) -> Cluster | None:
