@@ -81,7 +81,7 @@ def test_make_setup_alone_ends_with_what_comes_next():
         argv = ["make", "--dry-run", "--directory", str(Path(__file__).parents[2]), target]
         return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[-2]
 
-    assert last_line("setup").endswith('/.venv/bin:$PATH" && phalanx --help'"'")
+    assert last_line("setup").endswith("/.venv/bin:$PATH\" && phalanx --help'")
     assert ".venv/bin:" not in last_line("demo")
 
 

@@ -74,6 +74,17 @@ def test_logs_of_a_process_that_there_is_not_names_those_that_there_are(phalanx,
     assert phalanx("logs", "--rank", "0")[0] == 0
 
 
+def test_the_last_lines_of_the_output(phalanx, cluster, tmp_path):
+    (tmp_path / "code").mkdir()
+    script = "for line in 1 2 3 4; do echo $RANK $line; done; printf last"
+    job = submit(cluster, JobSpec(("sh", "-c", script), "exec", 1, directory=tmp_path / "code"))
+    job.wait(20)
+    assert phalanx("logs", "--tail", "2")[:2] == (0, "[0] 0 4\n[0] last\n")
+    assert phalanx("logs", "-f", "--tail", "0")[:2] == (0, "")
+    assert phalanx("logs", "--tail", "9", "--rank", "0")[1].count("\n") == 5
+    assert phalanx("logs", "--tail", "1", "--attempt", "0")[1] == "[0] last\n"
+
+
 @pytest.mark.parametrize(
     ("labels", "text"),
     [

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.runner.files.output import ENDED, OutputReader, OutputWriter, file_name
+from phalanx.runner.verbs.last_lines import first_of_last_lines
 
 
 def chunk(number: int) -> tuple[int, int, bytes]:
@@ -48,6 +49,55 @@ def test_reading_goes_on_from_a_position(tmp_path):
     assert later.data(records[0]) == b"second"
     assert records[1][2:] == (128 + 9, number, ENDED)
     assert later.position == later.end() == 3
+
+
+LINES = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([b"a", b"b\n", b"\n", b"c\nd\n", b"e\nf"])), max_size=12)
+
+
+def whole_lines(chunks: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """In the order of their ends; what has no end is no line here."""
+    rests: dict[int, bytes] = {}
+    found = []
+    for rank, data in chunks:
+        *lines, rests[rank] = (rests.get(rank, b"") + data).split(b"\n")
+        found += [(rank, line) for line in lines]
+    return found
+
+
+@settings(deadline=None)
+@given(LINES, st.integers(0, 8), st.integers(0, 12), st.sampled_from([None, "1"]))
+def test_the_last_lines_are_there_from_their_beginnings(chunks, count, first, label):
+    with tempfile.TemporaryDirectory() as directory:
+        writer = OutputWriter(directory)
+        for rank in range(3):
+            writer.add(str(rank), "node", is_rank=True)
+        for rank, data in chunks:
+            writer.write(rank, 1, data)
+            if rank == 2:
+                writer.ended(rank, 0)
+        writer.flush()
+        every = [
+            chunk for rank, data in chunks for chunk in ([(rank, data), (rank, b"")] if rank == 2 else [(rank, data)])
+        ]
+        first = min(first, len(every))
+        begin = first_of_last_lines(OutputReader(directory), range(first, len(every)), count, label)
+        assert first <= begin <= len(every)
+        wanted, seen = (
+            [line for line in whole_lines(some) if label in (None, str(line[0]))]
+            for some in (every[first:], every[begin:])
+        )
+        assert seen[len(seen) - min(count, len(seen)) :] == wanted[len(wanted) - min(count, len(wanted)) :]
+        for file in (writer._index, writer._processes, *(fd for fd, _ in writer._files.values())):
+            os.close(file)
+
+
+def test_the_last_lines_of_much_output_need_little_of_it(tmp_path, monkeypatch):
+    writer = OutputWriter(str(tmp_path))
+    number = writer.add("0", "node", is_rank=True)
+    for _ in range(9000):
+        writer.write(number, 1, b"a line\n")
+    writer.flush()
+    assert first_of_last_lines(OutputReader(str(tmp_path)), range(9000), 3, None) == 8996
 
 
 def test_a_full_disk_ends_the_writing_and_not_the_job(tmp_path):

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -43,11 +44,12 @@ def follow(
     wait: bool = True,
     process: str | None = None,
     attempt: int | None = None,
+    tail: int | None = None,
     stop_on_interrupt: bool = False,
 ) -> int:
     """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
     try:
-        status = _print_all(job, wait, process, attempt)
+        status = _print_all(job, job.follow(wait=wait, process=process, attempt=attempt, tail=tail))
     except Terminated:
         note(f"job {job.id} goes on: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
         return Terminated.exit_code
@@ -71,12 +73,12 @@ def stop(job: Job) -> int:
     return 0 if status.verified else 1
 
 
-def _print_all(job: Job, wait: bool, process: str | None, attempt: int | None) -> JobStatus | None:
+def _print_all(job: Job, events: Iterable[OutputLine | JobStatus]) -> JobStatus | None:
     from phalanx.jobs.job import OutputLine
 
     status: JobStatus | None = None
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for event in job.follow(wait=wait, process=process, attempt=attempt):
+    for event in events:
         if isinstance(event, OutputLine):
             _print_or_refuse(job, event, colored)
             continue

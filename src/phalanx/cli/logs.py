@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 @click.option("-f", "--follow", "wait", is_flag=True, help="Go on until the job ends.")
 @click.option("--rank", metavar="N", help="Only this process: a rank, or a name such as mpiexec or 'server 0'.")
 @click.option("--attempt", metavar="K", type=click.IntRange(0), help="Of a job that was restarted: the K-th restart's.")
+@click.option("--tail", metavar="N", type=click.IntRange(0), help="Of what is there by now, only the last N lines.")
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
 def command(
-    name: str | None, file: Path | None, wait: bool, rank: str | None, attempt: int | None, job: str | None
+    name: str | None,
+    file: Path | None,
+    wait: bool,
+    rank: str | None,
+    attempt: int | None,
+    tail: int | None,
+    job: str | None,
 ) -> int:
     """Show the output of JOB (an id, the beginning of one, or a name; default: the newest).
 
@@ -38,7 +45,7 @@ def command(
     \b
     Examples:
       phalanx logs
-      phalanx logs -f
+      phalanx logs -f --tail 20
       phalanx logs 261121-0755 --rank 3
     """
     from phalanx.cli.following import follow
@@ -46,7 +53,7 @@ def command(
 
     cluster = load_cluster(name, file)
     found = open_job(cluster, job)
-    status = follow(found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt)
+    status = follow(found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt, tail=tail)
     if rank is not None:
         _require(rank, cluster, found)
     return status if wait else 0

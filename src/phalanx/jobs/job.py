@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -200,16 +201,27 @@ class Job:
         return f"{self._cluster.shared}/{JOBS}/{self.id}"
 
     def follow(
-        self, *, from_start: bool = True, wait: bool = True, process: str | None = None, attempt: int | None = None
+        self,
+        *,
+        from_start: bool = True,
+        wait: bool = True,
+        process: str | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
     ) -> Iterator[OutputLine | JobStatus]:
         """Output in merged order and the status at each change; the last thing is the final status.
 
         A broken connection is made again, from where it broke, for up to 60 s. `wait=False`: what is there by now and
         the present status. `process`: one rank (or an engine's label) alone. `attempt`: one that is over, by its number
-        from 0, or -1: the present one and those after it. Raises JobError, ClusterError.
+        from 0, or -1: the present one and those after it. `tail`: of what is there by now, only so many last lines.
+        Raises JobError, ClusterError.
         """
         start = "end" if not from_start else "0" if attempt is None else "last" if attempt < 0 else f"attempt={attempt}"
-        return self._follow(FollowDecoder(), start, wait, process, deadline=None)
+        words = [] if wait else ["--no-wait"]
+        words += [] if process is None else ["--process", process]
+        if tail is None:
+            return self._follow(FollowDecoder(), start, words)
+        return _last_lines(self._follow(FollowDecoder(), start, words, ["--lines", str(tail)]), tail)
 
     def status(self) -> JobStatus:
         """How it stands."""
@@ -221,7 +233,7 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """The final status. Raises JobError when it has not ended within timeout_s."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for event in self._follow(FollowDecoder(), "end", True, None, deadline):
+        for event in self._follow(FollowDecoder(), "end", [], deadline=deadline):
             if isinstance(event, JobStatus) and event.state.final:
                 return event
         raise JobError(f"job {self.id} did not end within {timeout_s:g} s")
@@ -268,9 +280,15 @@ class Job:
             connection.close()
 
     def _follow(
-        self, decoder: FollowDecoder, start: str, wait: bool, process: str | None, deadline: float | None
+        self,
+        decoder: FollowDecoder,
+        start: str,
+        words: Sequence[str],
+        at_first: Sequence[str] = (),
+        deadline: float | None = None,
     ) -> Iterator[OutputLine | JobStatus]:
-        connection = self._first_connection(start, wait, process)
+        """`words` are the options of the head's `follow`, `at_first` those of the first connection besides."""
+        connection = self._first_connection(start, [*words, *at_first])
         silent_since = time.monotonic()
         while True:
             try:
@@ -287,7 +305,7 @@ class Job:
                 failure = connection.last_words()
             finally:
                 connection.close()
-            connection = self._again(decoder, wait, process, failure, silent_since)
+            connection = self._again(decoder, words, failure, silent_since)
 
     def _see_to_it_that_it_is_there(self, status: int) -> None:
         if status == NOT_THERE:
@@ -298,29 +316,25 @@ class Job:
                 "Without it the job's runner and all its processes end. `phalanx jobs` lists the others.",
             )
 
-    def _first_connection(self, start: str, wait: bool, process: str | None) -> HeadCommand:
+    def _first_connection(self, start: str, words: Sequence[str]) -> HeadCommand:
         connection, self._connection = self._connection, None
-        if connection and wait and process is None:
+        if connection and not words:
             return connection
         if connection:
             connection.close()
-        return self._open(start, wait, process)
+        return self._open(start, words)
 
-    def _open(self, position: str, wait: bool, process: str | None) -> HeadCommand:
-        words = ["--no-wait"] if not wait else []
-        words += ["--process", process] if process is not None else []
+    def _open(self, position: str, words: Sequence[str]) -> HeadCommand:
         return HeadCommand(self._cluster.remote(), self._verb("follow", position, *words), stdin=subprocess.DEVNULL)
 
-    def _again(
-        self, decoder: FollowDecoder, wait: bool, process: str | None, failure: str, silent_since: float
-    ) -> HeadCommand:
+    def _again(self, decoder: FollowDecoder, words: Sequence[str], failure: str, silent_since: float) -> HeadCommand:
         """A new connection from where the old one broke. Raises JobError when there has been none for too long."""
         pause_s = 0.5
         while time.monotonic() < silent_since + _RECONNECT_WITHIN_S:
             time.sleep(pause_s)
             pause_s = min(5.0, pause_s * 2)
             try:
-                connection = self._open(str(decoder.position), wait, process)
+                connection = self._open(str(decoder.position), words)
             except ClusterError as error:
                 failure = error.message
                 continue
@@ -330,6 +344,18 @@ class Job:
             f"the connection to job {self.id} broke: {failure or 'no words'}",
             f"How the job stands is not known here: `phalanx jobs` asks again, `phalanx logs -f {self.id}` follows it.",
         )
+
+
+def _last_lines(events: Iterator[OutputLine | JobStatus], lines: int) -> Iterator[OutputLine | JobStatus]:
+    """Of what comes before the first status, which ends what was there already, only so many last lines."""
+    there: deque[OutputLine] = deque(maxlen=lines)
+    for event in events:
+        if isinstance(event, JobStatus):
+            yield from there
+            yield event
+            break
+        there.append(event)
+    yield from events
 
 
 def _new_id() -> str:

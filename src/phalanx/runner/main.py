@@ -39,11 +39,12 @@ def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]
 
 
 def _follow(words: List[str]) -> int:
-    """DIRECTORY POSITION|end|last|attempt=N [--no-wait] [--process LABEL]"""
+    """DIRECTORY POSITION|end|last|attempt=N [--no-wait] [--process LABEL] [--lines N]"""
     from phalanx.runner.verbs.follow import follow
 
     process = words[words.index("--process") + 1] if "--process" in words else None
-    return follow(words[0], words[1], "--no-wait" not in words, process)
+    lines = int(words[words.index("--lines") + 1]) if "--lines" in words else None
+    return follow(words[0], words[1], "--no-wait" not in words, process, lines)
 
 
 def _stop(words: List[str]) -> int:

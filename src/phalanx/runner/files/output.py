@@ -169,6 +169,21 @@ class OutputReader:
         except FileNotFoundError as error:
             raise Invalid(f"{name} is gone") from error
 
+    def process(self, number: int) -> Dict[str, Any]:
+        """The process that a record is of. Raises Invalid."""
+        if number >= len(self.processes):
+            raise Invalid(f"no process has the number {number}")
+        return self.processes[number]
+
+    def backwards(self, span: range) -> Iterator[Tuple[int, Record]]:
+        """(position in front of it, record) of those at these positions, the last first. Raises Invalid."""
+        for stop in range(span.stop, span.start, -_RECORDS_AT_ONCE):
+            start = max(span.start, stop - _RECORDS_AT_ONCE)
+            with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
+                file.seek(start * RECORD.size)
+                block = file.read((stop - start) * RECORD.size)
+            yield from reversed(list(enumerate(_unpacked(block), start)))
+
     def end(self) -> int:
         """The position behind the last record that is there now."""
         try:
@@ -179,9 +194,13 @@ class OutputReader:
     def _records(self, file: Any) -> Iterator[Tuple[int, Record]]:
         while True:
             block = file.read(_RECORDS_AT_ONCE * RECORD.size)
-            whole = len(block) - len(block) % RECORD.size
-            for record in RECORD.iter_unpack(block[:whole]):
+            for record in _unpacked(block):
                 self.position += 1
-                yield self.position, record  # type: ignore[misc]
-            if whole < len(block) or not block:
+                yield self.position, record
+            if len(block) % RECORD.size or not block:
                 return
+
+
+def _unpacked(block: bytes) -> Iterator[Record]:
+    """The records that are whole."""
+    return RECORD.iter_unpack(block[: len(block) - len(block) % RECORD.size])  # type: ignore[return-value]

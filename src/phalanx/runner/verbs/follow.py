@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -15,6 +16,7 @@ from phalanx.runner.files.output import ENDED, OutputReader
 from phalanx.runner.head.doorway import wait_for_news
 from phalanx.runner.names import OUTPUT as OUTPUT_DIRECTORY
 from phalanx.runner.verbs.follow_frames import ENDED_PROCESS, HEADER, MAGIC, OUTPUT, PROCESS, STATE
+from phalanx.runner.verbs.last_lines import first_of_last_lines
 
 if TYPE_CHECKING:
     import socket
@@ -26,13 +28,22 @@ _ENDS = (*states.FINAL, states.DAMAGED)
 _RUNNER_COMES_WITHIN_S = 0.1
 
 
-def follow(directory: str, start: str = "0", wait: bool = True, process: Optional[str] = None) -> int:
+def follow(
+    directory: str, start: str = "0", wait: bool = True, process: Optional[str] = None, lines: Optional[int] = None
+) -> int:
     """Write frames to stdout; returns 0. `process`: only the output of the one with this label.
 
     `start`: a position, or "end", or "last" (where the present attempt begins), or "attempt=N" (that one alone).
+    `lines`: of what is there, only so much that its last lines are whole.
     """
-    reader = OutputReader(os.path.join(directory, OUTPUT_DIRECTORY))
+    output = os.path.join(directory, OUTPUT_DIRECTORY)
+    reader = OutputReader(output)
     reader.position, until = _span(reader, _attempts(directory), start)
+    if lines is not None:
+        span = range(reader.position, reader.end() if until is None else until)
+        # Damage is reported where the output is sent.
+        with contextlib.suppress(Invalid):
+            reader.position = first_of_last_lines(OutputReader(output), span, lines, process)
     follower = _Follower(directory, reader, process, until)
     try:
         follower.run(wait)
@@ -160,8 +171,7 @@ class _Follower:
         """Processes that came meanwhile, among them this one. Raises Invalid."""
         for process in self._reader.refresh():
             self._send(PROCESS, json.dumps(process).encode(), self._reader.position, process["number"])
-        if number >= len(self._reader.processes):
-            raise Invalid(f"no process has the number {number}")
+        self._reader.process(number)
 
     def _tell(self, state: Dict[str, Any]) -> None:
         if state and self._damage:
