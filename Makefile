@@ -7,8 +7,7 @@ help: ## What can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 setup: ## The environment in .venv and the system packages (quick when they are there)
-	@scripts/setup
-	@$(if $(filter setup,$(MAKECMDGOALS)),echo 'Ready. Next: export PATH="$(CURDIR)/.venv/bin:$$PATH" && phalanx --help')
+	@scripts/setup $(MAKECMDGOALS)
 
 demo: setup ## Four nodes on this machine train a model before your eyes
 	@scripts/demo
