@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.localcloud import userns
+
 SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = Path(__file__).parents[1] / "cluster/node_driver.py"
 DIAL = SOURCE / "phalanx/localcloud/dial.py"
@@ -34,8 +36,11 @@ class Lab:
         self.state = Path(tempfile.mkdtemp(prefix="phx-nodes-"))
         self.key = self.state / "key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
-        (self.state / "efs/fs-1").mkdir(parents=True)
+        shared = self.state / "efs/fs-1"
+        shared.mkdir(parents=True)
         command, source = [sys.executable, str(DRIVER), str(self.state), mode], SOURCE
+        if os.geteuid() == 0 and not user:
+            os.chown(shared, *[userns.root_of_nodes(mode)] * 2)
         if user:
             # This checkout and its interpreter may lie in a directory that only root can enter.
             source = self.state / "source"

@@ -39,6 +39,7 @@ class Context:
     `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
+    `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
 
     runner: NodeRunner
@@ -46,6 +47,7 @@ class Context:
     url_host: str
     url_nodes: str = API_URL
     account: str = "123456789012"
+    root_of_nodes: int = 0
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None

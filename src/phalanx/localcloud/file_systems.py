@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from moto.efs.models import EFSBackend, FileSystem, efs_backends
 
+from phalanx.localcloud import owners
 from phalanx.localcloud.context import Context
 
 PATCHED = ("moto.efs.models.EFSBackend.create_file_system", "moto.efs.models.EFSBackend.delete_file_system")
@@ -40,7 +42,9 @@ def install(context: Context) -> None:
 
     def create_file_system(self: EFSBackend, creation_token: str, *args: Any, **kwargs: Any) -> FileSystem:
         made = _create(self, creation_token, *args, **kwargs)
-        directory(context.state, made.file_system_id).mkdir(parents=True, mode=0o755)
+        path = directory(context.state, made.file_system_id)
+        path.mkdir(parents=True, mode=0o755)
+        os.chown(path, context.root_of_nodes, context.root_of_nodes)
         tags = self.tagging_service.convert_dict_to_tags_input(
             self.tagging_service.get_tag_dict_for_resource(made.file_system_id)
         )
@@ -57,6 +61,7 @@ def install(context: Context) -> None:
     setattr(EFSBackend, "delete_file_system", delete_file_system)  # noqa: B010
     sweep(context.state)
     for record in sorted((context.state / "efs").glob("*.json")):
+        owners.shift(directory(context.state, record.stem), context.root_of_nodes)
         _restore(context, record.stem, json.loads(record.read_text()))
 
 

@@ -96,14 +96,15 @@ def _check_moto() -> None:
 
 
 def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
-    from phalanx.localcloud import probe
+    from phalanx.localcloud import probe, userns
     from phalanx.localcloud.nodes import limits
 
     verdict = probe.find_mode(wanted)
     texts = tuple(f"{item.what}\n{item.mend}" for item in verdict.missing)
     if not verdict.ok:
         raise CannotStart("\n".join(texts))
-    return verdict.mode, texts + limits.not_limited(verdict.mode, os.geteuid() == 0)
+    is_kernels_root = os.geteuid() == userns.root_of_nodes(verdict.mode) == 0
+    return verdict.mode, texts + limits.not_limited(verdict.mode, is_kernels_root)
 
 
 def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:

@@ -151,7 +151,7 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
     try:
         kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
         kernel.mount("proc", "/proc", "proc")
-        site = Site(scratch, mode, (), ())
+        site = Site(scratch, mode, (), (), userns.root_of_nodes(mode))
         machine = Machine(
             instance_id="i-probe",
             vpc_id="vpc-probe",
@@ -168,15 +168,16 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         )
         for directory in ("etc", *PROGRAMS):
             (site.image / directory).mkdir(parents=True)
-        Pool(1 << 20, "755").mount(site.disk(machine.instance_id))
-        Pool(1 << 20, "1777").mount(site.shm(machine.instance_id))
+        Pool(1 << 20, "755", site.root).mount(site.disk(machine.instance_id))
+        Pool(1 << 20, "1777", site.root).mount(site.shm(machine.instance_id))
         vpc = Vpc()
         vpc.serve(machine.vpc_cidr)
-        root = rootfs.build(site, machine)
-        isolation.enter(mode, partial(vpc.connect, "probe", machine.address))
+        isolation.make_for_nodes(site)
+        rootfs.build(site, machine)
+        isolation.enter(site, partial(vpc.connect, "probe", machine.address))
         pid = os.fork()
         if pid == 0:
-            os._exit(_enter(root, machine, said_w))
+            os._exit(_enter(machine, said_w))
         os.waitpid(pid, 0)
     except OSError as problem:
         _say(said_w, problem)
@@ -185,10 +186,10 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
     return 0
 
 
-def _enter(root: Path, machine: Machine, said_w: int) -> int:
+def _enter(machine: Machine, said_w: int) -> int:
     """As process 1 of the node."""
     try:
-        rootfs.enter(root, machine.vcpus)
+        rootfs.enter(machine.vcpus)
         configure(machine.address, machine.vpc_cidr)
         os.write(said_w, b"ok")
     except OSError as problem:

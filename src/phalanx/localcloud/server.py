@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.localcloud import endpoint_file, moto_setup
+from phalanx.localcloud import endpoint_file, moto_setup, userns
 from phalanx.localcloud.context import ADMIN, Context, Issued
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
 
@@ -89,7 +89,8 @@ class VpcDoors:
 def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Runs the API until it is stopped; `ready` is called when endpoint.json is there."""
     url = "http://{}:{}".format(*listener.getsockname()[:2])
-    context = Context(runner=runner, state=daemon.state, url_host=url)
+    root = userns.root_of_nodes(daemon.mode)
+    context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root)
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     # Until moto is whole there is nothing but what stays: looking for garbage in it takes a sixth of the start.

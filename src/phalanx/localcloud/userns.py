@@ -12,6 +12,12 @@ from pathlib import Path
 from phalanx.localcloud import kernel
 
 MODES = ("range", "single", "root")
+# Where root runs the local cloud: the kernel's root must not be root of a node as well. Nothing gives ids above 2^31
+# to accounts or containers (systemd's "Users, Groups, UIDs and GIDs on systemd Systems"). They are always the same
+# ones, not those of /etc/subuid, because the files of a kept shared directory have them.
+_NODES_ROOT = 0x90000000
+_NODES_IDS = 1 << 16
+_NOBODY = 65534
 _HELPER_TIMEOUT_S = 5
 
 
@@ -111,17 +117,41 @@ def _write_single_map(pid: int) -> None:
 
 def _write_range_map(pid: int) -> None:
     if os.geteuid() == 0:
-        map_identically(pid)
+        map_ids(pid)
         return
     name = user_name()
     _run_helper("newgidmap", pid, os.getgid(), *subordinate_range(Path("/etc/subgid"), name, os.getuid()))
     _run_helper("newuidmap", pid, os.getuid(), *subordinate_range(Path("/etc/subuid"), name, os.getuid()))
 
 
-def map_identically(pid: int) -> None:
-    """Give the new user namespace of `pid` all our ids, under the same numbers. Needs root's capabilities in ours."""
+def root_of_nodes(mode: str) -> int:
+    """The uid and gid that a node's root has in the local cloud's user namespace.
+
+    This is 0, the user that runs it, unless that user is root. In a container with few ids it is 0 for root, too.
+    """
+    shifted = mode == "range" and os.geteuid() == 0 and all(_has_nodes_ids(name) for name in ("gid_map", "uid_map"))
+    return _NODES_ROOT if shifted else 0
+
+
+def plain_id(number: int) -> int:
+    """The uid or gid inside a node for `number` outside; nobody's if nodes have no such id."""
+    return number - _NODES_ROOT if _NODES_ROOT <= number < _NODES_ROOT + _NODES_IDS else min(number, _NOBODY)
+
+
+def map_ids(pid: int, root: int = 0) -> None:
+    """Map all our ids unchanged into the new user namespace of `pid`; given `root`, the nodes' ids from there on.
+
+    Needs root's capabilities in our own user namespace.
+    """
     for name in ("gid_map", "uid_map"):
-        _write(f"/proc/{pid}/{name}", identity_map(Path(f"/proc/self/{name}").read_text()))
+        shifted = f"0 {root} {_NODES_IDS}\n"
+        _write(f"/proc/{pid}/{name}", shifted if root else identity_map(Path(f"/proc/self/{name}").read_text()))
+
+
+def _has_nodes_ids(map_name: str) -> bool:
+    extents = (line.split() for line in Path(f"/proc/self/{map_name}").read_text().splitlines())
+    ours = [(int(first), int(first) + int(count)) for first, _outside, count in extents]
+    return any(first <= _NODES_ROOT and end >= _NODES_ROOT + _NODES_IDS for first, end in ours)
 
 
 def user_name() -> str:

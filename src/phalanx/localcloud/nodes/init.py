@@ -47,14 +47,15 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     # Whoever mounts a sysfs in the node gets one that is read-only, too: it can't show more than this one does.
     kernel.make_read_only("/sys")
     is_first_boot = rootfs.is_first_boot(site, machine)
+    isolation.make_for_nodes(site)
     root = rootfs.build(site, machine)
     _show_console(site, machine, root)
     if site.mode != "root":
         limits.limit_all_nodes()
-    isolation.enter(site.mode, partial(vpc.connect, link, machine.address))
+    isolation.enter(site, partial(vpc.connect, link, machine.address))
     os.close(vpc.netns)
     _become_process_one(status_fd)
-    rootfs.enter(root, machine.vcpus)
+    rootfs.enter(machine.vcpus)
     configure(machine.address, machine.vpc_cidr)
     if site.mode != "root":
         limits.limit_node(machine)

@@ -13,11 +13,18 @@ import traceback
 from collections.abc import Callable
 
 from phalanx.localcloud import kernel, userns
+from phalanx.localcloud.nodes.machine import Site
 
 _OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
 
 
-def enter(mode: str, connect: Callable[[int], None]) -> None:
+def make_for_nodes(site: Site) -> None:
+    """Let whatever this process creates from now on belong to the nodes' root; its capabilities stay."""
+    if site.root:
+        kernel.change_owner(site.root)
+
+
+def enter(site: Site, connect: Callable[[int], None]) -> None:
     """Move this process into new namespaces, whose process 1 will be its next child.
 
     `connect(pid)` is called in a helper that stays outside, once the namespaces of `pid`, this process, are there.
@@ -29,10 +36,10 @@ def enter(mode: str, connect: Callable[[int], None]) -> None:
     if helper == 0:
         os.close(there_w)
         os.close(said_r)
-        _help(mode, connect, there_r, said_w)
+        _help(site, connect, there_r, said_w)
     os.close(there_r)
     os.close(said_w)
-    kernel.unshare(_OWN if mode == "root" else _OWN | kernel.CLONE_NEWUSER)
+    kernel.unshare(_OWN if site.mode == "root" else _OWN | kernel.CLONE_NEWUSER)
     os.write(there_w, b"g")
     os.close(there_w)
     with os.fdopen(said_r) as said:
@@ -42,12 +49,12 @@ def enter(mode: str, connect: Callable[[int], None]) -> None:
         raise OSError(*json.loads(problem))
 
 
-def _help(mode: str, connect: Callable[[int], None], there_r: int, said_w: int) -> None:
+def _help(site: Site, connect: Callable[[int], None], there_r: int, said_w: int) -> None:
     """Never returns."""
     try:
         if os.read(there_r, 1):
-            if mode != "root":
-                userns.map_identically(os.getppid())
+            if site.mode != "root":
+                userns.map_ids(os.getppid(), site.root)
             connect(os.getppid())
     except BaseException as problem:
         traceback.print_exc()

@@ -23,14 +23,14 @@ _PROCESSES_PER_MIB = 4
 _PART = 4
 
 
-def not_limited(mode: str, is_root: bool) -> tuple[str, ...]:
-    """What a person who runs a local cloud in this mode must know of its nodes."""
+def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
+    """What a person who runs a local cloud in this mode must know of its nodes, whose root may be the kernel's."""
     memory = (
         "The memory of nodes' processes is not limited: one that takes all of this machine's is ended as any other."
     )
     if mode == "root":
         return (f"{memory}\nIn mode root, root on a node is root of this machine, and its processes are not limited.",)
-    if is_root:
+    if is_kernels_root:
         return (
             memory,
             "Root on a node has the number of this machine's root, who may change the kernel's settings.\n"

@@ -77,13 +77,15 @@ class NodeState:
 class Site:
     """What all nodes of one local cloud share: where its files are, the uid mode, what the image shows of the host.
 
-    `etc` are more files of the image, by their names below /etc.
+    `root` is the nodes' root as the supervisor counts (userns.root_of_nodes). `etc` are more files of the image, by
+    their names below /etc.
     """
 
     state: Path
     mode: str
     binds: tuple[Path, ...]
     path_dirs: tuple[str, ...]
+    root: int = 0
     etc: Mapping[str, str] = field(default_factory=dict)
 
     @property

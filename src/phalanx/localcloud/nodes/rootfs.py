@@ -7,6 +7,7 @@ made on it is made without following any.
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 from pathlib import Path
 
@@ -20,7 +21,8 @@ var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log var/tmp
 """
 # Of no use to what builds here: the machine may have put links there, to a larger disk.
 _MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"
-# Beside the root on the disk, where a node does not see them.
+# On the disk; a node does not see what is beside it.
+_ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp", "run/lock")
 _PRIVATE = ("root", "run/efs.host")
@@ -32,12 +34,15 @@ _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 def build(site: Site, machine: Machine) -> Path:
-    """Mount the root of `machine` (in a mount namespace of its own), all but `enter`'s part; returns its path."""
+    """Mount the root of `machine` (in a mount namespace of its own), except `enter`'s part, and change to it.
+
+    The node's own user namespace may have no access to its path, for example below root's home. Returns that path.
+    """
     disk = site.disk(machine.instance_id)
-    root = disk / "root"
+    root = disk / _ROOT
     if root.exists():
-        # Python's own rmtree ends at a thousand directories in each other.
-        subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True)
+        # Python's own rmtree ends at a thousand directories in each other. Another uid loses its rights with a program.
+        subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True, user=0, group=0)
     _make_directories(disk, root)
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
@@ -45,24 +50,26 @@ def build(site: Site, machine: Machine) -> Path:
     _mount_devices(site, machine, root)
     _mount_file_systems(site, machine, root)
     _mount_binds(site, root)
+    os.chdir(root)
     return root
 
 
-def enter(root: Path, vcpus: int) -> None:
-    """Make `root` the root of this process's mount namespace, with views of its own network and processes."""
-    _mount_kernel_views(root, vcpus)
+def enter(vcpus: int) -> None:
+    """Make this directory the root of this process's mount namespace, with views of its own network and processes."""
+    _mount_kernel_views(vcpus)
     # What was mounted in a namespace above can't be pivoted to.
-    kernel.bind(root, root)
-    kernel.pivot_root(root)
+    kernel.bind(".", ".")
+    # By its name: "." is still the directory below that mount.
+    kernel.pivot_root(f"../{_ROOT}")
 
 
 def is_first_boot(site: Site, machine: Machine) -> bool:
     """Asked before `build`: the disk is still empty."""
-    return not (site.disk(machine.instance_id) / "root").exists()
+    return not (site.disk(machine.instance_id) / _ROOT).exists()
 
 
 def _make_directories(disk: Path, root: Path) -> None:
-    for name in ("root", *_LAYERS):
+    for name in (_ROOT, *_LAYERS):
         _make(disk, name)
     for name in _DIRECTORIES.split():
         _make(root, name)
@@ -138,7 +145,7 @@ def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
     (dev / "pts").mkdir()
     (dev / "shm").mkdir()
     # group tty (5) has no number where only one id is mapped
-    tty = "" if site.mode == "single" else ",gid=5"
+    tty = "" if site.mode == "single" else f",gid={site.root + 5}"
     kernel.mount("devpts", dev / "pts", "devpts", kernel.MS_NOSUID, f"newinstance,ptmxmode=0666,mode=620{tty}")
     kernel.bind(site.shm(machine.instance_id), dev / "shm")
     (dev / "ptmx").symlink_to("pts/ptmx")
@@ -147,13 +154,13 @@ def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
         (dev / name).symlink_to(f"/proc/self/fd/{fd}")
 
 
-def _mount_kernel_views(root: Path, vcpus: int) -> None:
+def _mount_kernel_views(vcpus: int) -> None:
     """/proc and /sys of the node's own namespaces; as many CPUs online as its type has."""
-    kernel.mount("proc", root / "proc", "proc", _QUIET | kernel.MS_NOEXEC)
-    kernel.mount("sysfs", root / "sys", "sysfs", _QUIET | kernel.MS_RDONLY)
-    online = root / "run/cpus"
+    kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
+    kernel.mount("sysfs", "sys", "sysfs", _QUIET | kernel.MS_RDONLY)
+    online = Path("run/cpus")
     online.write_text("0\n" if vcpus == 1 else f"0-{vcpus - 1}\n")
-    kernel.mount(online, root / "sys/devices/system/cpu/online", None, kernel.MS_BIND)
+    kernel.mount(online, "sys/devices/system/cpu/online", None, kernel.MS_BIND)
     online.unlink()
 
 

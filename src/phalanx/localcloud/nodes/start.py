@@ -23,7 +23,7 @@ from typing import NamedTuple
 from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.nat import gateway
 from phalanx.localcloud.netlink import Rtnetlink
-from phalanx.localcloud.nodes import image, wire
+from phalanx.localcloud.nodes import image, isolation, wire
 from phalanx.localcloud.nodes.client import NodeRunner
 from phalanx.localcloud.nodes.machine import Site
 from phalanx.localcloud.nodes.supervisor import Supervisor
@@ -47,7 +47,7 @@ def start_supervisor(
     Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
     can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), etc or {})
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), userns.root_of_nodes(mode), etc or {})
     # Here, because only in this process's network is the way out.
     way_out, gateway_pid = gateway.start()
     try:
@@ -108,7 +108,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     api = _fork(lambda: (ours.close(), _run_api(theirs, doors, serve_api)))
     theirs.close()
     doors.close()
-    builder = _fork(lambda: image.build(site))
+    builder = _fork(lambda: (isolation.make_for_nodes(site), image.build(site)))
     try:
         return Supervisor(site, ours, api, builder, host_proc).run()
     finally:

@@ -57,8 +57,8 @@ class Supervisor:
         self._channel = channel
         self._host_proc = host_proc
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._disks = Pool(int(memory_bytes * _DISKS), "755")
-        self._shm = Pool(int(memory_bytes * _SHM), "1777", kernel.MS_NOSUID | kernel.MS_NODEV)
+        self._disks = Pool(int(memory_bytes * _DISKS), "755", site.root)
+        self._shm = Pool(int(memory_bytes * _SHM), "1777", site.root, kernel.MS_NOSUID | kernel.MS_NODEV)
         self._nodes: dict[str, _Node] = {}
         self._vpcs: dict[str, Vpc] = {}
         self._leaving: dict[str, int] = {}

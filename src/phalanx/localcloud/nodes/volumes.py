@@ -25,16 +25,16 @@ class Pool:
     Lives in the mount namespace of its maker: a volume outlives the node that uses it, until `unmount`.
     """
 
-    def __init__(self, size_bytes: int, mode: str, flags: int = 0) -> None:
+    def __init__(self, size_bytes: int, mode: str, owner: int, flags: int = 0) -> None:
         self._size_bytes = size_bytes
-        self._mode = mode
+        self._options = f"mode={mode},uid={owner},gid={owner}"
         self._flags = flags
         self._most_bytes: dict[Path, int] = {}
 
     def mount(self, path: Path, most_bytes: int | None = None) -> None:
         """An empty volume, never larger than `most_bytes`. Raises OSError."""
         path.mkdir(parents=True, exist_ok=True)
-        kernel.mount("tmpfs", path, "tmpfs", self._flags, f"mode={self._mode},{_limits(_LEAST_BYTES)}")
+        kernel.mount("tmpfs", path, "tmpfs", self._flags, f"{self._options},{_limits(_LEAST_BYTES)}")
         self._most_bytes[path] = most_bytes or self._size_bytes
         self._divide()
 
