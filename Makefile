@@ -1,25 +1,25 @@
 .PHONY: fuzz lock fresh soak help setup demo test check format docs site dist bench
 
-# Without compiled modules on disk each of thousands of processes would compile its own.
+# Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
 
-help: ## What can be made
+help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
-setup: ## The environment in .venv and the system packages (quick when they are there)
+setup: ## Set up .venv and the system packages (quick when they are installed)
 	@scripts/setup $(MAKECMDGOALS)
 
-demo: setup ## Four nodes on this machine train a model before your eyes
+demo: setup ## Train a model on four nodes on this machine
 	@scripts/demo
 
-test: setup ## Every test, those on a real local cluster included (unit tests alone: .venv/bin/pytest tests/unit)
+test: setup ## Run every test, including those on real local clusters (unit tests only: .venv/bin/pytest tests/unit)
 	@scripts/schedulers
 	@.venv/bin/pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
-# What must work on macOS too: the command line and the library, used with AWS.
+# What must work on macOS, too: the command line and the library, with AWS.
 ON_A_MAC = $(filter-out src/phalanx/localcloud/ src/phalanx/runner/ src/phalanx/node/,$(wildcard src/phalanx/*/ src/phalanx/*.py))
 
-check: setup ## Style, formatting, types, and whether the generated pages are up to date
+check: setup ## Check style, formatting, types and links, and that the generated pages are up to date
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/pyright
@@ -29,33 +29,33 @@ check: setup ## Style, formatting, types, and whether the generated pages are up
 	@.venv/bin/python scripts/commands --check
 	@scripts/site >/dev/null
 
-format: setup ## Format the code and mend what ruff can mend
+format: setup ## Format the code and fix what ruff can fix
 	@.venv/bin/ruff check --fix --quiet
 	@.venv/bin/ruff format
 
-lock: setup ## Write the locks of recipes and of .venv anew, with today's versions of what is not pinned
+lock: setup ## Update the locks of the recipes and of .venv to the latest versions of what is not pinned
 	@.venv/bin/python -m pip install --quiet uv
 	@.venv/bin/python scripts/lock
 
-docs: setup ## Write the generated pages: docs/modules.md and docs/commands.md
+docs: setup ## Generate docs/modules.md and docs/commands.md
 	@scripts/tree
 	@.venv/bin/python scripts/commands
 
-site: setup ## The documents as web pages in build/site, every link checked
+site: setup ## Build the documents as web pages in build/site and check every link
 	@scripts/site
 
-dist: setup ## The wheel in dist/, tried in an environment of its own
+dist: setup ## Build the wheel in dist/ and try it in a new environment
 	@scripts/dist
 
-soak: setup ## 200 random kills on a real cluster: nothing may be left, nothing else touched (half an hour)
+soak: setup ## Kill 200 random processes or nodes of a real cluster and check what is left (half an hour)
 	@.venv/bin/python -m benchmarks.soak
 
-fresh: ## README's two commands in a new minimal Debian; benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
+fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh
 
 fuzz: SECONDS ?= 3600
-fuzz: setup ## Random input for whatever reads what others wrote, for SECONDS (an hour): make fuzz SECONDS=60 SEED=1
+fuzz: setup ## Fuzz everything that reads untrusted input, for SECONDS (default: an hour): make fuzz SECONDS=60 SEED=1
 	@PHALANX_FUZZ_S=$(SECONDS) PHALANX_FUZZ_SEED=$(SEED) .venv/bin/pytest tests/fuzz
 
-bench: setup ## Measure; one table, and benchmarks/results/<date>.json
+bench: setup ## Run the benchmarks; prints a table and writes benchmarks/results/<date>.json
 	@.venv/bin/python -m benchmarks

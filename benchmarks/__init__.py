@@ -1,1 +1,1 @@
-"""What phalanx promises in numbers, one module per figure: `python -m benchmarks` or `python -m benchmarks.up`."""
+"""The figures that phalanx promises, one module per figure: `python -m benchmarks` or `python -m benchmarks.up`."""

@@ -1,4 +1,7 @@
-"""Measure every figure: one table, and benchmarks/results/<date>.json. Names choose: `python -m benchmarks up down`."""
+"""Measure all figures, or those that are named (`python -m benchmarks up down`), and print a table.
+
+Measuring all also writes benchmarks/results/<date>.json.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from dataclasses import asdict
 from benchmarks.measure import ROOT, Figure, header, show
 
 MODULES = ("help", "up", "run", "launch", "start", "logs", "throughput", "down", "memory", "tests")
-BY_NAME_ALONE = ("many_nodes", "calm", "send", "against")
+ONLY_BY_NAME = ("many_nodes", "calm", "send", "against")
 
 
 def machine() -> dict[str, object]:
@@ -38,10 +41,10 @@ def write(figures: list[Figure]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join((*MODULES, *BY_NAME_ALONE))}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join((*MODULES, *ONLY_BY_NAME))}")
     chosen = parser.parse_args().names or MODULES
-    if unknown := set(chosen) - {*MODULES, *BY_NAME_ALONE}:
-        parser.error(f"nothing is called {', '.join(sorted(unknown))} here; see --help")
+    if unknown := set(chosen) - {*MODULES, *ONLY_BY_NAME}:
+        parser.error(f"unknown figure {', '.join(sorted(unknown))}; see --help")
     figures: list[Figure] = []
     print(header())
     for name in chosen:

@@ -1,4 +1,4 @@
-"""`up` and the start of a job against another checkout that is set up (OTHER=DIRECTORY), in turns."""
+"""Compare `up` and the start of a job with another checkout that is set up (OTHER=DIRECTORY), alternating."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOB = ("run", "--launcher", "mpi", "-n", "4", "-N", "1", "--", "true")
 
 def other_program() -> str:
     if not (other := os.environ.get("OTHER")):
-        raise SystemExit("against: OTHER names the other checkout, as in OTHER=../before python -m benchmarks against")
+        raise SystemExit("against: set OTHER to the other checkout, as in OTHER=../before python -m benchmarks against")
     return f"{os.path.abspath(other)}/.venv/bin/phalanx"  # noqa: PTH100 - resolve() would follow the environment's links
 
 
@@ -28,14 +28,14 @@ def figures() -> Iterator[Figure]:
         clusters = [stack.enter_context(bench_cluster(program=program)) for program in (PHALANX, other_program())]
         ups = [(cluster.up(),) for cluster in clusters]
         for cluster in clusters:
-            cluster.phalanx(*JOB)  # the first ssh connection is a login's, not a job's
+            cluster.phalanx(*JOB)  # warm up: the first ssh connection takes longer
         jobs = tuple(zip(*(_turn(clusters) for _ in range(TIMES)), strict=True))
         for cluster in clusters:
             cluster.down()
-    yield Figure("run -- true on 4 nodes, of the other checkout's", ratios(*jobs), "x", reach=1.06)
-    yield Figure("  beside: here", jobs[0])
-    yield Figure("  beside: there", jobs[1])
-    yield Figure("  beside: up of 4 nodes, of the other checkout's, once", ratios(*ups), "x")
+    yield Figure("run -- true on 4 nodes, relative to the other checkout", ratios(*jobs), "x", target=1.06)
+    yield Figure("  for comparison: this checkout", jobs[0])
+    yield Figure("  for comparison: the other checkout", jobs[1])
+    yield Figure("  for comparison: up of 4 nodes, relative to the other, once", ratios(*ups), "x")
 
 
 def _turn(clusters: list[BenchCluster]) -> tuple[float, ...]:

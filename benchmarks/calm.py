@@ -1,6 +1,6 @@
-"""No false death: 16 ranks that compute without a pause on 4 nodes of this machine, for 3 minutes; reach 0 deaths.
+"""Count false deaths: 16 ranks keep 4 nodes on this machine busy for 3 minutes; the target is 0 deaths.
 
-A death is a rank that did not live to its end, or a new generation of the roster. PHALANX_BENCH_SECONDS chooses a time.
+A death is a rank that did not complete, or a new generation of the roster. PHALANX_BENCH_SECONDS sets the duration.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def deaths(seconds: int) -> int:
         output = cluster.directory.parent / "output"
         busy = f"timeout {seconds} sh -c 'while :; do :; done'; echo lived"
         try:
-            words = ("run", "--launcher", "mpi", "-n", str(RANKS), "--", "sh", "-c", busy)
-            cluster.show(output, *words, timeout_s=3 * seconds + 60)
+            arguments = ("run", "--launcher", "mpi", "-n", str(RANKS), "--", "sh", "-c", busy)
+            cluster.show(output, *arguments, timeout_s=3 * seconds + 60)
         except subprocess.CalledProcessError:
             print(output.read_text()[-2000:])
         found = RANKS - output.read_text().count("lived") + generation(cluster) - before
@@ -38,8 +38,8 @@ def generation(cluster: BenchCluster) -> int:
 
 def figures() -> Iterator[Figure]:
     seconds = int(os.environ.get("PHALANX_BENCH_SECONDS", "180"))
-    what = f"deaths among 4 nodes and {RANKS} busy ranks in {seconds} s"
-    yield Figure(what, (float(deaths(seconds)),), unit="", reach=0)
+    name = f"deaths among 4 nodes and {RANKS} busy ranks in {seconds} s"
+    yield Figure(name, (float(deaths(seconds)),), unit="", target=0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A local cluster (four nodes by default) in a state directory of its own: no local cloud runs before."""
+"""A local cluster (four nodes by default) with its own state directory, where no local cloud runs yet."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\
 
 
 class BenchCluster:
-    """`up` and `down` give the seconds that they took, as typed; the directory holds a phalanx.yaml."""
+    """A cluster whose phalanx.yaml is in `directory`; `up` and `down` return the seconds that the commands took."""
 
     def __init__(self, root: Path, nodes: int = 4, slots: int = 2, program: str = PHALANX) -> None:
         self.program = program
-        # Apart, because the project is the code that every `run` sends.
+        # Separate directories, because every `run` sends the project as its code.
         self.directory, self.state = root / "project", root / "state"
         self.directory.mkdir()
         (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes, slots=slots))
@@ -53,7 +53,7 @@ class BenchCluster:
         return done.stdout
 
     def show(self, output: Path, *arguments: str, timeout_s: float = 150) -> None:
-        """Type a command whose output goes to a file, as to a terminal."""
+        """Run a command with its output in a file, as if on a terminal."""
         with output.open("wb") as stdout:
             subprocess.run(
                 [self.program, *arguments],

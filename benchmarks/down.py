@@ -1,4 +1,4 @@
-"""`phalanx down`, verified, of four nodes: reach 3 s."""
+"""`phalanx down` of four nodes, verified: target 3 s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def down_once() -> float:
 
 
 def figures() -> Iterator[Figure]:
-    yield Figure("down, verified, 4 nodes", repeat(down_once), reach=3)
+    yield Figure("down, verified, 4 nodes", repeat(down_once), target=3)
 
 
 if __name__ == "__main__":

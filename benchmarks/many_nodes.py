@@ -1,6 +1,6 @@
-"""`phalanx up` of many local nodes, typed → ready: 64 in 20 s, 256 in 90 s. They are real nodes on this one machine.
+"""`phalanx up` of many local nodes, until they are ready: target 20 s for 64 nodes, 90 s for 256.
 
-`python -m benchmarks many_nodes` takes 16 and 64; PHALANX_BENCH_NODES="64 256" chooses others.
+`python -m benchmarks many_nodes` measures 16 and 64; PHALANX_BENCH_NODES="64 256" chooses others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from benchmarks.cluster import bench_cluster
 from benchmarks.measure import Figure, repeat, show
 
-REACH_S = {64: 20.0, 256: 90.0}
+TARGET_S = {64: 20.0, 256: 90.0}
 
 
 def up_once(nodes: int) -> float:
@@ -25,7 +25,7 @@ def up_once(nodes: int) -> float:
 def figures() -> Iterator[Figure]:
     for nodes in map(int, os.environ.get("PHALANX_BENCH_NODES", "16 64").split()):
         values = repeat(partial(up_once, nodes), 1)
-        yield Figure(f"up typed → ready, local cloud not running, {nodes} nodes", values, reach=REACH_S.get(nodes))
+        yield Figure(f"up of {nodes} nodes, local cloud not running", values, target=TARGET_S.get(nodes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The common part of all benchmarks: repeat, take the median, say it in one line beside what is to be reached."""
+"""What all benchmarks share: repeat a measurement, take the median, and print it with its target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured quantity; `reach` is the value it must not pass, None where it only stands beside another."""
+    """One measured quantity; `target` is the limit it must not exceed, None for a mere comparison."""
 
-    what: str
+    name: str
     values: tuple[float, ...]
     unit: str = "s"
-    reach: float | None = None
+    target: float | None = None
 
     @property
     def median(self) -> float:
@@ -32,22 +32,22 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        return "" if self.reach is None else "reached" if self.median <= self.reach else "MISSED"
+        return "" if self.target is None else "met" if self.median <= self.target else "MISSED"
 
     def line(self) -> str:
-        reach = "" if self.reach is None else f"{self.reach:g} {self.unit}"
+        target = "" if self.target is None else f"{self.target:g} {self.unit}"
         spread = f"{min(self.values):.3g}–{max(self.values):.3g}" if len(self.values) > 1 else ""
-        return f"{self.what:<66}{self.median:>9.3f} {self.unit:<4}{spread:>14}  {reach:>8}  {self.verdict}".rstrip()
+        return f"{self.name:<66}{self.median:>9.3f} {self.unit:<4}{spread:>14}  {target:>8}  {self.verdict}".rstrip()
 
 
 def header() -> str:
-    return f"{'what':<66}{'median':>9} {'':<4}{'from–to':>14}  {'reach':>8}"
+    return f"{'figure':<66}{'median':>9} {'':<4}{'from–to':>14}  {'target':>8}"
 
 
 def seconds(
     argv: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout_s: float = 600
 ) -> float:
-    """Wall time of a command, which must succeed."""
+    """Run a command, which must succeed; return its wall time."""
     started = time.perf_counter()
     done = subprocess.run(
         argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
@@ -63,7 +63,7 @@ def repeat(once: Callable[[], float], times: int = REPEATS) -> tuple[float, ...]
 
 
 def pss_mib(pids: set[int]) -> float:
-    """Proportional set size of some processes: what they share with each other and others is counted by shares."""
+    """Return the proportional set size of some processes: shared memory counts by its share."""
     return sum(_pss_kib(pid) for pid in pids) / 1024
 
 
@@ -71,14 +71,14 @@ def _pss_kib(pid: int) -> int:
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except PermissionError:
-        raise SystemExit("memory: the nodes' accounts are not yours; measure this as root") from None
-    except (ProcessLookupError, FileNotFoundError):  # it ended meanwhile
+        raise SystemExit("memory: the nodes run under other accounts; measure this as root") from None
+    except (ProcessLookupError, FileNotFoundError):  # the process ended meanwhile
         return 0
     return next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
 
 
 def descendants(root: int) -> set[int]:
-    """A process and everything below it."""
+    """Return a process and all its descendants."""
     pairs = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.split()
     parent = dict(zip(map(int, pairs[::2]), map(int, pairs[1::2]), strict=True))
     found = {root}

@@ -1,4 +1,4 @@
-"""The local cloud at rest with four nodes, beside moto alone: reach moto + 25 MiB a node, proportional set size."""
+"""Memory of the idle local cloud with four nodes: target 25 MiB per node above moto alone, proportional set size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.measure import REPEATS, Figure, pss_mib, show
 NODES = 4
 PER_NODE_MIB = 25
 SETTLE_S = 2.0
-# On a free port, until its input closes.
+# Serves on a free port until its input closes.
 MOTO_SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
@@ -39,16 +39,16 @@ CALLS = {
 }
 
 
-def touch_services(port: int) -> None:
-    """From another process than the server, so that boto3's memory is not counted as moto's."""
-    asking = f"""
+def call_services(port: int) -> None:
+    """Call each service from a separate process, so that boto3's memory is not counted as moto's."""
+    program = f"""
 import boto3
 for service, call in {json.dumps(CALLS)}.items():
     client = boto3.client(service, region_name="us-east-1", endpoint_url="http://127.0.0.1:{port}",
                           aws_access_key_id="x", aws_secret_access_key="x")
     getattr(client, call)()
 """
-    subprocess.run([sys.executable, "-c", asking], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def moto_alone_mib() -> float:
@@ -57,7 +57,7 @@ def moto_alone_mib() -> float:
         [sys.executable, "-c", MOTO_SERVER], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
     ) as server:
         assert server.stdin and server.stdout
-        touch_services(int(server.stdout.readline()))
+        call_services(int(server.stdout.readline()))
         time.sleep(SETTLE_S)
         measured = pss_mib({server.pid})
         server.stdin.close()
@@ -75,10 +75,8 @@ def local_cloud_mib() -> tuple[float, ...]:
 
 def figures() -> Iterator[Figure]:
     alone = moto_alone_mib()
-    yield Figure(
-        "local cloud at rest with 4 nodes, PSS", local_cloud_mib(), unit="MiB", reach=alone + NODES * PER_NODE_MIB
-    )
-    yield Figure("  beside: moto alone, the same services touched", (alone,), unit="MiB")
+    yield Figure("local cloud, idle, 4 nodes, PSS", local_cloud_mib(), unit="MiB", target=alone + NODES * PER_NODE_MIB)
+    yield Figure("  for comparison: moto alone, after one call to each service", (alone,), unit="MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What sending only what changed gains: `run -- true` from a directory of 200 files of 1 MiB, one of them changed."""
+"""Incremental sending of code: `run -- true` from a directory of 200 files of 1 MiB of which one changed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def change(cluster: BenchCluster, number: int) -> None:
 
 
 def store_bytes(cluster: BenchCluster) -> int:
-    """What went over so far: nothing is removed from the store below its limit."""
+    """Count the bytes sent so far: nothing is removed from the store below its limit."""
     return int(cluster.on_head(f"du -s --apparent-size -B 1 {OBJECTS} 2>/dev/null || echo 0").split()[0])
 
 
 def whole(cluster: BenchCluster) -> float:
-    """All of it as one tar over the same connection, unpacked on the same directory: what every run would cost."""
+    """Send all of it as one tar over the same connection to the same directory, which every run would have to do."""
     started = time.perf_counter()
     argv = [PHALANX, "ssh", "head", "--", "rm -rf /efs/whole; mkdir /efs/whole; exec tar -x -f - -C /efs/whole"]
     with subprocess.Popen(["tar", "-c", "."], cwd=cluster.directory, stdout=subprocess.PIPE) as tar:
@@ -41,7 +41,7 @@ def whole(cluster: BenchCluster) -> float:
 def figures() -> Iterator[Figure]:
     with bench_cluster(nodes=1) as cluster:
         cluster.up()
-        small = tuple(run(cluster) for _ in range(ROUNDS + 1))[1:]  # the first is a login's, not a job's
+        small = tuple(run(cluster) for _ in range(ROUNDS + 1))[1:]  # the first warms up the ssh connection
         for number in range(FILES):
             change(cluster, number)
         first = run(cluster)
@@ -50,18 +50,16 @@ def figures() -> Iterator[Figure]:
             change(cluster, number)
             again.append(run(cluster))
             wholes.append(whole(cluster))
-        went = (store_bytes(cluster) - before) / ROUNDS
+        sent = (store_bytes(cluster) - before) / ROUNDS
         cluster.down()
-    yield Figure(
-        "run from 200 MiB of code of which 1 MiB changed: bytes, of all", (went / FILES / FILE_BYTES,), "", 0.01
-    )
-    yield Figure("  beside: what it takes beyond a run from an empty directory", beyond(tuple(again), small))
-    yield Figure("  beside: the first run from there, likewise", (first - min(small),))
-    yield Figure("  beside: all of it as one tar, over the same connection", tuple(wholes))
+    yield Figure("run from 200 MiB of code, 1 MiB changed: share of bytes sent", (sent / FILES / FILE_BYTES,), "", 0.01)
+    yield Figure("  for comparison: time beyond a run from an empty directory", beyond(tuple(again), small))
+    yield Figure("  for comparison: the same for the first run", (first - min(small),))
+    yield Figure("  for comparison: all of it as one tar, same connection", tuple(wholes))
 
 
 def beyond(values: tuple[float, ...], base: tuple[float, ...]) -> tuple[float, ...]:
-    """Each less the base's own of the same round."""
+    """Subtract the base's value of the same round from each value."""
     return tuple(value - own for value, own in zip(values, base, strict=True))
 
 

@@ -1,8 +1,8 @@
 """Kill something at a random moment, again and again: `python -m benchmarks.soak --trials 200 --seed 1`.
 
-After each trial the job must have ended in time and say truthfully how and where, no process of it may be left on any
-node, and no process of another job or of the user may be touched. What is only late counts apart: a machine that is
-busy with something else shows that, too (the load beside it tells).
+After each trial the job must have ended in time and report correctly how and where, no process of it may be left on
+any node, and no process of another job or of the user may be affected. Late ends are counted separately, with the load,
+because a machine that is busy with something else causes them, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from benchmarks.measure import ROOT
 from benchmarks.soak_cluster import BYSTANDER, BYSTANDER_JOB, NODES, SoakCluster
 from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, ON_TWO_NODES, RECIPES, Trial, possible_nodes
 
-# What a node that hears nothing of the runner may keep, and what a machine with much to do adds to that.
 WHOLE = 200  # trials of a soak whose result is kept
+# How long a node that is cut off from the runner may keep processes, and a margin for a busy machine.
 _GONE_WITHIN_S = 45.0
 _SETTLES_WITHIN_S = 90.0
 _ENVIRONMENT_WITHIN_S = 900.0
@@ -36,7 +36,7 @@ _ENVIRONMENT_WITHIN_S = 900.0
 
 @dataclass
 class Result:
-    """`problems` is empty when all held; took_s: from the strike to the job's final state; `load`: of the machine."""
+    """The result of a trial: `problems` is empty on success; took_s is from the fault to the job's final state."""
 
     trial: Trial
     job_id: str = ""
@@ -49,7 +49,7 @@ class Result:
 
 
 def plan(trials: int, seed: int, launchers: Sequence[str], faults: Sequence[str]) -> list[Trial]:
-    """The same trials for the same seed, launchers and faults."""
+    """Draw the trials: the same ones for the same seed, launchers and faults."""
     chance = random.Random(seed)
     planned = []
     for number in range(trials):
@@ -62,7 +62,7 @@ def plan(trials: int, seed: int, launchers: Sequence[str], faults: Sequence[str]
 
 
 def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
-    """One trial, and all that must hold after it."""
+    """Run one trial and check everything that must hold after it."""
     result, fault = Result(trial), FAULTS[trial.fault]
     token = str(100_000 + trial.number)
     cluster.forget_nodes()
@@ -82,16 +82,16 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
 
 
 def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> subprocess.Popen[str] | None:
-    words = ("run", *options(trial.launcher), "-N", "1", "--directory", str(cluster.code))
+    arguments = ("run", *options(trial.launcher), "-N", "1", "--directory", str(cluster.code))
     command = ("--", "python", "rank.py", token)
     if trial.fault not in ("cli", "ctrl-c"):
-        done = cluster.phalanx(*words, "--detach", *command)
+        done = cluster.phalanx(*arguments, "--detach", *command)
         result.job_id = done.stdout.strip()
         if not result.job_id:
-            result.problems.append(f"it can't be submitted: {done.stderr[-300:]}")
+            result.problems.append(f"the job can't be submitted: {done.stderr[-300:]}")
         return None
     before = cluster.newest()
-    typed = cluster.start(*words, *command)
+    typed = cluster.start(*arguments, *command)
     deadline = time.monotonic() + 30
     while (newest := cluster.newest()) == before and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -100,13 +100,13 @@ def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> s
 
 
 def options(launcher: str) -> tuple[str, ...]:
-    """Of `phalanx run`, for a job of this launcher."""
+    """Return the options of `phalanx run` for a job of this launcher."""
     nodes = ("-n", "2") if launcher in ON_TWO_NODES else ()
     return ("--launcher", launcher, *nodes, *(("--recipe", launcher) if launcher in RECIPES else ()))
 
 
 def _interrupt(typed: subprocess.Popen[str] | None, trial: Trial, result: Result) -> None:
-    """Kill the command line, which must change nothing; or Ctrl-C, which must end the job with it."""
+    """Kill the command line, which must not affect the job, or press Ctrl-C, which must end the job."""
     if typed is None:
         return
     typed.send_signal(signal.SIGINT if trial.fault == "ctrl-c" else signal.SIGKILL)
@@ -121,26 +121,26 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None) ->
     job: dict[str, Any] = {}
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
         if fault.words == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
-            # Nothing had begun, and the roster was fresh or changed: the job dialled again, or runs on the next one.
+            # No rank had started, and the roster was new or changed: the job reconnected, or runs on the next roster.
             cluster.phalanx("stop", result.job_id)
-            result.state, result.message = "went on", "nothing had begun"
+            result.state, result.message = "went on", "no rank had started"
             return
         time.sleep(0.2)
     result.state, result.message = job.get("state", "unknown"), job.get("message", "")
-    # mpiexec is on the head, and its own words say which child it lost.
+    # mpiexec runs on the head, and its own message names the child that it lost.
     is_named = not fault.names_node or result.trial.node in result.message or "mpiexec on" in result.message
     if result.state not in fault.states or not is_named or not any(word in result.message for word in fault.words):
-        result.problems.append(f"its end is told as {result.state}: {result.message}")
+        result.problems.append(f"its end is reported as {result.state}: {result.message}")
     if struck_at and job.get("ended_at"):
         result.took_s = round(job["ended_at"] - struck_at, 2)
         result.is_late = result.took_s > fault.within_s
     unproved = [f"{one['node']}: {one['message']}" for one in job.get("nodes", []) if not one["clean"]]
     if not fault.breaks_node and unproved:
-        result.problems.append(f"its end is not proved on {'; '.join(unproved)}")
+        result.problems.append(f"its end is not verified on {'; '.join(unproved)}")
 
 
 def _judge_nodes(cluster: SoakCluster, result: Result, token: str, bystander: str) -> None:
-    """Nothing of the job may be left: at once where its end was proved, within the fence's time on a node cut off."""
+    """Check that nothing of the job is left: at once if its end is verified, within the fence's time on a lost node."""
     breaks = FAULTS[result.trial.fault].breaks_node
     deadline = time.monotonic() + (_GONE_WITHIN_S if breaks else 0.0)
     while (left := cluster.left_of(result.job_id, token)) and time.monotonic() < deadline:
@@ -156,7 +156,7 @@ def _judge_nodes(cluster: SoakCluster, result: Result, token: str, bystander: st
 
 
 def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
-    """Run them on a cluster of their own; show each as it ends, and append it to the record."""
+    """Run the trials on a new cluster; print each result and append it to the record."""
     results: list[Result] = []
     with bench_cluster() as bench:
         cluster = SoakCluster(bench)
@@ -180,10 +180,10 @@ def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
 
 
 def make_environments(cluster: SoakCluster, launchers: Collection[str]) -> None:
-    """Before the first trial: that takes minutes."""
+    """Make the environments before the first trial, which takes minutes."""
     for launcher in launchers:
-        words = ("run", *options(launcher), "-N", "1", "--directory", str(cluster.code), "--", "true")
-        done = cluster.phalanx(*words, timeout_s=_ENVIRONMENT_WITHIN_S)
+        arguments = ("run", *options(launcher), "-N", "1", "--directory", str(cluster.code), "--", "true")
+        done = cluster.phalanx(*arguments, timeout_s=_ENVIRONMENT_WITHIN_S)
         if done.returncode:
             raise SystemExit(f"there is no environment for {launcher}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
@@ -192,19 +192,19 @@ def _show(result: Result) -> None:
     trial = result.trial
     took = "-" if result.took_s is None else f"{result.took_s:.1f} s"
     late = f"late at load {result.load:g}" if result.is_late else ""
-    verdict = "; ".join([*result.problems, *filter(None, [late])]) or "held"
+    verdict = "; ".join([*result.problems, *filter(None, [late])]) or "passed"
     print(f"{trial.number:>4}  {trial.launcher:<11}{trial.fault:<14}{trial.node[-1]}  {took:>7}  {verdict}", flush=True)
 
 
 def read(record: Path) -> list[Result]:
-    """What earlier parts of the same trials left there, in their order."""
+    """Read the results of earlier parts of the same trials, in order."""
     found = [json.loads(line) for line in record.read_text().splitlines()]
     results = [Result(**{**one, "trial": Trial(**one["trial"])}) for one in found]
     return sorted(results, key=lambda result: result.trial.number)
 
 
 def report(results: Sequence[Result], seed: int) -> None:
-    """What came of it; benchmarks/results/soak-<date>.json and .txt hold whole soaks alone."""
+    """Print a summary; write benchmarks/results/soak-<date>.json and .txt for a complete soak."""
     document = _document(results, seed)
     text = "\n".join(_lines(document))
     print("\n" + text)
@@ -265,14 +265,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=WHOLE)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with trial N of the seed's")
-    parser.add_argument("--record", type=Path, help="a file that joins parts (--first, --trials) to one result")
-    parser.add_argument("--fault", choices=FAULTS, action="append", help="these alone; nothing is written then")
-    parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="these alone; nothing is written then")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="start with trial N of this seed")
+    parser.add_argument("--record", type=Path, help="a file that combines parts (--first, --trials) into one result")
+    parser.add_argument("--fault", choices=FAULTS, action="append", help="only these; no result is written")
+    parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="only these; no result is written")
     arguments = parser.parse_args()
     launchers, faults = arguments.launcher or list(LAUNCHERS), arguments.fault or list(FAULTS)
     trials = plan(arguments.first + arguments.trials, arguments.seed, launchers, faults)[arguments.first :]
-    # In the background of a script Ctrl-C is ignored, which the command lines started here would inherit.
+    # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     results = soak(trials, arguments.record)
     if arguments.record:

@@ -1,4 +1,4 @@
-"""The cluster that the soak test breaks: its jobs as the user sees them, its processes as the machine sees them."""
+"""The soak test's cluster: its jobs as the user sees them, its processes as the machine sees them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from benchmarks.measure import PHALANX, descendants
 from phalanx.runner.checked import VERB_AT
 
 NODES = tuple(f"deeplearning-worker{number}" for number in range(1, 5))
-BYSTANDER = "86399"  # `sleep` of the user's own, on every node
+BYSTANDER = "86399"  # the user's own `sleep` on every node
 BYSTANDER_JOB = "86398"
-_VICTIM_WITHIN_S = 60.0
-_LOOK_EVERY_S = 0.03
+_VICTIM_TIMEOUT_S = 60.0
+_POLL_EVERY_S = 0.03
 
-# Prints, computes nothing, and leaves a child that has thrown off mark, session and parent.
+# Prints forever, and leaves a child without the mark, the session and the parent.
 RANK = """import os, subprocess, sys, time
 subprocess.Popen(["env", "-i", "setsid", "sleep", sys.argv[1]])
 while True:
@@ -34,7 +34,7 @@ while True:
 
 @dataclass(frozen=True)
 class Seen:
-    """A process of a node, seen from the machine that plays the nodes; `words` are the base names in its `line`."""
+    """A process on a node, seen from this machine; `words` are the base names in its command `line`."""
 
     pid: int
     hostname: str
@@ -44,7 +44,7 @@ class Seen:
 
 
 class SoakCluster:
-    """A BenchCluster with what trials need; commands' output comes back as text."""
+    """A BenchCluster with what trials need."""
 
     def __init__(self, bench: BenchCluster) -> None:
         self.bench = bench
@@ -65,7 +65,7 @@ class SoakCluster:
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command line in the background, as a terminal runs it; its output is read by `communicate`."""
+        """Start a command line in the background; `communicate` reads its stderr."""
         return subprocess.Popen(
             [PHALANX, *arguments],
             cwd=self.bench.directory,
@@ -79,48 +79,48 @@ class SoakCluster:
     # As the machine below sees it.
 
     def processes(self) -> Iterator[Seen]:
-        """Every process of every node, a node that is cut off from the others included."""
+        """Yield every process of every node, including nodes that are cut off."""
         endpoint = json.loads((self.bench.state / "local" / "endpoint.json").read_text())
         for pid in descendants(endpoint["pid"]):
             if seen := _look_at(pid):
                 yield seen
 
     def kill(self, node: str, chosen: Callable[[Seen], bool]) -> float | None:
-        """SIGKILL a process of this node as soon as there is one, and say when; None when none came."""
+        """Kill the first chosen process that appears on this node; return when, or None after a timeout."""
         address = self.nodes()[node]["address"]
         hostname = f"ip-{address.replace('.', '-')}"
-        deadline = time.monotonic() + _VICTIM_WITHIN_S
+        deadline = time.monotonic() + _VICTIM_TIMEOUT_S
         while time.monotonic() < deadline:
             for seen in self.processes():
                 if seen.hostname == hostname and chosen(seen) and _kill(seen.pid):
                     return time.time()
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         return None
 
     def wait_for_new_job(self, known: set[str]) -> str:
-        """The id of a job that the head takes now; "" when none came."""
-        deadline = time.monotonic() + _VICTIM_WITHIN_S
+        """Wait for a new job on the head; return its id, or "" after a timeout."""
+        deadline = time.monotonic() + _VICTIM_TIMEOUT_S
         while time.monotonic() < deadline:
             for seen in self.processes():
                 verb, *job = verb_of(seen.words) or ("",)
                 if verb == "submit" and job and job[0] not in known:
                     return job[0]
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         return ""
 
     def left_of(self, job_id: str, token: str) -> list[str]:
-        """The job's processes on any node, by its mark and by what its ranks' children sleep for."""
+        """List the job's processes on all nodes, by its mark and by the argument of its ranks' `sleep`."""
         return [f"{one.hostname}: {one.line[:120]}" for one in self.processes() if is_of(one, job_id, token)]
 
     def bystanders(self) -> dict[str, int]:
-        """How many processes of the user's own, and of the other job, live on all nodes."""
+        """Count the processes of the user and of the other job on all nodes."""
         words = [one.words for one in self.processes()]
         return {token: words.count(("sleep", token)) for token in (BYSTANDER, BYSTANDER_JOB)}
 
     # As the user sees it.
 
     def fault(self, document: dict[str, Any]) -> float:
-        """Have the local cloud break something; returns when it did."""
+        """Inject a fault into the local cloud; return when."""
         endpoint = json.loads((self.bench.state / "local" / "endpoint.json").read_text())
         request = urllib.request.Request(
             endpoint["url"] + "/_localcloud/faults",
@@ -132,18 +132,18 @@ class SoakCluster:
         return time.time()
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """Name → what `phalanx nodes --json` says; asked once for each trial."""
+        """Return the output of `phalanx nodes --json` by name; called once per trial."""
         if not self._nodes:
             self._nodes = {one["name"]: one for one in json.loads(self.phalanx("nodes", "--json").stdout)}
         return self._nodes
 
     def forget_nodes(self) -> None:
-        """Ask anew, now."""
+        """Query the nodes again."""
         self._nodes = {}
         self.nodes()
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job as `phalanx jobs --json` tells it; {} when that can't be asked."""
+        """Return the job as `phalanx jobs --json` shows it; {} when the command fails."""
         done = self.phalanx("jobs", "--json")
         jobs = json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
         return next((job for job in jobs if job["id"] == job_id), {})
@@ -155,13 +155,13 @@ class SoakCluster:
         return max(self.job_ids(), default="")
 
     def heal(self, broken: str, timeout_s: float = 120) -> bool:
-        """Wait until another machine has the broken node's name, every node lets the user in and knows the others."""
+        """Wait until another machine has the broken node's name and every node can log in to the others."""
         deadline = time.monotonic() + timeout_s
         names = " ".join(NODES)
         meet = f"for name in {names}; do ssh -o BatchMode=yes $name true || exit 1; done; echo met"
         gone = self.nodes()[broken]["instance_id"]
         while time.monotonic() < deadline:
-            # Who logs in to a dead node waits 20 s for it.
+            # A login to a dead node takes 20 s to fail.
             if self._is_whole_without(gone) and self.phalanx("exec", "--", meet).stdout.count("met\n") == len(NODES):
                 return True
             time.sleep(0.5)
@@ -174,21 +174,21 @@ class SoakCluster:
         return len(there) == len(NODES) and instance_id not in there
 
     def post_bystanders(self) -> str:
-        """A process of the user's own on every node, and another job; returns that job's id."""
+        """Start a process of the user on every node, and another job; return that job's id."""
         there = f"pgrep -fx 'sleep {BYSTANDER}' >/dev/null"
         self.phalanx("exec", "--", f"{there} || (setsid sleep {BYSTANDER} </dev/null >/dev/null 2>&1 &)")
-        words = ("run", "--detach", "--launcher", "exec", "--name", "bystander", "--directory", str(self.code))
-        job_id = self.phalanx(*words, "--", "sleep", BYSTANDER_JOB).stdout.strip()
+        arguments = ("run", "--detach", "--launcher", "exec", "--name", "bystander", "--directory", str(self.code))
+        job_id = self.phalanx(*arguments, "--", "sleep", BYSTANDER_JOB).stdout.strip()
         deadline = time.monotonic() + 60
         while set(self.bystanders().values()) != {len(NODES)}:
             if time.monotonic() > deadline:
-                raise SystemExit(f"the bystanders did not come: {self.bystanders()}")
+                raise SystemExit(f"the bystanders did not start: {self.bystanders()}")
             time.sleep(0.2)
         return job_id
 
 
 def is_of(seen: Seen, job_id: str, token: str) -> bool:
-    """Does this process belong to the job?"""
+    """Whether this process belongs to the job."""
     return seen.job == job_id or seen.words == ("sleep", token)
 
 
@@ -196,17 +196,17 @@ def _look_at(pid: int) -> Seen | None:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         if not words:
-            return None  # it has ended, and nobody has asked how
+            return None  # a zombie
         hostname = Path(f"/proc/{pid}/root/etc/hostname").read_text().strip()
         variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return None  # it has ended meanwhile
+        return None  # the process ended meanwhile
     job = next((one.partition("=")[2] for one in variables if one.startswith("PHALANX_JOB=")), "")
     return Seen(pid, hostname, " ".join(words), tuple(word.rpartition("/")[2] for word in words), job)
 
 
 def parent_of(pid: int) -> int:
-    """0 when it has ended."""
+    """Return the parent's pid, or 0 when the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -214,12 +214,12 @@ def parent_of(pid: int) -> int:
 
 
 def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The verb and the job of a process of the runner's zipapp; others have something else there."""
+    """Return the verb and the job, if the process runs the runner's zipapp."""
     return words[VERB_AT : VERB_AT + 2]
 
 
 def words_of(pid: int) -> tuple[str, ...]:
-    """The base names in its command line."""
+    """Return the base names in a process's command line."""
     seen = _look_at(pid)
     return seen.words if seen else ()
 

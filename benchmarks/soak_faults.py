@@ -1,4 +1,4 @@
-"""What the soak test does to a job, and what that job must then say about its end."""
+"""The faults of the soak test, and how a job must report its end after each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, parent_of, verb_of, words_of
 
-# How often each is drawn; the last two take a recipe's environment, and long to start.
+# How often each is drawn; the last two need a recipe's environment and take long to start.
 LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
 RECIPES = ("deepspeed", "ray")
-# Two of the four nodes, for engines that take seconds of each core before they begin; all are swept.
+# These run on two of the four nodes, because they use seconds of CPU time to start; all nodes are swept.
 ON_TWO_NODES = ("torchrun", "deepspeed", "ray")
 _WITH_KEEPERS = ("mpi", "torchrun", "deepspeed")
-# What of an engine runs on each node.
+# The engine's daemon on each node.
 _DAEMONS = {"mpi": "orted", "torchrun": "torchrun", "deepspeed": "deepspeed", "ray": "ray"}
 
 
@@ -31,10 +31,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fault:
-    """How it is done (`strike` returns when it happened, None: nothing was there), and what the job must then say.
+    """A fault: `strike` causes it and returns when (None: there was nothing to kill).
 
-    One of `words` is in the message, and the victim's node with it when `names_node`; within_s is from the strike to
-    the job's final state on a machine that is not busy with anything else.
+    The job's message must contain one of `words` and, with `names_node`, the victim's node. within_s is from the fault
+    to the job's final state on a machine that is not busy with anything else.
     """
 
     strike: Callable[[SoakCluster, Trial, str], float | None]
@@ -52,7 +52,7 @@ def _rank(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
 
 
 def _starter(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
-    """The starter or its guard, whichever is seen first: of two processes that look the same, one is killed."""
+    """Kill the starter or its guard, whichever is found first: both have the same command line."""
     return cluster.kill(trial.node, lambda one: verb_of(one.words) == ("starter", job_id))
 
 
@@ -61,7 +61,7 @@ def _keeper(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
 
 
 def _connection(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
-    """The head's ssh to this node: the starter there lives, and hears that its runner is gone."""
+    """Kill the head's ssh to this node: the starter there survives and notices that its runner is gone."""
     return cluster.kill(NODES[0], lambda one: one.words[0] == "ssh" and trial.node in one.words and job_id in one.line)
 
 
@@ -78,7 +78,7 @@ def _mpiexec(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
 
 
 def _runner(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
-    """The child: its parent, which only settles the job after it, looks the same."""
+    """Kill the runner rather than its parent, which settles the job and has the same command line."""
     words = ("submit", job_id)
     return cluster.kill(NODES[0], lambda one: verb_of(one.words) == words == verb_of(words_of(parent_of(one.pid))))
 
@@ -113,12 +113,12 @@ FAULTS = {
     "rank": Fault(_rank, FAILED, _KILLED, 5),
     "starter": Fault(_starter, FAILED, GONE, 5),
     "connection": Fault(_connection, FAILED, GONE, 5),
-    # Killed before it has begun its rank, it is a failed child of the engine's and nothing more.
+    # A keeper that is killed before it has started its rank is merely a failed child of the engine.
     "keeper": Fault(_keeper, FAILED, (*_KILLED, "torchrun@", "deepspeed@", "mpiexec on"), 5, _WITH_KEEPERS),
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, tuple(_DAEMONS)),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
-    # Typed and followed, and struck within its first 0.6 s: while it is dialled, checked or about to begin.
+    # A job in the foreground, struck within its first 0.6 s: while it connects, is checked or about to start.
     "runner, early": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
     "head, early": Fault(_head, LOST, ("head lost",), 90, names_node=False, breaks_node=True, weight=2),
     "stop": Fault(_stop, STOPPED, ("on request",), 10, names_node=False),
@@ -128,21 +128,20 @@ FAULTS = {
     "node, silent": Fault(_node_silent, FAILED, GONE, 15, breaks_node=True, weight=2),
     "partition": Fault(_partition, FAILED, GONE, 15, breaks_node=True, weight=2),
 }
-# The head has no connection to itself and no orted of its own; its death is another story (the next head tells its
-# jobs as lost).
+# The head has no connection to itself and no orted of its own; when it dies, the next head reports its jobs as lost.
 NEVER_ON_THE_HEAD = ("connection",)
 
 
-# Struck as soon as the job is known, after a fifth of the trial's delay.
+# Struck a fifth of the trial's delay after the job is known.
 EARLY = ("runner, early", "head, early")
 
 
 def possible_nodes(fault: str, launcher: str) -> tuple[str, ...]:
-    """Where this can be done to a job of this launcher."""
+    """Return the nodes where this fault is possible for a job of this launcher."""
     if fault in EARLY:
         return NODES[:1]
     if (fault, launcher) == ("rank", "ray"):
-        return NODES[:1]  # the driver's place
+        return NODES[:1]  # the driver's node
     nodes = NODES[:2] if launcher in ON_TWO_NODES else NODES
     not_there = fault in NEVER_ON_THE_HEAD or (fault == "daemon" and launcher == "mpi")
     return nodes[1:] if FAULTS[fault].breaks_node or not_there else nodes

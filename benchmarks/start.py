@@ -1,6 +1,6 @@
-"""The start (and end) of 16 processes on 4 nodes through `run`: at most 0.5 s beyond mpiexec, 1.15 times torchrun's.
+"""The start and end of 16 processes on 4 nodes by `run`: target 0.5 s beyond mpiexec, and 1.15 times torchrun.
 
-Both are typed on the head beside it, in turns: `mpiexec -n 16 -N 4 true`, and one torchrun per node over ssh.
+The runs alternate with commands on the head: `mpiexec -n 16 -N 4 true`, and one torchrun per node over ssh.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TORCHRUN = (
 
 
 def by_hand_on_every_node(command: str) -> str:
-    """What a person types on the head to start a command on each node and wait for all of them."""
+    """Return the shell command to start a command on each node and wait for all of them."""
     names = " ".join(f"deeplearning-worker{number}" for number in range(1, NODES + 1))
     return f"for node in {names}; do ssh $node {command} & done; wait"
 
 
 def through_run(cluster: BenchCluster, launcher: str) -> float:
-    words = ("-n", str(NODES * PER_NODE), "-N", str(PER_NODE)) if launcher == "mpi" else ("-N", str(PER_NODE))
-    return cluster.phalanx("run", "--launcher", launcher, *words, "--", "true")
+    counts = ("-n", str(NODES * PER_NODE), "-N", str(PER_NODE)) if launcher == "mpi" else ("-N", str(PER_NODE))
+    return cluster.phalanx("run", "--launcher", launcher, *counts, "--", "true")
 
 
 def mpi_by_hand(cluster: BenchCluster, _round: int) -> float:
@@ -42,10 +42,10 @@ def torchrun_by_hand(cluster: BenchCluster, round_: int) -> float:
     return float(cluster.on_head(TIMED.format(command=command), timeout_s=300))
 
 
-def in_turns(
+def alternating(
     cluster: BenchCluster, launcher: str, by_hand: Callable[[BenchCluster, int], float]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    # The first of a kind reads its files from the disk.
+    # Warm up: the first run of each kind reads its files from the disk.
     through_run(cluster, launcher)
     by_hand(cluster, 0)
     pairs = [(through_run(cluster, launcher), by_hand(cluster, 1 + number)) for number in range(REPEATS)]
@@ -56,16 +56,16 @@ def in_turns(
 def figures() -> Iterator[Figure]:
     with bench_cluster(NODES, PER_NODE) as cluster:
         cluster.up()
-        runs, typed = in_turns(cluster, "mpi", mpi_by_hand)
+        runs, typed = alternating(cluster, "mpi", mpi_by_hand)
         beyond = tuple(run_s - typed_s for run_s, typed_s in zip(runs, typed, strict=True))
-        yield Figure("16 processes on 4 nodes, beyond mpiexec typed on the head", beyond, reach=0.5)
-        yield Figure(f"  beside: phalanx run --launcher mpi -n {NODES * PER_NODE} -N {PER_NODE} -- true", runs)
-        yield Figure(f"  beside: {MPIEXEC}, typed on the head", typed)
-        runs, typed = in_turns(cluster, "torchrun", torchrun_by_hand)
+        yield Figure("16 processes on 4 nodes, beyond mpiexec on the head", beyond, target=0.5)
+        yield Figure(f"  for comparison: phalanx run --launcher mpi -n {NODES * PER_NODE} -N {PER_NODE} -- true", runs)
+        yield Figure(f"  for comparison: {MPIEXEC}, on the head", typed)
+        runs, typed = alternating(cluster, "torchrun", torchrun_by_hand)
         ratios = tuple(run_s / typed_s for run_s, typed_s in zip(runs, typed, strict=True))
-        yield Figure("16 processes on 4 nodes, times torchrun by hand", ratios, unit="×", reach=1.15)
-        yield Figure(f"  beside: phalanx run --launcher torchrun -N {PER_NODE} -- true", runs)
-        yield Figure("  beside: torchrun on each node over ssh, typed on the head", typed)
+        yield Figure("16 processes on 4 nodes, relative to torchrun by hand", ratios, unit="×", target=1.15)
+        yield Figure(f"  for comparison: phalanx run --launcher torchrun -N {PER_NODE} -- true", runs)
+        yield Figure("  for comparison: torchrun on each node over ssh, on the head", typed)
         cluster.down()
 
 

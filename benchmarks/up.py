@@ -1,4 +1,4 @@
-"""`phalanx up` typed → four nodes ready, the local cloud not running before: reach 5 s."""
+"""`phalanx up` of four nodes until they are ready, with no local cloud running before: target 5 s."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def up_once() -> float:
 
 
 def figures() -> Iterator[Figure]:
-    yield Figure("up typed → ready, local cloud not running, 4 nodes", repeat(up_once), reach=5)
+    yield Figure("up of 4 nodes, local cloud not running", repeat(up_once), target=5)
 
 
 if __name__ == "__main__":

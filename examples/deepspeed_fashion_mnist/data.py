@@ -13,12 +13,12 @@ DEFAULT_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
 
 
 def _read_idx(path: Path, header: int) -> torch.Tensor:
-    """The bytes of a gzipped idx file behind its header (4 bytes, and 4 for each dimension)."""
+    """Read the data of a gzipped idx file, after its header of 4 bytes and 4 per dimension."""
     return torch.from_numpy(np.frombuffer(gzip.decompress(path.read_bytes()), dtype=np.uint8, offset=header).copy())
 
 
 def load(directory: Path, split: str) -> TensorDataset:
-    """The `train` (60,000) or `t10k` (10,000) images, as bytes, with their labels."""
+    """Load the `train` (60,000) or `t10k` (10,000) images, as bytes, with their labels."""
     try:
         images = _read_idx(directory / f"{split}-images-idx3-ubyte.gz", header=16)
         labels = _read_idx(directory / f"{split}-labels-idx1-ubyte.gz", header=8)

@@ -1,4 +1,4 @@
-"""Train with DeepSpeed's ZeRO stage 1: every rank holds the network, and its share of the optimizer's state."""
+"""Train with DeepSpeed's ZeRO stage 1: every rank has the network, and its share of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 def configuration(arguments: argparse.Namespace) -> dict:
     return {
         "train_micro_batch_size_per_gpu": arguments.batch_size,
-        # PyTorch's own Adam: DeepSpeed's would first have to be compiled.
+        # PyTorch's Adam, because DeepSpeed's would have to be compiled first.
         "optimizer": {"type": "Adam", "params": {"lr": arguments.learning_rate, "torch_adam": True}},
         "zero_optimization": {"stage": 1},
         "steps_per_print": 1_000_000,
@@ -26,7 +26,7 @@ def configuration(arguments: argparse.Namespace) -> dict:
 
 
 def run_epoch(engine: deepspeed.DeepSpeedEngine, loader: DataLoader) -> float:
-    """One pass over this rank's share of the images; the mean loss over all ranks."""
+    """Make one pass over this rank's share of the images; return the mean loss over all ranks."""
     total = torch.zeros(2, device=engine.device)  # loss, batches
     for batch in loader:
         images, labels = (tensor.to(engine.device) for tensor in batch)
@@ -69,13 +69,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="images per rank and step (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--images", type=int, default=60_000, help="train with the first so many only")
+    parser.add_argument("--images", type=int, default=60_000, help="train on the first N images only")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--local_rank", type=int, default=0, help="DeepSpeed's launcher says it")
+    parser.add_argument("--local_rank", type=int, default=0, help="set by DeepSpeed's launcher")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    # It would be compiled on every node at first use, for a minute, and serves only ranks that share a node.
+    # It serves only ranks that share a node, and compiling it at first use takes a minute on every node.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     try:

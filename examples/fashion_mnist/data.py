@@ -26,7 +26,7 @@ def read_idx(path: Path) -> torch.Tensor:
 
 
 def load(directory: Path, split: str) -> TensorDataset:
-    """The `train` (60,000) or `t10k` (10,000) images, as bytes, with their labels."""
+    """Load the `train` (60,000) or `t10k` (10,000) images, as bytes, with their labels."""
     try:
         images = read_idx(directory / f"{split}-images-idx3-ubyte.gz")
         labels = read_idx(directory / f"{split}-labels-idx1-ubyte.gz")
@@ -39,7 +39,7 @@ def load(directory: Path, split: str) -> TensorDataset:
 
 
 def load_training(directory: Path) -> tuple[Subset, Subset]:
-    """The training images, shuffled once with a fixed seed: 55,000 to train with, 5,000 held out for validation."""
+    """Load the training images, shuffled with a fixed seed: 55,000 for training, 5,000 for validation."""
     dataset = load(directory, "train")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     return Subset(dataset, order[:-VALIDATION_IMAGES]), Subset(dataset, order[-VALIDATION_IMAGES:])

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint of train.py on the 10,000 test images, which training never sees."""
+"""Evaluate a checkpoint of train.py on the 10,000 test images, which are not used in training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model import Network
 
 
 def accuracy_on_test(checkpoint: Path, data: Path) -> float:
-    """The share of test images whose highest score is their own class."""
+    """Return the share of test images whose highest score is that of their class."""
     network = Network().eval()
     network.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["model"])
     images, labels = load(data, "t10k").tensors
@@ -22,13 +22,13 @@ def accuracy_on_test(checkpoint: Path, data: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path, help="checkpoint.pt, as train.py wrote it")
+    parser.add_argument("checkpoint", type=Path, help="train.py's checkpoint.pt")
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
     parser.add_argument("--at-least", type=float, default=0.85, help="exit with 1 below this (%(default)s)")
     arguments = parser.parse_args()
 
     accuracy = accuracy_on_test(arguments.checkpoint, arguments.data)
-    print(f"test accuracy {accuracy:.4f} on 10,000 images (at least {arguments.at_least} wanted)")
+    print(f"test accuracy {accuracy:.4f} on 10,000 images (required: {arguments.at_least})")
     raise SystemExit(0 if accuracy >= arguments.at_least else 1)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Network(nn.Module):
-    """Takes images as bytes of shape (batch, 1, 28, 28), gives one score per class: (batch, 10)."""
+    """Maps images as bytes of shape (batch, 1, 28, 28) to one score per class, (batch, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,4 +25,4 @@ class Network(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.layers((images.float() - 72.9) / 90.0)  # mean and deviation of the training set's bytes
+        return self.layers((images.float() - 72.9) / 90.0)  # mean and standard deviation of the training set

@@ -1,4 +1,4 @@
-"""Draw the loss and accuracy curves of metrics.csv as a picture."""
+"""Plot the loss and accuracy curves of metrics.csv."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(columns: dict[str, list[float]], picture: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("metrics", type=Path, help="metrics.csv, as train.py wrote it")
+    parser.add_argument("metrics", type=Path, help="train.py's metrics.csv")
     parser.add_argument("picture", type=Path, help="the PNG file to write")
     arguments = parser.parse_args()
     draw(read_columns(arguments.metrics), arguments.picture)

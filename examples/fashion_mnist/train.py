@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# Its functions keep the process group of the moment of import as their default, and DDP imports it late. Imported now,
-# there is none to keep, so that destroy_process_group() really ends gloo's threads: one that still runs while Python
-# ends can abort the process, "terminate called without an active exception" (pytorch issue 190489).
+# Its functions keep the process group at the time of their import as a default, and DDP imports it late. Imported here,
+# there is no group to keep, so destroy_process_group() really ends gloo's threads: one that still runs while Python
+# exits can abort the process, "terminate called without an active exception" (pytorch issue 190489).
 import torch.distributed.nn
 from data import DEFAULT_DIRECTORY, load_training
 from model import Network
@@ -26,7 +26,7 @@ COLUMNS = ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "valid
 
 
 class Shard(Sampler[int]):
-    """Every world_size-th index, without the padding of DistributedSampler: each image is counted exactly once."""
+    """Yields every world_size-th index without DistributedSampler's padding, so that each image counts exactly once."""
 
     def __init__(self, dataset: Subset) -> None:
         self.indices = range(dist.get_rank(), len(dataset), dist.get_world_size())
@@ -39,15 +39,15 @@ class Shard(Sampler[int]):
 
 
 def batches(dataset: Subset, sampler: Sampler[int], batch_size: int) -> DataLoader:
-    """Whole batches are taken from the dataset at once: the data lie in memory, and item by item is slow."""
+    """Load whole batches at once: the data are in memory, and fetching single items is slow."""
     return DataLoader(dataset, sampler=BatchSampler(sampler, batch_size, drop_last=False), batch_size=None)
 
 
 def run_epoch(
     model: nn.Module, loader: DataLoader, device: torch.device, optimizer: torch.optim.Optimizer | None = None
 ) -> tuple[float, float]:
-    """One pass over the data, training if there is an optimizer; mean loss and accuracy over all processes."""
-    totals = torch.zeros(3, dtype=torch.float64, device=device)  # loss, right ones, images
+    """Make one pass over the data, training if there is an optimizer; return mean loss and accuracy over all."""
+    totals = torch.zeros(3, dtype=torch.float64, device=device)  # loss, correct, images
     model.train(optimizer is not None)
     with torch.set_grad_enabled(optimizer is not None):
         for batch in loader:
@@ -65,7 +65,7 @@ def run_epoch(
 
 
 def save(path: Path, state: dict) -> None:
-    """Write beside, then rename: whoever reads sees the old checkpoint or the new one, never half of one."""
+    """Write a temporary file and rename it, so that a reader never sees a partial checkpoint."""
     beside = path.with_suffix(".partial")
     torch.save(state, beside)
     beside.replace(path)
@@ -84,7 +84,7 @@ def print_row(row: list[float]) -> None:
 
 
 def resume(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> list:
-    """Go on where the checkpoint was written, if there is one; the rows of the epochs that are done."""
+    """Load the checkpoint, if there is one; return the rows of the completed epochs."""
     if not checkpoint.exists():
         return []
     state = torch.load(checkpoint, map_location=device, weights_only=True)
@@ -107,7 +107,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     training_batches = batches(training, sampler, arguments.batch_size)
     validation_batches = batches(validation, Shard(validation), 500)
 
-    # Convolutions on a CPU are a third faster in this order.
+    # This memory format makes convolutions on a CPU a third faster.
     network = Network().to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="images per process and step (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--threads", type=int, default=1, help="of each process, on a CPU (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads per process, on a CPU (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 

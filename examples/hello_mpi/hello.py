@@ -1,4 +1,4 @@
-"""Every rank says where it runs, and all of them add up their numbers: the smallest proof that MPI works."""
+"""Print where each rank runs, and add up all ranks' numbers: the smallest proof that MPI works."""
 
 from __future__ import annotations
 

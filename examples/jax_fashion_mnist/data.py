@@ -11,12 +11,12 @@ DEFAULT_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
 
 
 def _read_idx(path: Path, header: int) -> np.ndarray:
-    """The bytes of a gzipped idx file behind its header (4 bytes, and 4 for each dimension)."""
+    """Read the data of a gzipped idx file, after its header of 4 bytes and 4 per dimension."""
     return np.frombuffer(gzip.decompress(path.read_bytes()), dtype=np.uint8, offset=header)
 
 
 def load(directory: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """The 60,000 images of split `train`, or the 10,000 of `t10k`, from the four idx.gz files."""
+    """Load the 60,000 images of split `train`, or the 10,000 of `t10k`, from the four idx.gz files."""
     try:
         images = _read_idx(directory / f"{split}-images-idx3-ubyte.gz", header=16)
         labels = _read_idx(directory / f"{split}-labels-idx1-ubyte.gz", header=8)

@@ -1,4 +1,4 @@
-"""Evaluate train.py's weights on the 10,000 test images, which training never sees."""
+"""Evaluate train.py's weights on the 10,000 test images, which are not used in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model import scores
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("weights", type=Path, help="weights.npz, as train.py wrote it")
+    parser.add_argument("weights", type=Path, help="train.py's weights.npz")
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
     parser.add_argument("--at-least", type=float, default=0.8, help="exit with 1 below this (%(default)s)")
     arguments = parser.parse_args()
@@ -20,7 +20,7 @@ def main() -> None:
     images, labels = load(arguments.data, "t10k")
     with np.load(arguments.weights) as weights:
         accuracy = float(np.mean(scores(dict(weights), images).argmax(axis=1) == labels))
-    print(f"test accuracy {accuracy:.4f} on {len(labels):,} images (at least {arguments.at_least} wanted)")
+    print(f"test accuracy {accuracy:.4f} on {len(labels):,} images (required: {arguments.at_least})")
     raise SystemExit(0 if accuracy >= arguments.at_least else 1)
 
 

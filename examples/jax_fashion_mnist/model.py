@@ -15,9 +15,9 @@ Weights = Mapping[str, jax.Array]
 
 
 def initial(seed: int) -> dict[str, np.ndarray]:
-    """He's initialization: the same weights in every process that says the same seed.
+    """Draw the initial weights by He's method: the same in every process with the same seed.
 
-    Drawn with NumPy: XLA would first compile a program for every shape, which takes longer than the drawing.
+    NumPy draws them, because XLA would first compile a program for every shape, which takes longer.
     """
     random, weights = np.random.default_rng(seed), {}
     for number, (inputs, outputs) in enumerate(pairwise(SIZES)):
@@ -27,7 +27,7 @@ def initial(seed: int) -> dict[str, np.ndarray]:
 
 
 def scores(weights: Weights, images: jax.Array) -> jax.Array:
-    """One score per class for images of bytes, (batch, 784)."""
+    """Map images of bytes, (batch, 784), to one score per class."""
     values = (images.astype(jnp.float32) - 72.9) / 90.0
     last = len(SIZES) - 2
     for number in range(last + 1):
@@ -37,12 +37,12 @@ def scores(weights: Weights, images: jax.Array) -> jax.Array:
 
 
 def loss(weights: Weights, images: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean cross entropy."""
+    """Return the mean cross entropy."""
     return -jnp.take_along_axis(jax.nn.log_softmax(scores(weights, images)), labels[:, None], axis=1).mean()
 
 
 def adam(weights: Weights, moments: tuple, gradient: Weights, step: jax.Array, rate: float) -> tuple:
-    """One step: the new weights and moments."""
+    """Make one step of Adam; return the new weights and moments."""
     first = jax.tree.map(lambda mean, slope: 0.9 * mean + 0.1 * slope, moments[0], gradient)
     second = jax.tree.map(lambda mean, slope: 0.999 * mean + 0.001 * slope**2, moments[1], gradient)
     scale = rate * jnp.sqrt(1 - 0.999**step) / (1 - 0.9**step)

@@ -1,4 +1,4 @@
-"""Train data-parallel over all processes: each holds the whole network and works on its share of every batch."""
+"""Train data-parallel over all processes: each has the whole network and processes its share of every batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(arguments: argparse.Namespace) -> None:
         losses = []
         for batch in batches(len(images), arguments.batch_size, arguments.seed + epoch):
             number += 1
-            # Each process hands over its own rows; together they are one array.
+            # Each process contributes its own rows to one global array.
             mine = [jax.make_array_from_process_local_data(split, values[batch]) for values in (images, labels)]
             weights, moments, value = step(weights, moments, np.float32(number), *mine)
             losses.append(value)
@@ -44,14 +44,14 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def batches(images: int, size: int, seed: int) -> list[np.ndarray]:
-    """This process's rows of each batch of `size` images: all processes shuffle alike, and each takes its share."""
+    """Return this process's rows of each batch of `size` images; all processes shuffle in the same way."""
     share = size // jax.process_count()
     order = np.random.default_rng(seed).permutation(images)[: images - images % (share * jax.process_count())]
     return list(order.reshape(-1, jax.process_count(), share)[:, jax.process_index()])
 
 
 def save(directory: Path, weights: dict[str, jax.Array]) -> None:
-    """Write beside, then rename: whoever reads sees the old checkpoint or the new one, never half of one."""
+    """Write a temporary file and rename it, so that a reader never sees partial weights."""
     directory.mkdir(parents=True, exist_ok=True)
     np.savez(directory / "partial.npz", **jax.device_get(weights))
     (directory / "partial.npz").replace(directory / "weights.npz")
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=192, help="images per step, all processes (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--images", type=int, help="train with the first so many only")
+    parser.add_argument("--images", type=int, help="train on the first N images only")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: one network whose hidden layers are spread over all ranks, trained on Fashion-MNIST."""
+"""Tensor parallelism: train one network, whose hidden layers are split over all ranks, on Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 200
 
 
 def read(directory: Path, split: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images as rows of 784 numbers around 0; labels from 0 to 9."""
+    """Load images as rows of 784 numbers around 0, and labels from 0 to 9."""
     with gzip.open(directory / f"{split}-images-idx3-ubyte.gz") as file:
         images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
     with gzip.open(directory / f"{split}-labels-idx1-ubyte.gz") as file:
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("/usr/share/datasets/fashion-mnist"))
     parser.add_argument("--units", type=int, default=512)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--at-least", type=float, default=0.0, help="fail when the test accuracy is lower")
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail if the test accuracy is lower")
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
@@ -45,7 +45,7 @@ def main() -> None:
     init_process_group("nccl" if device == "cuda" else "gloo")
     mesh = init_device_mesh(device, (int(os.environ["WORLD_SIZE"]),))
     torch.manual_seed(0)  # all ranks draw the same weights and the same batches
-    # The first layer's outputs and the second one's inputs are split, so that they meet in one allreduce.
+    # The first layer's outputs and the second's inputs are split, so one allreduce combines them.
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     model = parallelize_module(network(chosen.units).to(device), mesh, plan)
     mine = sum(part.to_local().numel() for part in model.parameters() if isinstance(part, DTensor))
@@ -62,8 +62,8 @@ def main() -> None:
         sys.exit(f"the test accuracy is below {chosen.at_least}")
 
 
-def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, tells: bool) -> None:
-    """Every rank sees every batch: the network is split, not the data."""
+def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, prints: bool) -> None:
+    """Train on every batch on every rank: the network is split, not the data."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(1, steps + 1):
         batch = torch.randint(len(images), (BATCH,))
@@ -71,7 +71,7 @@ def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: i
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if tells and step % 100 == 0:
+        if prints and step % 100 == 0:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 

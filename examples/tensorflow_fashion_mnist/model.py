@@ -1,17 +1,17 @@
-"""A small convolutional network for small images, and how a checkpoint of it is found again."""
+"""A small convolutional network for small images, and how to restore it from a checkpoint."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 3 knows no ParameterServerStrategy
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors alone
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 3 does not support ParameterServerStrategy
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only
 
 import tensorflow as tf
 
 
 def build(shape: tuple[int, ...]) -> tf.keras.Model:
-    """Takes images as bytes, (batch, height, width, channels); gives one score per class."""
+    """Build the network: it maps images as bytes, (batch, height, width, channels), to one score per class."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -29,7 +29,7 @@ def build(shape: tuple[int, ...]) -> tf.keras.Model:
 
 
 def restore(model: tf.keras.Model, directory: str) -> str:
-    """Give the model the newest checkpoint's weights: of train.py (by object), or of train_flags.py (by name)."""
+    """Load the latest checkpoint's weights: of train.py (by object), or of train_flags.py (by name)."""
     newest = tf.train.latest_checkpoint(directory)
     if newest is None:
         raise SystemExit(f"there is no checkpoint in {directory}")

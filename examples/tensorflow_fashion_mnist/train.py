@@ -1,11 +1,11 @@
-"""Train with the strategy that TF_CONFIG asks for: parameter servers where it names some, else mirrored workers."""
+"""Train with the strategy that suits TF_CONFIG: parameter servers if it names some, else mirrored workers."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-import model as network  # before tensorflow: it says which Keras
+import model as network  # imported before tensorflow, because it selects the version of Keras
 import tensorflow as tf
 from data import DEFAULT_DIRECTORY, load
 
@@ -13,7 +13,7 @@ Strategy = tf.distribute.Strategy
 
 
 def strategy_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Strategy:
-    """The strategy of this task; a task that only serves does so here until it is ended from outside."""
+    """Return the strategy of this task; a task that only serves never returns, and is ended from outside."""
     if "ps" not in resolver.cluster_spec().jobs:
         return tf.distribute.MultiWorkerMirroredStrategy()
     if resolver.task_type in ("worker", "ps"):
@@ -24,7 +24,7 @@ def strategy_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Str
 
 
 def batches(arguments: argparse.Namespace, strategy: Strategy):
-    """The training images for `fit`: shuffled, repeated for ever; `--batch-size` is of all workers together."""
+    """Return the training images for `fit`, shuffled and repeated; `--batch-size` counts all workers together."""
     images, labels = load(arguments.data, "train")
     images, labels = images[: arguments.images], labels[: arguments.images]
 
@@ -49,7 +49,7 @@ def train(arguments: argparse.Namespace, strategy: Strategy, task: int) -> None:
             tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-    # Mirrored workers save together, each to a place of its own; the first one's is what counts.
+    # Mirrored workers save together, each to its own directory; only the first worker's is used.
     out = arguments.out if is_chief else arguments.out / f"worker{task}"
     checkpoints = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(out), max_to_keep=2)
     logs = tf.keras.callbacks.TensorBoard(str(arguments.out / "logs"), write_graph=False)
@@ -61,7 +61,7 @@ def train(arguments: argparse.Namespace, strategy: Strategy, task: int) -> None:
         verbose=2 if is_chief else 0,
     )
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        # All leave together: one that stays behind alone takes the others for dead.
+        # All leave together: one that stays longer would consider the others dead.
         strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
     if is_chief:
         print(f"checkpoint: {checkpoints.latest_checkpoint}", flush=True)
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=192, help="images per step, all workers (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--images", type=int, help="train with the first so many only")
+    parser.add_argument("--images", type=int, help="train on the first N images only")
     arguments = parser.parse_args()
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -1,4 +1,4 @@
-"""Train as TensorFlow 1 did: parameter servers and asynchronous workers, told by flags which of them they are."""
+"""Train as with TensorFlow 1: parameter servers and asynchronous workers, whose roles are given by flags."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import model as network  # before tensorflow: it says which Keras
+import model as network  # imported before tensorflow, because it selects the version of Keras
 import numpy as np
 import tensorflow as tf
 from data import DEFAULT_DIRECTORY, load
@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 
 
 def batches(arguments: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images and labels, drawn at random for ever: each worker draws its own."""
+    """Yield random batches of images and labels without end: each worker draws its own."""
     images, labels = load(arguments.data_dir, "train")
     draw = np.random.default_rng(arguments.task_index)
     while True:
@@ -25,7 +25,7 @@ def batches(arguments: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndar
 
 
 class Report(v1.train.SessionRunHook):
-    """The loss now and then, as the session goes on."""
+    """Prints the loss from time to time."""
 
     def __init__(self, loss: tf.Tensor, step: tf.Tensor) -> None:
         self.tensors = {"loss": loss, "step": step}
@@ -41,7 +41,7 @@ class Report(v1.train.SessionRunHook):
 
 
 def wait_for_chief(directory: Path, limit_s: float = 300) -> None:
-    """Until the first worker has made the variables: its first checkpoint says so. A session would look every 30 s."""
+    """Wait for the first worker's first checkpoint, when the variables exist: a session would check every 30 s."""
     deadline = time.monotonic() + limit_s
     while tf.train.latest_checkpoint(str(directory)) is None:
         if time.monotonic() > deadline:
@@ -64,7 +64,7 @@ def train(arguments: argparse.Namespace, server: v1.train.Server, cluster: tf.tr
 
     if arguments.task_index > 0:
         wait_for_chief(arguments.train_dir)
-    # Without these filters a worker waits for every other one, also for those that are through and gone.
+    # Without these filters a worker waits for every other one, including those that have finished.
     config = v1.ConfigProto(device_filters=["/job:ps", here])
     with v1.train.MonitoredTrainingSession(
         master=server.target,
@@ -76,7 +76,7 @@ def train(arguments: argparse.Namespace, server: v1.train.Server, cluster: tf.tr
     ) as session:
         while not session.should_stop():
             session.run(train_step, dict(zip((images, labels), next(data), strict=True)))
-    print(f"worker {arguments.task_index} is through", flush=True)
+    print(f"worker {arguments.task_index} has finished", flush=True)
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--train_dir", type=Path, default=Path("out"))
     parser.add_argument("--batch_size", type=int, default=64, help="images per worker and step (%(default)s)")
     parser.add_argument("--learning_rate", type=float, default=1e-3)
-    parser.add_argument("--max_steps", type=int, default=2_000, help="of all workers together (%(default)s)")
+    parser.add_argument("--max_steps", type=int, default=2_000, help="for all workers together (%(default)s)")
     arguments = parser.parse_args()
 
     v1.disable_eager_execution()

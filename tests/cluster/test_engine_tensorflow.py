@@ -81,7 +81,7 @@ def test_a_chief_trains_and_those_who_serve_it_are_ended(served):
 
 
 def test_scripts_end_their_servers_when_all_workers_have(example, by_scripts):
-    assert "worker 1 is through" in example.on("head", "cat /efs/tf/logs/worker1")
+    assert "worker 1 has finished" in example.on("head", "cat /efs/tf/logs/worker1")
     left = "pgrep -f [t]rain_flags.py || true"
     wait_for(lambda: not any(example.on(node, left).strip() for node in NODES[:2]), "no tasks left")
 

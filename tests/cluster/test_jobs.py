@@ -82,7 +82,7 @@ def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluste
     before = newest(cluster)["id"]
     told = [run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))]
     assert [(one.returncode, one.stderr) for one in told] == [(7, told[0].stderr)] * 3
-    assert told[0].stderr.startswith("error: 1000 processes were asked for; 4 nodes have room for 8.\n")
+    assert told[0].stderr.startswith("error: 1000 processes were requested; 4 nodes have room for 8.\n")
     assert newest(cluster)["id"] == before
 
 

@@ -76,8 +76,8 @@ def test_an_engine_that_is_missing_is_told_with_its_recipe(two_nodes, code):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"processes": 9}, "9 processes were asked for; 2 nodes have room for 4"),
-        ({"per_node": 3}, "3 processes per node were asked for; deeplearning-worker1 has 2 slots"),
+        ({"processes": 9}, "9 processes were requested; 2 nodes have room for 4"),
+        ({"per_node": 3}, "3 processes per node were requested; deeplearning-worker1 has 2 slots"),
         ({"env": {"RANK": "7", "MINE": "1"}}, "RANK can't be set: the launcher exec sets it for each process itself"),
         ({"secrets": {"RANK": "7"}}, "RANK can't be set"),
         ({"launcher": "torchrun", "env": {"LOCAL_RANK": "7"}}, "LOCAL_RANK can't be set: the launcher torchrun sets"),

@@ -91,7 +91,7 @@ def test_what_a_job_does_to_its_copy_is_its_own_affair(cluster, code):
 def test_a_refused_job_takes_no_code(cluster, code):
     seen = []
     spec = JobSpec(("true",), "exec", processes=1000, directory=code)
-    with pytest.raises(JobError, match="1000 processes were asked for"):
+    with pytest.raises(JobError, match="1000 processes were requested"):
         submit(cluster, spec, progress=seen.append)
     assert seen == []
     assert list_jobs(cluster) == []

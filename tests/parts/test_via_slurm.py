@@ -97,7 +97,7 @@ def test_ranks_see_the_gpus_that_were_granted(cluster, launcher, seen):
 def test_more_processes_than_gpus_granted_are_refused(cluster):
     FakeSlurm(cluster, gpus=4).grant(CUDA_VISIBLE_DEVICES="1")
     _, status = outcome(start(cluster, "true", launcher="tensorflow", per_node=2).follow())
-    assert status.message.startswith("deeplearning-worker1 was to run 2 processes and has 1 GPU\nEach")
+    assert status.message.startswith("deeplearning-worker1 would run 2 processes but has 1 GPU\nEach")
     assert "--via-option --gpus-per-task=1" in status.message
     assert status.state is JobState.FAILED
 

@@ -211,5 +211,5 @@ def test_another_server_than_yarns_is_told(manager, monkeypatch):
 def test_an_answer_without_what_was_asked_for_is_told(monkeypatch):
     for answer in ({}, {"app": {}}, {"app": None}, []):
         monkeypatch.setattr(yarn, "_ask", lambda *_, answer=answer: answer)
-        with pytest.raises(RefusedError, match="in what it says"):
+        with pytest.raises(RefusedError, match="in its answer"):
             yarn.look("http://rm:8088/ws/v1/cluster/apps/application_1_0001", no_command)

@@ -125,7 +125,7 @@ def test_nodes_with_different_gpus_need_a_number_per_node(launcher):
 def test_more_processes_than_gpus_are_refused(launcher):
     nodes = with_gpus(2, 2)
     crowded = replace(nodes, nodes=tuple(replace(node, slots=4) for node in nodes.nodes))
-    with pytest.raises(RefusedError, match="deeplearning-worker1 was to run 4 processes and has 2 GPUs"):
+    with pytest.raises(RefusedError, match="deeplearning-worker1 would run 4 processes but has 2 GPUs"):
         planned(launcher, crowded)
 
 

@@ -108,7 +108,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["-n", "7", "true"], 7, "7 processes were asked for; 3 nodes have room for 6"),
+        (["-n", "7", "true"], 7, "7 processes were requested; 3 nodes have room for 6"),
         (["true"], 2, "Missing option '-n'"),
         (["-n", "1", "--env", "NOWHERE_SET", "true"], 2, "'NOWHERE_SET' is not set in your environment"),
         (["-n", "1", "--env-server", "A=b", "true"], 2, "'A=b' is not of the form NAME:VALUE"),

@@ -65,6 +65,6 @@ def test_nodes_that_do_not_join_are_told_with_what_to_do(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ray_nodes.py", "3"])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.4:21000")
     monkeypatch.setattr(ray_nodes, "_nodes", lambda _: 2)
-    monkeypatch.setattr(ray_nodes, "_WITHIN_S", -1.0)
+    monkeypatch.setattr(ray_nodes, "_TIMEOUT_S", -1.0)
     with pytest.raises(SystemExit, match=r"2 of 3 nodes have joined the Ray cluster[^@]*\[ray@NODE\]"):
         ray_nodes.main()

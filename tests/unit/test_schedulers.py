@@ -146,7 +146,7 @@ ENVIRONMENTS = {
 def test_the_parallel_environment_is_the_one_that_places_the_job_as_meant():
     assert sge.choose(EVEN, ENVIRONMENTS) == "two"
     assert sge.choose(ANYWHERE, ENVIRONMENTS) == "orte"
-    with pytest.raises(RefusedError, match=r"there are: smp \(\$pe_slots\)"):
+    with pytest.raises(RefusedError, match=r"it has: smp \(\$pe_slots\)"):
         sge.choose(EVEN, {"smp": ENVIRONMENTS["smp"]})
 
 

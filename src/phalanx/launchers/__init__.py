@@ -1,4 +1,4 @@
-"""The engines that a job can be started with, by name; each is imported only when it is chosen."""
+"""The engines that can start a job, by name; each is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LAUNCHERS = {
 
 
 def load(name: str) -> Launcher:
-    """The launcher's module. Raises RefusedError for a name that LAUNCHERS does not hold."""
+    """Import a launcher's module. Raises RefusedError for a name that is not in LAUNCHERS."""
     if name not in LAUNCHERS:
-        # Not at the top: the command line imports this package for its help, and dataclasses take 15 ms.
+        # Imported here, because the command line imports this package for its help and dataclasses take 15 ms.
         from phalanx.runner.process import RefusedError
 
-        raise RefusedError(f"there is no launcher '{name}'\nThere are: {', '.join(LAUNCHERS)}.")
+        raise RefusedError(f"there is no launcher '{name}'\nThe launchers are: {', '.join(LAUNCHERS)}.")
     import importlib
 
     return importlib.import_module(LAUNCHERS[name])  # pyright: ignore[reportReturnType]

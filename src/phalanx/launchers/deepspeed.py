@@ -1,4 +1,4 @@
-"""DeepSpeed: its own launcher once per node, told where the others are, so that it needs neither ssh nor pdsh."""
+"""DeepSpeed: runs its launcher once per node with the addresses of the others, so it needs neither ssh nor pdsh."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SETS = (
     *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
 )
 
-# To the ranks of a node, through DeepSpeed: the GPUs that are theirs in place of the first ones.
+# Passes the GPUs that a node's ranks were granted through DeepSpeed, which would give them the first ones.
 _GRANTED = "PHALANX_GPUS"
 
-# Which of the job's ports is rank 0's, where all ranks meet.
+# The number of the job's port that is rank 0's, where all ranks meet.
 _MASTER = 0
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One `deepspeed --no_ssh` per node; the hostfile gives each exactly the ranks that it is to have."""
+    """Start one `deepspeed --no_ssh` per node; the hostfile gives each exactly its share of the ranks."""
     refuse_variables(job, _SETS)
     ranks = place(job, roster)
     on_cpu = not gpus.per_process(job, roster, ranks)
@@ -78,7 +78,7 @@ def _hostfile(ranks: Dict[str, int]) -> str:
 
 
 def _rank(job: JobDescription) -> str:
-    # DeepSpeed numbers a node's GPUs from 0, also where a batch scheduler granted others. It puts --local_rank=N behind
-    # the first word of what it starts; the user's program gets it as its last word, which the keeper wants after "=".
+    # DeepSpeed numbers a node's GPUs from 0, even if a batch scheduler granted others. It adds --local_rank=N after the
+    # first word of what it starts; the user's program gets it as its last word, which the keeper expects after "=".
     visible = f'[ -z "${_GRANTED}" ] || export CUDA_VISIBLE_DEVICES="${_GRANTED}"'
     return f'#!/bin/sh\n{visible}\nexec {shlex.join(job.keeper("RANK"))} ${{1:+"=$1"}}\n'

@@ -18,37 +18,37 @@ PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ("servers",)
 RECIPES: Tuple[str, ...] = ("mxnet",)
 
-# Which of the job's ports is the scheduler's; all others choose theirs by themselves and tell it.
+# The number of the job's port that is the scheduler's; all others choose their own and register with it.
 _SCHEDULER = 0
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One worker per slot (-n, -N say otherwise), one server per node, and the scheduler on the first node.
+    """Start one worker per slot (or as -n and -N say), one server per node, and the scheduler on the first node.
 
-    Servers and scheduler run the same command, as with DMLC's own tracker: `import mxnet` serves there, and exits.
+    Servers and scheduler run the same command, as with DMLC's own tracker: there, `import mxnet` serves and then exits.
     """
     workers = place(job, roster, evenly=True)
     each = gpus.per_process(job, roster, workers)
     nodes = [node for node in roster.nodes if node.name in workers]
-    named = {node.name: node for node in nodes}
+    by_name = {node.name: node for node in nodes}
     servers = [nodes[number % len(nodes)] for number in range(count(job, "servers", len(nodes)))]
     group = _Group(job, nodes[0], sum(workers.values()), len(servers))
     return [
         group.process("scheduler", "", nodes[0], {}),
         *(group.process("server", str(number), node, {}) for number, node in enumerate(servers)),
-        *(_worker(group, number, named[name], local, each) for number, (name, local) in enumerate(spread(workers))),
+        *(_worker(group, number, by_name[name], local, each) for number, (name, local) in enumerate(spread(workers))),
     ]
 
 
 def _worker(group: _Group, number: int, node: Node, local: int, gpus_each: int) -> Process:
-    """A worker that is alone on its node has all GPUs (`--gpus 0,1,2`); several share them out."""
+    """Give a worker its share of the node's GPUs; one that is alone on its node has all (`--gpus 0,1,2`)."""
     own = {"CUDA_VISIBLE_DEVICES": gpus.visible(group.job, node.name, local, gpus_each)} if gpus_each else {}
     return group.process("worker", str(number), node, own)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """What all processes of the job know of it."""
+    """What all processes of the job have in common."""
 
     job: JobDescription
     first: Node
@@ -71,7 +71,7 @@ class _Group:
         )
 
     def _environment(self, role: str, label: str, node: Node) -> Dict[str, str]:
-        # Addresses, not names: ps-lite binds its sockets to these texts, and ZeroMQ looks up no name to bind.
+        # Addresses, not names: ps-lite binds its sockets to these, and ZeroMQ resolves no names for binding.
         env = {
             "DMLC_ROLE": role,
             "DMLC_PS_ROOT_URI": self.first.address,
@@ -80,5 +80,5 @@ class _Group:
             "DMLC_NUM_SERVER": str(self.servers),
             "DMLC_TASK_ID": label or "0",
         }
-        # ps-lite looks at DMLC_INTERFACE only where nobody tells it the address.
+        # ps-lite uses DMLC_INTERFACE only when DMLC_NODE_HOST is not set.
         return env if "DMLC_INTERFACE" in self.job.env else {**env, "DMLC_NODE_HOST": node.address}

@@ -1,4 +1,4 @@
-"""Which GPUs of its node each process is given: one each, unless there are fewer processes than GPUs."""
+"""Assigns each process its GPUs: one each, or more when there are fewer processes than GPUs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Dict, Mapping
 from phalanx.node.roster import Roster
 from phalanx.runner.process import JobDescription, RefusedError
 
-_ASK_FOR_FEWER = "Each process needs one: ask for fewer with -N, or set `slots:` in phalanx.yaml."
-_ASK_FOR_MORE = (
-    "Each process needs one of those that were granted: ask for more (slurm: --via-option --gpus-per-task=1)."
-)
+_REQUEST_FEWER = "Each process needs one: request fewer with -N, or set `slots:` in phalanx.yaml."
+_REQUEST_MORE = "Each process needs one of the granted GPUs: request more (slurm: --via-option --gpus-per-task=1)."
 
 
 def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> int:
-    """GPUs for each process, the same number everywhere; 0 on nodes without GPUs. `placed` is what `place` said.
+    """Return the number of GPUs per process, the same everywhere; 0 without GPUs. `placed` is the result of `place`.
 
     Raises RefusedError as `require_alike` does, and when there are more processes than GPUs.
     """
@@ -24,20 +22,20 @@ def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) 
     if crowded:
         has = f"{gpus[crowded]} GPU" + ("" if gpus[crowded] == 1 else "s")
         raise RefusedError(
-            f"{crowded} was to run {placed[crowded]} processes and has {has}\n"
-            + (_ASK_FOR_MORE if job.devices else _ASK_FOR_FEWER)
+            f"{crowded} would run {placed[crowded]} processes but has {has}\n"
+            + (_REQUEST_MORE if job.devices else _REQUEST_FEWER)
         )
     return min(gpus.values()) // max(placed.values())
 
 
 def require_alike(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> None:
-    """Raises RefusedError when the nodes differ in their GPUs and -N doesn't say what is meant."""
+    """Raise RefusedError when the nodes have different numbers of GPUs and -N is not given."""
     gpus = _counts(roster, placed)
     fewest, most = min(gpus, key=lambda name: gpus[name]), max(gpus, key=lambda name: gpus[name])
     if gpus[fewest] != gpus[most] and job.per_node is None:
         raise RefusedError(
             f"the nodes differ in their GPUs: {most} has {gpus[most]}, {fewest} has {gpus[fewest]}\n"
-            f"Say how many processes every node is to have with -N ({gpus[fewest] or 1} at most)."
+            f"Set the number of processes per node with -N ({gpus[fewest] or 1} at most)."
         )
 
 
@@ -46,12 +44,12 @@ def _counts(roster: Roster, placed: Mapping[str, int]) -> Dict[str, int]:
 
 
 def numbers(local: int, each: int) -> str:
-    """The GPUs of the local-th process of a node, counted from 0 among those that the job has there: "2,3"."""
+    """Return the GPUs of a node's local-th process, counted from 0 among the job's GPUs there, such as "2,3"."""
     return ",".join(map(str, _own(local, each)))
 
 
 def visible(job: JobDescription, node: str, local: int, each: int) -> str:
-    """The same as CUDA_VISIBLE_DEVICES has them: of all GPUs of the node, where a batch scheduler granted some."""
+    """Return them as in CUDA_VISIBLE_DEVICES: among all GPUs of the node, if a batch scheduler granted some."""
     granted = job.devices.get(node)
     return ",".join(granted[number] for number in _own(local, each)) if granted else numbers(local, each)
 

@@ -1,4 +1,4 @@
-"""JAX: the user's command once per process; `jax.distributed.initialize()` finds all it needs in the environment."""
+"""JAX: starts the user's command once per process; `jax.distributed.initialize()` reads its settings from variables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROGRAM = ""
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("jax",)
 
-# Which of the job's ports is the coordinator's, in process 0.
+# The number of the job's port that is the coordinator's, in process 0.
 _COORDINATOR = 0
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """Processes are numbered node by node; process 0 holds JAX's coordinator."""
+    """Number the processes node by node; process 0 runs JAX's coordinator."""
     placed = place(job, roster)
     each = gpus.per_process(job, roster, placed)
     places = [(node, local) for node, count in placed.items() for local in range(count)]
@@ -49,8 +49,8 @@ def _environment(job: JobDescription, places: List[Tuple[str, int]], number: int
         "JAX_COORDINATOR_ADDRESS": coordinator,
         "JAX_NUM_PROCESSES": str(len(places)),
         "JAX_PROCESS_ID": str(number),
-        # JAX reads the address from its own variable, but count and number only from those of a system that it knows:
-        # jax/_src/clusters/ompi_cluster.py takes them from Open MPI's where the first of these is set to anything.
+        # JAX reads the address from its own variable, but count and number only from a system's that it recognizes:
+        # jax/_src/clusters/ompi_cluster.py reads Open MPI's variables when the first of these is set to anything.
         "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{coordinator}",
         "OMPI_COMM_WORLD_SIZE": str(len(places)),
         "OMPI_COMM_WORLD_RANK": str(number),

@@ -1,4 +1,4 @@
-"""MPI: one mpiexec on the head (Open MPI 4 and 5, MPICH and its kin) that starts the ranks on every node."""
+"""MPI: runs one mpiexec on the head (Open MPI 4 and 5, or MPICH and relatives), which starts all ranks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ PROGRAM = "mpiexec"
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("openmpi", "mpich", "chainermn", "chainercv")
 
-# Where the engines say a process's rank: Open MPI, then MPICH, Intel MPI and MVAPICH.
+# The variables that contain a process's rank: Open MPI's, then that of MPICH, Intel MPI and MVAPICH.
 _RANK = "OMPI_COMM_WORLD_RANK,PMI_RANK"
 
-# Open MPI moves each agent into a group of its own twice, here and in the agent's process, which is faster at times:
-# "Ignore this error since the child is off and running", says its source (plm_rsh_module.c, plm_ssh_module.c).
+# Open MPI moves each agent into its own process group twice, in mpiexec and in the agent, which sometimes is faster:
+# "Ignore this error since the child is off and running", its source says (plm_rsh_module.c, plm_ssh_module.c).
 _HARMLESS = r"^\[[^\]\n]*\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=.*\n\n?"
 
-# Each rank has its node's own environment: what the job adds is in it already.
+# Each rank has its own node's environment, which already contains the job's variables.
 _HYDRA_FLAGS = ("-genvnone",)
-# A daemon that detached leaves mpiexec 4.1.4 waiting for ever when it dies before it reported; and nobody would know
-# how it ended.
+# mpiexec 4.1.4 waits forever for a detached daemon that dies before it reports, and its exit code would be unknown.
 _OPEN_MPI_FLAGS = ("--leave-session-attached",)
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One mpiexec; its hostfile gives each node exactly the slots that are to be used."""
+    """Start one mpiexec; its hostfile gives each node exactly the slots to use."""
     ranks = place(job, roster)
     gpus.require_alike(job, roster, ranks)
     hydra = _is_hydra(job.engine)
@@ -60,8 +59,8 @@ def _hostfile(ranks: Dict[str, int], hydra: bool) -> str:
 
 
 def _agent(job: JobDescription) -> str:
-    # It asks the head's runner, whose ssh connections to the nodes are open already: no second handshake, and the
-    # engine's daemons belong to the node's starter, which knows their end.
+    # The agent asks the head's runner, whose ssh connections to the nodes are open: this saves a handshake, and the
+    # engine's daemons become children of the node's starter, which sees how they end.
     return f'#!/bin/sh\nexec python3 -IS "{job.directory}/rsh_agent.py" "$@"\n'
 
 

@@ -1,4 +1,4 @@
-"""What launchers take beside -n and -N: one flag of `phalanx run` each, a text until the launcher reads it."""
+"""The launchers' options besides -n and -N: each is a flag of `phalanx run`, passed as text to the launcher."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ if TYPE_CHECKING:
 
 
 class Option(NamedTuple):
-    """`--NAME METAVAR`, as --help shows it."""
+    """One option as --help shows it: `--NAME METAVAR`."""
 
     metavar: str
     summary: str
 
 
-# A launcher says in its own OPTIONS which of these it takes.
+# A launcher names those that it takes in its own OPTIONS.
 OPTIONS: Dict[str, Option] = {
     "servers": Option("S", "dmlc: parameter servers (default: one per node that has workers)."),
     "ps": Option("P", "tensorflow: parameter servers (default: none; with --tf-style flags one per node)."),
-    "tf-style": Option("STYLE", "tensorflow: tell tasks what they are by TF_CONFIG ('config') or TF1's 'flags'."),
-    "deepspeed-flags": Option("FLAGS", "deepspeed: more flags for deepspeed itself, such as '--no_local_rank'."),
+    "tf-style": Option("STYLE", "tensorflow: describe tasks by TF_CONFIG ('config') or TF1's 'flags'."),
+    "deepspeed-flags": Option("FLAGS", "deepspeed: additional flags for deepspeed itself, such as '--no_local_rank'."),
 }
 
 
 def count(job: JobDescription, name: str, default: int) -> int:
-    """An option that counts something: 1 or more. Raises RefusedError."""
+    """Parse an option that is a number of processes, 1 or more. Raises RefusedError."""
     text = job.options.get(name)
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        from phalanx.runner.process import RefusedError  # the command line needs the names alone
+        from phalanx.runner.process import RefusedError  # the command line needs only the names
 
-        raise RefusedError(f"--{name} is '{text}'\nIt counts processes: 1 or more.")
+        raise RefusedError(f"--{name} is '{text}'\nIt is a number of processes, 1 or more.")
     return int(text)

@@ -1,4 +1,4 @@
-"""How many of a job's processes go to which node: the same for every launcher."""
+"""Distributes a job's processes over the nodes, in the same way for every launcher."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from phalanx.runner.process import JobDescription, RefusedError
 def place(
     job: JobDescription, roster: Roster, default_per_node: Optional[int] = None, evenly: bool = False
 ) -> Dict[str, int]:
-    """Node name → number of processes, in the roster's order; nodes that get none are left out.
+    """Map node names to numbers of processes, in the roster's order, without nodes that get none. Raises RefusedError.
 
-    -n fills the nodes one by one, each up to -N (or its slots), or `evenly`; without -n every node gets its share.
-    `default_per_node` stands in for a missing -N when -n is missing too. Raises RefusedError.
+    -n fills the nodes one after another, each up to -N (or its slots), or `evenly`; without -n every node is filled.
+    `default_per_node` replaces a missing -N when -n is missing, too.
     """
     if job.nodes_min is not None:
         raise RefusedError(
-            f"the launcher {job.launcher} can't go on with fewer nodes than it began with.\n"
-            "--nodes MIN:MAX is for --launcher torchrun; --restarts starts any job again on the nodes that are left."
+            f"the launcher {job.launcher} can't continue with fewer nodes than it started with.\n"
+            "--nodes MIN:MAX requires --launcher torchrun; --restarts restarts any job on the remaining nodes."
         )
     per_node = job.per_node or (default_per_node if job.processes is None else None)
     room = {node.name: _room(node, per_node) for node in roster.nodes}
@@ -30,7 +30,7 @@ def place(
 
 
 def spread(placed: Mapping[str, int]) -> Iterator[Tuple[str, int]]:
-    """Each process's node and its number there: first one on every node, then the second ones, and so on."""
+    """Yield each process's node and its number there: the first on every node, then the second, and so on."""
     for local in range(max(placed.values(), default=0)):
         yield from ((node, local) for node, count in placed.items() if local < count)
 
@@ -40,8 +40,8 @@ def _room(node: Node, per_node: Optional[int]) -> int:
         return node.slots
     if per_node > node.slots:
         raise RefusedError(
-            f"{per_node} processes per node were asked for; {node.name} has {_slots(node.slots)}.\n"
-            "Ask for fewer with -N, or set `slots:` in phalanx.yaml."
+            f"{per_node} processes per node were requested; {node.name} has {_slots(node.slots)}.\n"
+            "Request fewer with -N, or set `slots:` in phalanx.yaml."
         )
     return per_node
 
@@ -65,11 +65,11 @@ def _fill(left: int, room: Dict[str, int]) -> Dict[str, int]:
 
 
 def _too_many(job: JobDescription, room: Sequence[int]) -> str:
-    on = f"{len(room)} node{'s' if len(room) > 1 else ''}"
+    nodes = f"{len(room)} node{'s' if len(room) > 1 else ''}"
     limit = f" at {job.per_node} per node (-N)" if job.per_node else ""
     return (
-        f"{job.processes} processes were asked for; {on}{limit} have room for {sum(room)}.\n"
-        "Ask for fewer with -n, or set `nodes:` or `slots:` in phalanx.yaml."
+        f"{job.processes} processes were requested; {nodes}{limit} have room for {sum(room)}.\n"
+        "Request fewer with -n, or set `nodes:` or `slots:` in phalanx.yaml."
     )
 
 

@@ -1,4 +1,4 @@
-"""exec: the plain command, once per node or slot, with the variables that frameworks look for."""
+"""exec: starts the plain command once per node or slot, with the variables that frameworks read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECIPES: Tuple[str, ...] = ()
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One process per node, or as many as -n and -N say; ranks are dense and in the roster's order."""
+    """Start one process per node, or as many as -n and -N say; ranks are dense and in the roster's order."""
     ranks = place(job, roster, default_per_node=1)
     places = [(node, local) for node, count in ranks.items() for local in range(count)]
     return [_process(job, ranks, rank, node, local) for rank, (node, local) in enumerate(places)]

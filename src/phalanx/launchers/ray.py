@@ -1,4 +1,4 @@
-"""Ray: a cluster of its own for the time of the job, and the user's command on the head as its driver."""
+"""Ray: starts a Ray cluster for the time of the job, and the user's command on the head as its driver."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PROGRAM = "ray"
 OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ("ray",)
 
-# Which of the job's ports is whose; Ray's defaults would collide with another job's cluster on the same node.
+# Numbers of the job's ports; Ray's defaults would collide with another job's cluster on the same node.
 _GCS, _AGENT = range(2)
 _DRIVER = "driver"
 _NODES = "ray_nodes.py"
 _TOKEN = "ray-token"
-# Where the keeper finds the rank: there is one.
+# The variable with the rank, for the keeper: there is only one.
 _RANK = "PHALANX_RANK"
-# How to connect, to add nodes and to stop: phalanx does all that. Warnings and errors have other words. Ray may write a
-# line and its end apart.
+# Ray's advice on how to connect, add nodes and stop: phalanx does all that. Warnings and errors have other levels. Ray
+# may write a line and its line break separately.
 _ADVICE = r"^(?:[-\d]+ [\d:,]+\t(?:INFO|SUCC) .*)?\n?"
-# Ray's own 30 s are few for nodes that begin all at once.
-_START_WITHIN_S = "120"
+# Ray's default of 30 s is too short for nodes that all start at once.
+_START_TIMEOUT_S = "120"
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """`ray start` on every node, with as many CPUs as -n and -N (or the slots) say; then the command."""
+    """Run `ray start` on every node, with as many CPUs as -n and -N (or the slots) say; then the command."""
     cpus = place(job, roster)
     nodes = [node for node in roster.nodes if node.name in cpus]
     address = f"{nodes[0].address}:{job.port(_GCS)}"
@@ -41,7 +41,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
 
 def _driver(job: JobDescription, head: Node, address: str, nodes: int) -> Process:
     source = pkgutil.get_data(__package__ or "", _NODES) or b""
-    # Two steps, and the second under a keeper: so it is known when the command itself begins.
+    # In two steps, the second under a keeper, so that the start of the command itself is known.
     wait = f"python3 {shlex.quote(f'{job.directory}/{_NODES}')} {nodes}"
     return Process(
         label=f"driver@{head.name}",
@@ -62,7 +62,7 @@ def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> P
         argv=("ray", "start", *_flags(job, node, head, cpus[node.name])),
         command=job.command,
         ranks={node.name: 0},
-        env={"RAY_raylet_start_wait_time_s": _START_WITHIN_S, **_key(job)},
+        env={"RAY_raylet_start_wait_time_s": _START_TIMEOUT_S, **_key(job)},
         service=True,
         ports=ports,
         harmless=_ADVICE,
@@ -71,7 +71,7 @@ def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> P
 
 
 def _key(job: JobDescription) -> Dict[str, str]:
-    """Else whoever reaches Ray's ports may run anything."""
+    """Return the variables of Ray's token: without it, anyone who reaches Ray's ports may run anything."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{job.directory}/{_TOKEN}"}
 
 
@@ -83,11 +83,11 @@ def _flags(job: JobDescription, node: Node, head: Node, cpus: int) -> Tuple[str,
         "dashboard-agent-listen-port": job.port(_AGENT),
     }
     if node == head:
-        whose: Dict[str, object] = {
+        role: Dict[str, object] = {
             "port": job.port(_GCS),
             "include-dashboard": "false",
         }
     else:
-        whose = {"address": f"{head.address}:{job.port(_GCS)}"}
-    words = (f"--{name}={value}" for name, value in {**whose, **own}.items())
-    return (*(("--head",) if node == head else ()), *words, "--disable-usage-stats", "--block")
+        role = {"address": f"{head.address}:{job.port(_GCS)}"}
+    flags = (f"--{name}={value}" for name, value in {**role, **own}.items())
+    return (*(("--head",) if node == head else ()), *flags, "--disable-usage-stats", "--block")

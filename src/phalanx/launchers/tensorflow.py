@@ -1,4 +1,4 @@
-"""TensorFlow: the user's command once per task, which learns from TF_CONFIG (or TF1's flags) what it is."""
+"""TensorFlow: starts the user's command once per task, which TF_CONFIG (or TF1's flags) describes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _STYLES = ("config", "flags")
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One worker per slot. With --ps also parameter servers, one on each node in turn, and what TF2 wants: a chief.
+    """Start one worker per slot; with --ps also parameter servers, one on each node in turn, and for TF2 a chief.
 
-    TF2's ParameterServerStrategy trains from the chief; its workers serve, as the servers do, and none of them ends by
-    itself. TF1's workers train and end; only its servers do not.
+    TF2's ParameterServerStrategy trains from the chief; its workers and servers serve, and none of them ends by itself.
+    TF1's workers train and end; only its servers do not.
     """
     tasks = _tasks(job, roster)
     jobs: Dict[str, List[str]] = {}
@@ -44,7 +44,7 @@ class _Task:
     index: int
     node: str
     port: int
-    gpus: Optional[str]  # as CUDA_VISIBLE_DEVICES has it; None on a node without GPUs
+    gpus: Optional[str]  # the value of CUDA_VISIBLE_DEVICES; None on a node without GPUs
     is_service: bool
 
     @property
@@ -112,7 +112,7 @@ def _tasks(job: JobDescription, roster: Roster) -> List[_Task]:
 
 
 def _visible(job: JobDescription, kind: str, seat: Tuple[str, int], each: int) -> Optional[str]:
-    """Workers alone use GPUs: TensorFlow takes all the memory of every one that a process sees."""
+    """Show GPUs to workers only: TensorFlow takes all the memory of every GPU that a process sees."""
     if not each:
         return None
     return gpus.visible(job, *seat, each) if kind == "worker" else ""

@@ -1,4 +1,4 @@
-"""PyTorch: one torchrun per node, which meet on the first node and start the ranks there."""
+"""PyTorch: runs one torchrun per node; they rendezvous on the first node, and each starts its node's ranks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RECIPES: Tuple[str, ...] = ("torch",)
 _SETS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
 _SETS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-# Every loss of a node costs a restart of the ranks that are left.
+# Each loss of a node costs one restart of the remaining ranks.
 _ELASTIC_RESTARTS = 3
-# Seconds: for late nodes once there are enough; and how a node that died without a word is noticed (3 × 4).
+# In seconds: the wait for late nodes once there are enough, and how soon a silent death is noticed (3 × 4).
 _RENDEZVOUS = {"last_call_timeout": "5", "keep_alive_interval": "3", "keep_alive_max_attempt": "4"}
 
 
 def processes(job: JobDescription, roster: Roster) -> List[Process]:
-    """One torchrun per node, with a static rendezvous on the first; with --nodes, one that lets nodes come and go."""
+    """Start one torchrun per node: with a static rendezvous on the first, or with --nodes an elastic one."""
     refuse_variables(job, _SETS)
     job = replace(job, command=_command(job.command))
     if job.nodes_min is not None:
@@ -53,10 +53,10 @@ def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
     fewest, most = job.nodes_min or 1, job.nodes_max or 1
     if len(roster.nodes) < fewest:
         raise RefusedError(
-            f"{fewest} nodes at least were asked for (--nodes {fewest}:{most}); there are {len(roster.nodes)}.\n"
+            f"at least {fewest} nodes were requested (--nodes {fewest}:{most}); there are {len(roster.nodes)}.\n"
             "`phalanx nodes` shows which are missing and why."
         )
-    # The launcher's own rule, on the nodes that may take part.
+    # The usual placement, on at most `most` nodes.
     ranks = place(replace(job, nodes_min=None, nodes_max=None), replace(roster, nodes=roster.nodes[:most]))
     return [_elastic_torchrun(job, node, count, next(iter(ranks))) for node, count in ranks.items()]
 
@@ -73,7 +73,7 @@ def _elastic_torchrun(job: JobDescription, node: str, count: int, first: str) ->
         "rdzv-conf": ",".join(f"{name}={value}" for name, value in rendezvous.items()),
         "local-addr": node,
     }
-    # Else ranks share the rendezvous's store, and none of them starts a second time.
+    # Otherwise ranks share the rendezvous's store, and can't be restarted.
     return _process(job, node, count, flags, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
@@ -90,7 +90,7 @@ def _process(job: JobDescription, node: str, count: int, flags: Dict[str, object
 
 
 def _command(command: Tuple[str, ...]) -> Tuple[str, ...]:
-    """torchrun runs `train.py` and `-m pkg.train` with Python; so is it here."""
+    """Run `train.py` and `-m pkg.train` with Python, as torchrun does."""
     if command[0] in ("-m", "--module"):
         return ("python3", "-m", *command[1:])
     return ("python3", *command) if command[0].endswith(".py") else command

@@ -1,4 +1,4 @@
-"""The batch schedulers that a job can be handed to, by name; each is imported only when it is chosen."""
+"""The batch schedulers that can run a job, by name; each is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULERS = {
 
 
 def load(name: str) -> Scheduler:
-    """The scheduler's module; `name` is one of SCHEDULERS."""
-    import importlib  # not at the top: the command line imports this package for its help
+    """Import a scheduler's module; `name` is one of SCHEDULERS."""
+    import importlib  # imported here, because the command line imports this package for its help
 
     return importlib.import_module(SCHEDULERS[name])  # pyright: ignore[reportReturnType]

@@ -1,4 +1,4 @@
-"""Grid Engine: qsub holds slots of a parallel environment, `qrsh -inherit` starts a starter on each host."""
+"""Grid Engine: qsub reserves slots of a parallel environment, and `qrsh -inherit` runs a starter on each host."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 NAME = "sge"
 SUMMARY = "Grid Engine's qsub and qrsh"
-# With it (and three others) Open MPI would start its daemons by qrsh.
+# With this variable (and three others), Open MPI would start its daemons by qrsh.
 HIDDEN = ("PE_HOSTFILE",)
 SHOWN = ()
 NODE_INDEX = ""
-# The first is what Univa's and its heirs' resource maps set ("gpu0 gpu1"); the last, what sites' own prologs do.
+# The resource maps of Univa and its successors set the first ("gpu0 gpu1"), sites' own prologs the last.
 GPUS = ("SGE_HGR_gpu", "SGE_HGR_GPU", "SGE_HGR_gpus", "CUDA_VISIBLE_DEVICES")
 
 _SPREADS = ("$round_robin", "$fill_up")
 
 
 def arguments(request: Request, environment: str | None) -> list[str]:
-    """qsub's command line. `-w e`: refuse now what no host could ever take, instead of queueing it for ever."""
+    """Build qsub's command line. `-w e` refuses at once what no host could ever run, instead of queueing it."""
     fixed = ["qsub", "-terse", "-N", request.name, "-j", "y", "-o", request.log, "-wd", request.directory]
     fixed += ["-S", "/bin/sh", "-r", "n", "-w", "e", "-V"]
     shape = ["-pe", environment, str(request.processes)] if environment else []
@@ -36,12 +36,12 @@ def arguments(request: Request, environment: str | None) -> list[str]:
 
 
 def script(request: Request) -> str:
-    """What runs on the first host: a starter there, and one as a task of the job on each other host."""
+    """Write the script for the first host: it runs a starter there, and one as a task on each other host."""
     attend = request.attend('"$JOB_ID"', '"$(wc -l <"$hosts")"', '"$count"')
-    # A host that several queues gave slots of stands there several times.
+    # A host with slots from several queues is listed several times.
     sums = "awk '{ n[$1] += $2 } END { for (host in n) print host, n[host] }' \"$PE_HOSTFILE\""
-    # -V takes this host's variables along; what is granted of its GPUs is no other host's. A login shell (-noshell:
-    # none) would take the words apart again.
+    # -V passes this host's variables on, but its granted GPUs are not the other hosts'. -noshell: a login shell would
+    # split the words again.
     without = "".join(f" -u {name}" for name in GPUS)
     return f"""#!/bin/sh
 hosts=$TMPDIR/hosts
@@ -58,39 +58,39 @@ wait
 
 
 def submit(request: Request, call: Call) -> str:
-    """Hand it in; returns Grid Engine's number for it."""
+    """Submit the request; return Grid Engine's number for it."""
     environment = None if "-pe" in request.options else choose(request, environments(call))
     return call(arguments(request, environment), script(request)).split()[-1]
 
 
 def environments(call: Call) -> dict[str, dict[str, str]]:
-    """The parallel environments that there are, by name: each with its settings."""
+    """Return the parallel environments by name, each with its settings."""
     names = call(["qconf", "-spl"], "").split()
     return {name: settings(call(["qconf", "-sp", name], "")) for name in names}
 
 
 def settings(text: str) -> dict[str, str]:
-    """NAME and value a line."""
+    """Parse lines of a name and a value."""
     pairs = (line.split(None, 1) for line in text.splitlines())
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def choose(request: Request, found: Mapping[str, Mapping[str, str]]) -> str:
-    """The environment whose rule places the job as it is meant. Raises RefusedError when there is none."""
+    """Choose the environment whose rule places the job as requested. Raises RefusedError when there is none."""
     rules = {name: one.get("allocation_rule", "") for name, one in found.items() if one.get("control_slaves") == "TRUE"}
     wanted = _SPREADS if request.anywhere else (str(request.per_node), *_SPREADS)
     for rule in wanted:
         if rule in rules.values():
             return next(name for name in rules if rules[name] == rule)
-    there = ", ".join(f"{name} ({one.get('allocation_rule')})" for name, one in found.items()) or "none"
+    listed = ", ".join(f"{name} ({one.get('allocation_rule')})" for name, one in found.items()) or "none"
     raise RefusedError(
         f"sge has no parallel environment with control_slaves TRUE and allocation_rule {' or '.join(wanted)}; "
-        f"there are: {there}\nName one: --via-option '-pe NAME {request.processes}'."
+        f"it has: {listed}\nName one: --via-option '-pe NAME {request.processes}'."
     )
 
 
 def look(allocation: str, call: Call) -> Standing:
-    """As qstat lists it; what qstat lists no longer has ended, and the accounts may know how."""
+    """Return the state in qstat's list; a job that is no longer listed has ended, and qacct may know how."""
     user = pwd.getpwuid(os.getuid()).pw_name
     found = standing(call(["qstat", "-u", user, "-xml"], ""), allocation)
     if found.phase != ENDED:
@@ -98,15 +98,15 @@ def look(allocation: str, call: Call) -> Standing:
     try:
         return account(call(["qacct", "-j", allocation], ""))
     except RefusedError:
-        return Standing(ENDED, "it was deleted, or its time was over", killed=True)
+        return Standing(ENDED, "it was deleted, or exceeded its time limit", killed=True)
 
 
 def standing(text: str, allocation: str) -> Standing:
-    """From qstat's XML: "qw" waits, "r" runs, "dr" is being deleted, "E" can't be started."""
+    """Parse qstat's XML: "qw" waits, "r" runs, "dr" is being deleted, "E" can't be started."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise RefusedError(f"qstat answered no XML ({error}): '{text[:80].strip()}'") from None
+        raise RefusedError(f"qstat did not print XML ({error}): '{text[:80].strip()}'") from None
     for job in root.iter("job_list"):
         if job.findtext("JB_job_number") == allocation:
             return _listed(job.findtext("state") or "", allocation)
@@ -122,17 +122,17 @@ def _listed(state: str, allocation: str) -> Standing:
 
 
 def account(text: str) -> Standing:
-    """From qacct's record: "failed" is 0 for a job that ended by itself."""
+    """Parse qacct's record: "failed" is 0 for a job that ended by itself."""
     fields = settings(text)
     failed = fields.get("failed", "0")
-    code, _, words = (part.strip() for part in failed.partition(":"))
+    code, _, reason = (part.strip() for part in failed.partition(":"))
     if code == "0":
         return Standing(ENDED, "its script ended")
-    # What qdel ends is told so, too.
-    text = "deleted, or killed at a limit" if words == "assumedly after job" else words
-    return Standing(ENDED, f"{text} (failed {code})", killed=True)
+    # Grid Engine reports this for jobs that qdel ended, too.
+    cause = "deleted, or killed at a limit" if reason == "assumedly after job" else reason
+    return Standing(ENDED, f"{cause} (failed {code})", killed=True)
 
 
 def cancel(allocation: str, call: Call) -> None:
-    """End it, queued or running."""
+    """Delete the job, queued or running."""
     call(["qdel", allocation], "")

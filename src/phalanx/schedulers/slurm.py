@@ -1,4 +1,4 @@
-"""Slurm: sbatch holds the nodes, srun starts one starter on each, scontrol says how it stands, scancel ends it."""
+"""Slurm: sbatch reserves nodes, srun runs a starter on each, scontrol shows the state, and scancel ends the job."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ SUMMARY = "Slurm's sbatch and srun"
 HIDDEN = ("SLURM", "SBATCH_", "SRUN_", "PMI")
 SHOWN = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_CLUSTER_NAME")
 NODE_INDEX = "SLURM_NODEID"
-# With cgroups the first counts from 0 among the granted ones; the others would not.
+# With cgroups, the first counts from 0 among the granted GPUs; the others do not.
 GPUS = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
-# "JOB STATE CODES" of squeue(1): those before the nodes are there, those while they are, those that the job's own
-# script ends in, and the other ends: the first of these are no fault of the job's.
+# "JOB STATE CODES" of squeue(1): before the nodes are granted, while they are held, after the script ended by itself,
+# after an end that is not the job's fault, and after the job was killed.
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _HELD = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 _BY_ITSELF = ("COMPLETED", "FAILED")
 _AGAIN = ("PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL")
 _KILLED = ("CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY")
 
-# What srun takes from here as if it were typed: with it, a node's starter would get one rank's share alone.
+# Variables that srun reads like options: with them, a node's starter would get only one rank's share.
 _PER_TASK = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 _PER_TASK += ("SLURM_NTASKS_PER_GPU", "SLURM_CPU_BIND", "SLURM_GPU_BIND")
 
 
 def arguments(request: Request) -> list[str]:
-    """sbatch's command line; the user's own options come last, so that they count."""
+    """Build sbatch's command line; the user's options come last, so that they take precedence."""
     shape = [f"--ntasks={request.processes}"]
     if not request.anywhere:
         shape += [f"--nodes={request.nodes}", f"--ntasks-per-node={request.per_node}"]
@@ -42,9 +42,9 @@ def arguments(request: Request) -> list[str]:
 
 
 def script(request: Request) -> str:
-    """What runs on the first node: a starter on each, with all that is granted there, till the last one has ended."""
-    # As many tasks as there are ranks, of which a node's first becomes the starter: asked for fewer, Slurm would give
-    # the step fewer GPUs than the job has. Unbound: else the whole job on that node would have one task's cores.
+    """Write the batch script: it runs a starter on each node, with all that is granted there, until the last ends."""
+    # As many tasks as ranks, of which the first on each node becomes the starter: for fewer, Slurm would give the step
+    # fewer GPUs than the job has. Unbound: otherwise the whole job on a node would have one task's cores.
     srun = "exec srun --mpi=none --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --input=none sh -c"
     attend = request.attend('"$SLURM_JOB_ID"', '"$SLURM_JOB_NUM_NODES"', '"$SLURM_TASKS_PER_NODE"')
     task = shlex.quote(f'[ "$SLURM_LOCALID" != 0 ] || exec {attend}')
@@ -52,13 +52,13 @@ def script(request: Request) -> str:
 
 
 def submit(request: Request, call: Call) -> str:
-    """Hand it in; returns Slurm's number for it."""
-    # "42", or "42;cluster" where Slurm has several.
+    """Submit the request; return Slurm's number for it."""
+    # "42", or "42;cluster" with several clusters.
     return call(arguments(request), script(request)).strip().partition(";")[0]
 
 
 def look(allocation: str, call: Call) -> Standing:
-    """As scontrol sees it. Slurm forgets what has ended after MinJobAge (five minutes where nobody set it)."""
+    """Return the state that scontrol shows. Slurm forgets ended jobs after MinJobAge (five minutes by default)."""
     try:
         return standing(call(["scontrol", "show", "job", "--oneliner", allocation], ""))
     except RefusedError as error:
@@ -67,20 +67,20 @@ def look(allocation: str, call: Call) -> Standing:
         raise
 
 
-def standing(text: str) -> Standing:
-    """From scontrol's line of NAME=value pairs. Raises RefusedError for one that tells no state: that ends no job."""
-    fields = {name: value for name, _, value in (word.partition("=") for word in text.split())}
+def standing(line: str) -> Standing:
+    """Parse scontrol's NAME=value pairs. Raises RefusedError when they contain no state, which must not end the job."""
+    fields = {name: value for name, _, value in (word.partition("=") for word in line.split())}
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None").replace("_", " ")
-    words = state if reason == "None" else f"{state}, {reason}"
+    text = state if reason == "None" else f"{state}, {reason}"
     if state in _QUEUED:
         return Standing(QUEUED, "" if reason == "None" else reason)
     if state in _HELD:
-        return Standing(HELD, words)
+        return Standing(HELD, text)
     if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
-        raise RefusedError(f"slurm reports no state of the job: '{text[:80].strip()}'")
-    return Standing(ENDED, words, killed=state not in _BY_ITSELF, again=state in _AGAIN)
+        raise RefusedError(f"slurm reports no state of the job: '{line[:80].strip()}'")
+    return Standing(ENDED, text, killed=state not in _BY_ITSELF, again=state in _AGAIN)
 
 
 def cancel(allocation: str, call: Call) -> None:
-    """End it, queued or held."""
+    """Cancel the job, queued or running."""
     call(["scancel", allocation], "")

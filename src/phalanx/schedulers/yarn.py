@@ -1,4 +1,4 @@
-"""Hadoop YARN over the ResourceManager's REST API: an application of Hadoop's distributed shell, a container a node."""
+"""Hadoop YARN, through the ResourceManager's REST API: runs Hadoop's distributed shell with one container per node."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SHOWN = ()
 NODE_INDEX = ""
 GPUS = ("CUDA_VISIBLE_DEVICES",)
 
-# What --via-option may hold: where the ResourceManager is, and what a container takes of a node.
+# What --via-option accepts: the ResourceManager's address, the queue, and the size of a container.
 _DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "1024", "--vcores": ""}
 _MASTER = "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
 _MASTER_MB = 512
-# As `scheduling` says for commands.
-_ANSWER_WITHIN_S = 15.0
+# The same as for commands, see `scheduling`.
+_TIMEOUT_S = 15.0
 # "If no filter is setup, the response will be an UNAUTHORIZED response", says the documentation of its REST API.
 _UNAUTHORIZED = (
-    "\nThe ResourceManager must know who asks: hadoop.http.filter.initializers in its core-site.xml has to name an "
+    "\nThe ResourceManager must know the user: hadoop.http.filter.initializers in its core-site.xml has to name an "
     "authentication filter, of the type simple (Kerberos is not supported)."
 )
 # "application states" of the ResourceManager's REST API.
@@ -41,16 +41,16 @@ _HELD = ("RUNNING", "FINISHING")
 
 
 def options(request: Request) -> dict[str, str]:
-    """--rm, --queue, --memory and --vcores of each container. Raises RefusedError for anything else."""
-    words = request.options
-    chosen = dict(zip(words[::2], words[1::2]))  # noqa: B905 (Python 3.9 has no strict)
-    if len(words) % 2 or set(chosen) - set(_DEFAULTS):
-        raise RefusedError(f"yarn takes {', '.join(_DEFAULTS)}, each with a value, not '{' '.join(words)}'")
+    """Parse --rm, --queue, --memory and --vcores. Raises RefusedError for anything else."""
+    given = request.options
+    chosen = dict(zip(given[::2], given[1::2]))  # noqa: B905 (Python 3.9 has no strict)
+    if len(given) % 2 or set(chosen) - set(_DEFAULTS):
+        raise RefusedError(f"yarn takes {', '.join(_DEFAULTS)}, each with a value, not '{' '.join(given)}'")
     return {**_DEFAULTS, "--vcores": str(request.per_node), **chosen}
 
 
 def application(request: Request, name: str, chosen: dict[str, str]) -> dict[str, Any]:
-    """The body of the Cluster Applications API's submission."""
+    """Build the body for the Cluster Applications API's submission."""
     return {
         "application-id": name,
         "application-name": request.name,
@@ -66,15 +66,14 @@ def application(request: Request, name: str, chosen: dict[str, str]) -> dict[str
 
 
 def command(request: Request, name: str, chosen: dict[str, str]) -> str:
-    """What YARN runs as application master. It reads what its containers run from a file of its own directory."""
+    """Build the application master's command. It reads its containers' command from a file in its directory."""
     attend = request.attend(name, str(request.nodes), str(request.per_node))
     flags = (
         f"--container_memory {chosen['--memory']} --container_vcores {chosen['--vcores']}"
         f" --num_containers {request.nodes} --priority 0"
     )
     java = f"{{{{JAVA_HOME}}}}/bin/java -Xmx{_MASTER_MB // 2}m {_MASTER} {flags}"
-    # YARN's own script has this between double quotes, which `quoted` gets through.
-    # Java's readUTF: the length in two bytes comes first.
+    # YARN's own script puts this between double quotes, so it is `quoted`. Java's readUTF expects two bytes of length.
     length = "".join(f"\\{byte:03o}" for byte in len(attend.encode()).to_bytes(2, "big"))
     return f"printf '{length}%s' {quoted(attend)} >shellCommands && {java} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
 
@@ -86,7 +85,7 @@ def _classpath() -> str:
 
 
 def submit(request: Request, _call: Call) -> str:
-    """Hand it in; returns the application's own URL."""
+    """Submit the request; return the application's URL."""
     chosen = options(request)
     apps = f"{chosen['--rm'].rstrip('/')}/ws/v1/cluster/apps"
     name = _field(_ask("POST", f"{apps}/new-application"), "application-id", apps)
@@ -95,41 +94,41 @@ def submit(request: Request, _call: Call) -> str:
 
 
 def look(allocation: str, _call: Call) -> Standing:
-    """As the Cluster Application API sees it."""
+    """Return the state that the Cluster Application API shows."""
     app = _field(_ask("GET", allocation), "app", allocation)
     _field(app, "state", allocation)
     return standing(app)
 
 
 def standing(app: dict[str, Any]) -> Standing:
-    """From the application's record: what ended it is in its diagnostics, and in what its master said at last."""
-    words = " ".join(str(app.get("diagnostics", "")).split())
+    """Parse the application's record: its diagnostics contain what ended it."""
+    diagnostics = " ".join(str(app.get("diagnostics", "")).split())
     if app["state"] in _QUEUED:
-        return Standing(QUEUED, words)
+        return Standing(QUEUED, diagnostics)
     if app["state"] in _HELD:
         return Standing(HELD, app["state"])
     killed = app["state"] != "FINISHED"
-    again = killed and "preempted" in words.lower()
-    # The distributed shell ends as FINISHED even where a container failed; its finalStatus tells.
+    again = killed and "preempted" in diagnostics.lower()
+    # The distributed shell ends as FINISHED even if a container failed; finalStatus shows the failure.
     failed = app["state"] == "FINISHED" and app.get("finalStatus", "SUCCEEDED") != "SUCCEEDED"
     state = f"{app['state']} ({app['finalStatus']})" if failed else app["state"]
-    return Standing(ENDED, f"{state}{': ' if words else ''}{words}", killed=killed, again=again)
+    return Standing(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, again=again)
 
 
 def cancel(allocation: str, _call: Call) -> None:
-    """The Cluster Application State API's KILLED."""
+    """Kill the application through the Cluster Application State API."""
     _ask("PUT", f"{allocation}/state", {"state": "KILLED"})
 
 
 def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request; what it answers as JSON, {} for nothing. Raises RefusedError."""
+    """Send one request; return the JSON of the answer, or {} if it is empty. Raises RefusedError."""
     data = json.dumps(body).encode() if body is not None else None
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
-    # Where nothing else says who asks, YARN takes the name's word for it.
-    asked = f"{url}?user.name={pwd.getpwuid(os.getuid()).pw_name}"
+    # Without other authentication, YARN trusts this name.
+    address = f"{url}?user.name={pwd.getpwuid(os.getuid()).pw_name}"
     try:
-        request = urllib.request.Request(asked, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_ANSWER_WITHIN_S) as answer:
+        request = urllib.request.Request(address, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             text = answer.read()
         return json.loads(text) if text.strip() else {}
     except urllib.error.HTTPError as error:
@@ -142,12 +141,12 @@ def _field(answer: dict[str, Any], name: str, url: str) -> Any:
     try:
         return answer[name]
     except (KeyError, TypeError):
-        raise _no_answer(url, f"there is no '{name}' in what it says") from None
+        raise _no_answer(url, f"there is no '{name}' in its answer") from None
 
 
 def _no_answer(url: str, reason: str) -> RefusedError:
-    words = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {reason}"
-    return RefusedError(f"{words}\n--via-option '--rm http://HOST:8088' says where it is.")
+    message = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {reason}"
+    return RefusedError(f"{message}\nSet its address with --via-option '--rm http://HOST:8088'.")
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -155,5 +154,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(text)["RemoteException"]["message"])
     except (ValueError, KeyError, TypeError):
-        words = f"{error.code} {error.reason} for {shown(error.url.partition('?')[0])}"
-        return words + (_UNAUTHORIZED if error.code in (401, 403) else "")
+        summary = f"{error.code} {error.reason} for {shown(error.url.partition('?')[0])}"
+        return summary + (_UNAUTHORIZED if error.code in (401, 403) else "")
