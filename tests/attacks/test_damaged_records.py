@@ -6,16 +6,15 @@ Not the end of `phalanx jobs`, `logs`, `status` or `stop`, not one that waits fo
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from damage import ORPHANS, OUTPUTS, STATES
+from local_clouds import api
 
 from conftest import Terminal, a_cluster
-from phalanx.node import proof
 
 pytestmark = pytest.mark.cluster
 
@@ -120,11 +119,11 @@ def test_a_stop_ends_a_damaged_job_in_time(victim, doomed):
     asked(victim, "stop", doomed)
 
 
-def test_a_head_that_has_come_back_settles_jobs_past_what_is_damaged(victim, damaged, monkeypatch):
-    typed: list[str] = []
-    monkeypatch.setattr(proof, "run", lambda argv, *_, **__: typed.append(argv[-1]))
-    proof.settle_jobs("/efs", "phalanx", os.getuid())
-    listed = victim.on("head", typed[0], timeout_s=ANSWER_S).splitlines()
+def test_a_head_that_has_come_back_settles_jobs_past_what_is_damaged(victim, damaged):
+    """By the command that it finds in the table."""
+    table = json.loads((victim.state / "clusters/damaged/cluster.json").read_text())["table"]
+    item = api(victim, "dynamodb").get_item(TableName=table, Key={"item": {"S": "settle"}})["Item"]
+    listed = victim.on("head", item["command"]["S"], timeout_s=ANSWER_S).splitlines()
     assert {json.loads(line)["id"] for line in listed} > set(damaged.values())
 
 

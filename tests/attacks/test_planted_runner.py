@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import shlex
+import time
 import zipfile
 from collections.abc import Iterator
 
 import pytest
+from local_clouds import break_on_purpose
 
 from conftest import SPEC, Terminal, a_cluster
 
@@ -90,3 +94,45 @@ def test_what_carries_files_home_is_phalanxs_own(loot: Terminal):
     loot.phalanx("get", "/efs/result.txt", "result.txt", check=False)
     assert stolen(loot) == ""
     assert (loot.directory / "result.txt").read_text() == "result\n"
+
+
+# What an earlier cluster can leave on a directory that is kept: a whole job that seems to have lost its runner, under
+# an id newer than any, with a runner of its own.
+PLANT = """
+import json, os, shutil, sys
+jobs, model = "/efs/.phalanx/jobs/", sys.argv[1]
+for job_id in ("991231-235959-badbad", "991231-235958-badbad"):
+    shutil.copytree(jobs + model, jobs + job_id)
+    for name, more in (("job.json", {}), ("state.json", {"state": "running", "runner": {}, "attempts": []})):
+        record = json.load(open(f"{jobs}{job_id}/{name}"))
+        record.update(id=job_id, command=["sh", "-c", "echo ran >>/efs/loot"], restarts=9, stack="an earlier one")
+        record.update(more)
+        json.dump(record, open(f"{jobs}{job_id}/{name}", "w"))
+shutil.copy("/tmp/thief.pyz", jobs + "991231-235959-badbad/runner.pyz")
+"""
+HONEST = 'echo "$PHALANX_RESTART" >>/efs/honest; exec sleep $((4711 * (PHALANX_RESTART == 0)))'
+
+
+def test_a_new_head_settles_its_own_jobs_with_a_runner_that_it_knows_and_no_others(loot: Terminal):
+    run = ("run", "--detach", "--launcher", "exec", "-n", "1", "--restarts", "1")
+    honest = loot.phalanx(*run, "--", "sh", "-c", HONEST).stdout.strip()
+    loot.on("head", "until [ -s /efs/honest ]; do sleep 0.1; done")
+    loot.on("head", f"python3 -c {shlex.quote(PLANT)} {honest}")
+    planted = ("991231-235959-badbad", "991231-235958-badbad")
+    before = [loot.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json") for job in planted]
+    (head,) = (node["instance_id"] for node in json.loads(loot.phalanx("nodes", "--json").stdout)[:1])
+    break_on_purpose(loot, kill={"instance_id": head, "silent": False})
+    try:
+        deadline = time.monotonic() + 60
+        while loot.on("head", "cat /efs/honest", check=False).split() != ["0", "1"]:
+            assert stolen(loot) == ""
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        listed = json.loads(loot.phalanx("jobs", "--json").stdout)
+        assert [job["state"] for job in listed if job["id"] in planted] == ["lost"] * 2
+        for words in (("logs", planted[0]), ("stop", planted[1])):
+            assert "another cluster" in loot.phalanx(*words, check=False).stderr
+        assert stolen(loot) == ""
+        assert [loot.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json") for job in planted] == before
+    finally:
+        loot.on("head", "rm -rf /efs/.phalanx/jobs/9* /efs/honest")

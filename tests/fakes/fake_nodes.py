@@ -71,6 +71,7 @@ class FakeCluster:
     """`nodes` names on one machine; `down` makes one refuse connections. `shell` runs what a test asks of the head."""
 
     name = "fake"
+    stack_id = "arn:aws:cloudformation:us-east-1:1:stack/fake/1"
     shell: tuple[str, ...] = ("sh", "-c")
 
     def __init__(self, root: Path, nodes: int = 2, slots: int = 2) -> None:
@@ -98,6 +99,9 @@ class FakeCluster:
 
     def remote(self) -> FakeRemote:
         return FakeRemote(self.env, self.shell)
+
+    def settle_by(self, command: str) -> None:
+        """Its head is never another."""
 
     def down(self, node: str) -> None:
         (self.root / f"down.{node}").touch()

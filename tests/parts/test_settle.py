@@ -137,7 +137,7 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
 
 def runner(cluster: FakeCluster, directory: Path, *words: str) -> str:
     """What a verb of the job's runner prints on the head."""
-    argv = ["python3", "-IS", str(directory / "runner.pyz"), words[0], str(directory), *words[1:]]
+    argv = ["python3", "-IS", str(directory / "runner.pyz"), words[0], str(directory), cluster.stack_id, *words[1:]]
     done = subprocess.run(argv, env=cluster.env, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode(errors="replace")
@@ -193,6 +193,6 @@ def test_a_head_without_a_roster_leaves_it_for_later(tmp_path: Path, verb: str):
     directory = accepted(cluster, tmp_path / "code")
     (tmp_path / "roster.json").unlink()
     place = {"settle": directory, "list": directory.parent}[verb]
-    argv = ["python3", "-IS", str(directory / "runner.pyz"), verb, str(place)]
+    argv = ["python3", "-IS", str(directory / "runner.pyz"), verb, str(place), cluster.stack_id]
     subprocess.run(argv, env=cluster.env, check=True, timeout=60)
     assert state_of(directory)["state"] == PENDING

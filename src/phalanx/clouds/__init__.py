@@ -33,6 +33,9 @@ class ControlPlane:
     def roster(self, cluster: Cluster) -> Roster:
         return importlib.import_module("phalanx.clouds.rosters").read(cluster)
 
+    def settle_by(self, cluster: Cluster, command: str) -> None:
+        importlib.import_module("phalanx.clouds.rosters").settle_by(cluster, command)
+
     def mend(self, cluster: Cluster, error: ClusterError) -> bool:
         return importlib.import_module("phalanx.clouds.mend").mend(cluster, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING, cast
 
 from phalanx import clouds
 from phalanx.clouds import endpoint
@@ -13,6 +14,9 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.node import wire
 from phalanx.node.roster import Roster
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
+
+if TYPE_CHECKING:
+    from phalanx.clouds.aws_api import ApiCloud
 
 _ANSWERS_WITHIN_S = 10.0
 
@@ -26,6 +30,13 @@ def read(cluster: Cluster) -> Roster:
     if roster is None:
         raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` shows more.")
     return roster
+
+
+def settle_by(cluster: Cluster, command: str) -> None:
+    """Write the command into the table, with the user's rights: no job and no worker can. Raises CloudError."""
+    cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
+    item = {"item": {"S": "settle"}, "command": {"S": command}}
+    cloud.call("dynamodb", "put_item", TableName=cluster.table, Item=item)
 
 
 def _local(cluster: Cluster) -> Roster | None:

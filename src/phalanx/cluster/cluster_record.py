@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phalanx.errors import ClusterError
+from phalanx.errors import ClusterError, PhalanxError
 from phalanx.ssh.remote import Remote, close_all
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _HEAD_NAMES = ("head", HEAD, "deeplearning-master")
 JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
 _ROSTER = "roster.json"
+_SETTLES_BY = "settles-by"
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9-]{0,127}$")
 
 
@@ -53,6 +55,10 @@ class ControlPlane(Protocol):
 
     def roster(self, cluster: Cluster) -> Roster:
         """The membership now, validated. Raises CloudError, ClusterError."""
+        ...
+
+    def settle_by(self, cluster: Cluster, command: str) -> None:
+        """Keep the command where a new head finds it and no node but a head can write. Raises PhalanxError."""
         ...
 
     def mend(self, cluster: Cluster, error: ClusterError) -> bool:
@@ -161,6 +167,18 @@ class Cluster:
         roster = self.control.roster(self)
         write_private(self.directory / _ROSTER, roster.to_json())
         return roster
+
+    def settle_by(self, command: str) -> None:
+        """Have a new head run this as the job user: it ends or restarts the jobs of the head before.
+
+        Asks the cloud once for each command. Where that fails the jobs wait for whoever lists them.
+        """
+        path = self.directory / _SETTLES_BY
+        if self.control is None or (path.exists() and path.read_text() == command):
+            return
+        with contextlib.suppress(PhalanxError):
+            self.control.settle_by(self, command)
+            write_private(path, command)
 
     def require_ready(self) -> None:
         """Raise ClusterError unless its `up` has come to its end."""

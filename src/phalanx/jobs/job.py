@@ -49,12 +49,18 @@ _DIRECTORY_GONE = 66
 
 
 class ClusterAccess(Protocol):
-    """What jobs need of a cluster: where the shared directory is mounted, and the head as the job user."""
+    """What jobs need of a cluster: its shared directory, its stack, the head as the job user.
+
+    `settle_by` says which command a new head is to run, as the job user, for the jobs of the one before.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def shared(self) -> str: ...
+    @property
+    def stack_id(self) -> str: ...
+    def settle_by(self, command: str) -> None: ...
     def remote(self) -> Remote: ...
 
 
@@ -81,6 +87,7 @@ def submit(
         raise
     try:
         connection.send(lambda out: submission.write(out, connection))
+        cluster.settle_by(_listing(cluster))
         job._accept(connection, detach)
         if detach:
             _report_sharing(connection.answer("shares"), spec, progress)
@@ -101,7 +108,7 @@ def _report_sharing(shares: str, spec: JobSpec, progress: Callable[[SendProgress
 
 def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """The head is told what the job is: it starts Python and dials the nodes while this machine looks at the code."""
-    record = json.dumps(spec.to_record(job.id)).encode()
+    record = json.dumps({**spec.to_record(job.id), "stack": cluster.stack_id}).encode()
     command = toolbox.command(cluster.shared, "submit", job.directory, *(["--detach"] if detach else []))
     connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
     connection.offer(b'{"record": %d}\n%b' % (len(record), record))
@@ -137,10 +144,14 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
 
 def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
     """All jobs that the shared directory knows, newest first."""
-    root = f"{cluster.shared}/{JOBS}"
-    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root)}"
-    done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=30.0)
+    done = toolbox.run(cluster.remote(), cluster.shared, _listing(cluster), timeout_s=30.0)
     return list(_statuses(done.stdout))
+
+
+def _listing(cluster: ClusterAccess) -> str:
+    """The command that lists all jobs, and settles those of this cluster that lost their runner."""
+    root = f"{cluster.shared}/{JOBS}"
+    return f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root, cluster.stack_id)}"
 
 
 def _statuses(answer: bytes) -> Iterator[JobStatus]:
@@ -254,7 +265,7 @@ class Job:
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))
 
     def _verb(self, verb: str, *words: str) -> str:
-        command = toolbox.command(self._cluster.shared, verb, self.directory, *words)
+        command = toolbox.command(self._cluster.shared, verb, self.directory, self._cluster.stack_id, *words)
         return f"[ -d {shlex.quote(self.directory)} ] || exit {_DIRECTORY_GONE}; {command}"
 
     def _accept(self, connection: HeadCommand, detach: bool) -> None:

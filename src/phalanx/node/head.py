@@ -274,10 +274,15 @@ class Head:
             threading.Thread(target=self._settle_jobs, daemon=True).start()
 
     def _settle_jobs(self) -> None:
-        """Once all nodes let a head in that has come back."""
+        """Once all nodes let a head in that has come back.
+
+        Jobs write on the shared directory, so no program there is known by itself. Whoever submitted a job left this
+        command in the table, with a runner's hash in it.
+        """
         try:
-            proof.settle_jobs(self.agent.settings.shared, self.agent.settings.job_user, self.agent.job_uid())
-        except CommandError as error:
+            command = self.agent.table.get("settle").get("command", "true")
+            proof.settle_jobs(command, self.agent.settings.job_user, self.agent.job_uid())
+        except (AwsError, CommandError) as error:
             self.agent.log.say(f"the jobs of the head before can't be settled: {error}")
 
     def signal(self, status: str, text: str) -> None:

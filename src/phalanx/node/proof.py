@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from typing import Any, Sequence
 
@@ -30,16 +29,12 @@ def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
     return refused
 
 
-def settle_jobs(shared: str, user: str, uid: int) -> None:
-    """Let the jobs whose runner died with an earlier head start again, or end as lost: whoever lists them settles them.
+def settle_jobs(command: str, user: str, uid: int) -> None:
+    """Let the jobs whose runner died with an earlier head start again, or end as lost: `command` does it.
 
     By a login, which gives them what every job gets. Raises CommandError.
     """
-    # A file alone: a job could have put a FIFO there, which has no end.
-    newest = "r=$(find ./[0-9]*/runner.pyz -type f | sort | tail -n 1)"
-    newest += '; [ -z "$r" ] || exec /usr/bin/python3 -IS "$r" list .'
-    look = f"cd {shlex.quote(shared)}/.phalanx/jobs 2>/dev/null || exit 0; {newest}"
-    run(["ssh", "-o", "BatchMode=yes", MASTER, look], _SETTLE_S, **_as_user(user, uid))
+    run(["ssh", "-o", "BatchMode=yes", MASTER, command], _SETTLE_S, **_as_user(user, uid))
 
 
 def _log_in(node: Node, options: dict[str, Any], end: float) -> str:

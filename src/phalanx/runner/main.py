@@ -39,24 +39,24 @@ def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]
 
 
 def _follow(words: List[str]) -> int:
-    """DIRECTORY POSITION|end|last|attempt=N [--no-wait] [--process LABEL] [--lines N]"""
+    """DIRECTORY STACK POSITION|end|last|attempt=N [--no-wait] [--process LABEL] [--lines N]"""
     from phalanx.runner.verbs.follow import follow
 
     process = words[words.index("--process") + 1] if "--process" in words else None
     lines = int(words[words.index("--lines") + 1]) if "--lines" in words else None
-    return follow(words[0], words[1], "--no-wait" not in words, process, lines)
+    return follow(words[0], words[1], words[2], "--no-wait" not in words, process, lines)
 
 
 def _stop(words: List[str]) -> int:
     from phalanx.runner.verbs.stop import stop
 
-    return stop(words[0], float(words[1]))
+    return stop(words[0], words[1], float(words[2]))
 
 
 def _list(words: List[str]) -> int:
     from phalanx.runner.verbs.listing import list_jobs
 
-    return list_jobs(words[0])
+    return list_jobs(words[0], words[1])
 
 
 def _starter(words: List[str]) -> int:

@@ -134,13 +134,14 @@ _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
 # What records of earlier versions have not.
-_ADDED: Dict[str, Any] = {"tags": {}, "ranks": {}, "waits": False}
+_ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "waits": False}
 _STATE: Dict[str, Check] = {
     "id": _id,
     "name": _text,
     "launcher": _text,
     "command": _TEXTS,
     "submitted_at": _number,
+    "stack": _text,
     "state": _state_name,
     "started_at": _or(None, _number),
     "ended_at": _or(None, _number),

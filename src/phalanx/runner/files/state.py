@@ -35,6 +35,8 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
     return {
         **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
         "tags": job.get("tags", {}),
+        # The id of the cluster's stack (settle.is_foreign).
+        "stack": job.get("stack", ""),
         "state": PENDING,
         "started_at": None,
         "ended_at": None,

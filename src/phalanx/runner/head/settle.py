@@ -184,6 +184,23 @@ def lost_state(state: states.State) -> states.State:
     return {**state, "state": states.LOST, "message": what_died(state), "ended_at": time.time()}
 
 
+def is_foreign(state: states.State, stack: str) -> bool:
+    """Is it an orphan of another cluster than the one of this stack, by the stack's id?
+
+    A shared directory outlives its clusters, and whoever ran jobs there could write a record that asks to be started
+    again. Nobody can write the id of a stack that does not exist yet. Clusters that share a directory at the same time
+    can; they change each other's code anyway.
+    """
+    return state["stack"] != stack and is_orphan(state)
+
+
+def left_alone(state: states.State) -> states.State:
+    """How a job of another cluster is shown. Its record stays as it is: that cluster may live."""
+    ended_at = state["started_at"] or state["submitted_at"]
+    message = "a job of another cluster, which this one neither ends nor starts again"
+    return {**state, "state": states.LOST, "message": message, "ended_at": ended_at}
+
+
 def what_died(state: states.State) -> str:
     """Why there is no runner any more."""
     runner = state["runner"]

@@ -29,7 +29,12 @@ _RUNNER_COMES_WITHIN_S = 0.1
 
 
 def follow(
-    directory: str, start: str = "0", wait: bool = True, process: Optional[str] = None, lines: Optional[int] = None
+    directory: str,
+    stack: str,
+    start: str = "0",
+    wait: bool = True,
+    process: Optional[str] = None,
+    lines: Optional[int] = None,
 ) -> int:
     """Write frames to stdout; returns 0. `process`: only the output of the one with this label.
 
@@ -44,7 +49,7 @@ def follow(
         # Damage is reported where the output is sent.
         with contextlib.suppress(Invalid):
             reader.position = first_of_last_lines(OutputReader(output), span, lines, process)
-    follower = _Follower(directory, reader, process, until)
+    follower = _Follower(directory, stack, reader, process, until)
     try:
         follower.run(wait)
     except BrokenPipeError:
@@ -76,9 +81,10 @@ def _span(reader: OutputReader, attempts: Sequence[Dict[str, Any]], start: str) 
 
 class _Follower:
     def __init__(
-        self, directory: str, reader: OutputReader, process: Optional[str], until: Optional[int] = None
+        self, directory: str, stack: str, reader: OutputReader, process: Optional[str], until: Optional[int] = None
     ) -> None:
         self._directory = directory
+        self._stack = stack
         self._reader = reader
         self._process = process
         self._until = until
@@ -115,8 +121,10 @@ class _Follower:
 
     def _settled(self, wait: bool) -> Dict[str, Any]:
         # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
-        from phalanx.runner.head.settle import settle, settle_patiently
+        from phalanx.runner.head.settle import is_foreign, left_alone, settle, settle_patiently
 
+        if is_foreign(self._state, self._stack):
+            return left_alone(self._state)
         state = settle_patiently(self._directory) if wait else settle(self._directory)
         self._listen(wait)
         return state

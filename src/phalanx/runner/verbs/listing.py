@@ -9,30 +9,33 @@ from typing import Optional
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.schema import is_job_id
-from phalanx.runner.head.settle import is_orphan, settle_in_background, what_died
+from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle_in_background, what_died
 
 
-def list_jobs(root: str) -> int:
+def list_jobs(root: str, stack: str) -> int:
     """Print one JSON state per line, newest first.
 
     A job whose runner is gone without a word says so, and stays what it was until its nodes were asked: that is done in
-    the background, and may end with another start. Of a job whose record is damaged that is said, and no more.
+    the background, and may end with another start: for jobs of the cluster with this stack alone. Of a job whose record
+    is damaged that is said, and no more.
     """
     root = os.path.abspath(root)
     for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
-        state = _state(os.path.join(root, name))
+        state = _state(os.path.join(root, name), stack)
         if state:
             print(json.dumps(state))
     return 0
 
 
-def _state(directory: str) -> Optional[states.State]:
+def _state(directory: str, stack: str) -> Optional[states.State]:
     try:
         state = states.read(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None  # still on its way here, or not a job
     except Invalid as error:
         return states.damaged(directory, error)
+    if is_foreign(state, stack):
+        return left_alone(state)
     if not is_orphan(state):
         return state
     settle_in_background(directory)

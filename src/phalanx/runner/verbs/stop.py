@@ -11,17 +11,21 @@ import time
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.head.doorway import ask_to_stop
-from phalanx.runner.head.settle import settle, verify
+from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.names import STOP
 
 _LOOK_EVERY_S = 0.1
 
 
-def stop(directory: str, timeout_s: float) -> int:
-    """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time."""
+def stop(directory: str, stack: str, timeout_s: float) -> int:
+    """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time.
+
+    One of another cluster than the one of this stack is left alone.
+    """
     deadline = time.monotonic() + timeout_s
     try:
-        state = _stop(directory, deadline)
+        state = states.read(directory)
+        state = left_alone(state) if is_foreign(state, stack) else _stop(directory, deadline)
     except Invalid:
         state = _stop_damaged(directory, deadline)
     print(json.dumps(state))

@@ -62,7 +62,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
 
     begin(directory, job, plugins, roster, early)
     if not detach:
-        return follow(directory, "0")
+        return follow(directory, job["stack"])
     os.write(1, json.dumps({"shares": occupancy.shared(ranks_of(processes), roster)}).encode() + b"\n")
     return 0
 
