@@ -45,7 +45,7 @@ def shells(gateway, neighbour):
         "IPv6": f"{me} fd00:ec2::254",
         "IPv4 in IPv6": f"{me} ::ffff:{ADDRESS}",
         "by the device": f"{here} 80 eth0",
-        "IPv6 by the device": f"{me} fd00:ec2::254 80 eth0",
+        "IPv6 by the device": f"{me} fd00:ec2::254 80 six",
         "IPv4 in IPv6 by the device": f"{me} ::ffff:{ADDRESS} 80 eth0",
         "by the loopback device": f"{here} 80 lo",
         "root of a user namespace": f"unshare -Ur {here}",

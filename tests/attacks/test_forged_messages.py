@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from typing import Any
 
@@ -13,7 +14,23 @@ from conftest import a_cluster
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nkeep: no\n"
+# Root on a node that is no member yet: what it says before its agent does. Then the head has time to believe it.
+FIRST_WORDS = """#!/usr/bin/env python3
+import json, os, time
+if os.path.exists("/efs/first_words"):
+    import boto3
+    settings = json.load(open("/opt/phalanx/config.json"))
+    key, comment = open("/etc/ssh/phalanx/id_ed25519.pub").read().rsplit(maxsplit=1)
+    address = os.uname().nodename.removeprefix("ip-").replace("-", ".")
+    own = {"kind": "hello", "instance_id": comment, "address": address, "hostname": os.uname().nodename}
+    own |= {"user_key": key, "host_key": open("/etc/ssh/ssh_host_ed25519_key.pub").read().strip()}
+    queue = boto3.client("sqs", settings["stack_id"].split(":")[3])
+    for forged in json.load(open("/efs/first_words")):
+        queue.send_message(QueueUrl=settings["queue_url"], MessageBody=json.dumps({**forged, **own, **forged}))
+    time.sleep(3)
+"""
+SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nshared: /efs\nkeep: no\nboot: |\n"
+SPEC += textwrap.indent(FIRST_WORDS, "  ")
 HEARD_WITHIN_S = 30.0
 # The head looks at its fleet within a second of a hint, and its nodes learn of a new generation within another.
 FOLLOWED_WITHIN_S = 2.0
@@ -67,11 +84,19 @@ def of_attacker(roster: dict) -> dict:
     return next(node for node in roster["nodes"] if node["name"] == "deeplearning-worker3")
 
 
-def roster(terminal) -> dict:
+def item(terminal, key: str) -> dict:
     table = api(terminal, "dynamodb")
     (name,) = table.list_tables()["TableNames"]
-    item = table.get_item(TableName=name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
-    return json.loads(item["roster"]["S"])
+    return table.get_item(TableName=name, Key={"item": {"S": key}}, ConsistentRead=True)["Item"]
+
+
+def roster(terminal) -> dict:
+    return json.loads(item(terminal, "roster")["roster"]["S"])
+
+
+def refused(terminal) -> int:
+    """How many messages the head had not believed when it last wrote a generation."""
+    return int(item(terminal, "generation")["refused"]["N"])
 
 
 def settled(terminal, attacker, *messages: object) -> dict:
@@ -138,7 +163,16 @@ def test_what_is_no_message_stops_nobody(terminal, attacker):
     assert settled(terminal, attacker, *nonsense, *[{"kind": "wish"}] * 20) == before
 
 
-def test_the_head_still_takes_a_node_in_and_lets_it_go(terminal):
-    # The attacker's own node stays: the other tests need it, and their order is random.
+def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go(terminal):
+    """The attacker's own node stays: the other tests need it, and their order is random."""
+    sound = {"zone": "us-east-1a", "type": "c5.large", "gpus": 0, "slots": 2}
+    said = [{**sound, **changes} for changes in [*EVIL, {"host_key": "ssh-ed25519 AAAAevil\nHost *"}]]
+    (shared,) = (terminal.state / "local/efs").glob("fs-*")
+    (shared / "first_words").write_text(json.dumps(said))
+    before = refused(terminal)
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
+    new = roster(terminal)["nodes"][3]
+    assert (new["hostname"], new["gpus"]) == ("ip-" + new["address"].replace(".", "-"), 0)
+    assert terminal.on("worker4", TRACES) == terminal.on("head", TRACES) == "looked\n"
+    assert refused(terminal) >= before + len(said)
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout

@@ -72,15 +72,48 @@ def outputs(terminal: Terminal) -> dict[str, str]:
     return {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
 
 
+# Root opens on the node what AWS has and the local cloud has not: user namespaces and subordinate ids for jobs, and the
+# metadata service's other address, where whoever asks gets a token.
+AS_ON_AWS = """
+sysctl -qw user.max_user_namespaces=100 && echo phalanx:100000:1000 | tee /etc/subuid > /etc/subgid
+setsid unshare -n sleep infinity < /dev/null > /dev/null 2>&1 & there=$!
+until [ "$(readlink /proc/$there/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.1; done
+ip link add six type veth peer name door netns $there
+ip addr add fd00:ec2::1/64 dev six nodad; ip link set six up
+inside="nsenter -n -t $there"
+$inside ip addr add fd00:ec2::254/64 dev door nodad; $inside ip link set door up
+setsid $inside python3 -c '
+import socket
+door = socket.create_server(("fd00:ec2::254", 80), family=socket.AF_INET6)
+while True:
+    with door.accept()[0] as connection:
+        connection.recv(9999)
+        connection.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + b"x" * 56)
+' < /dev/null > /dev/null 2>&1 &
+echo $there $! > /run/six
+"""
+AS_BEFORE = "sysctl -qw user.max_user_namespaces=0; rm /etc/subuid /etc/subgid; ip link del six; kill $(cat /run/six)"
+
+
+@pytest.fixture
+def as_on_aws(lab: Terminal, node: str) -> Iterator[Terminal]:
+    lab.phalanx("exec", "--sudo", "--node", node, "--", AS_ON_AWS)
+    yield lab
+    lab.phalanx("exec", "--sudo", "--node", node, "--", AS_BEFORE)
+
+
 @pytest.mark.parametrize("node", NODES)
-def test_no_way_leads_a_job_to_the_credentials_of_its_instance(lab, node):
+def test_no_way_leads_a_job_to_the_credentials_of_its_instance(as_on_aws, node):
+    lab = as_on_aws
     reach = script(lab, "reach_metadata.py")
     own = lab.on(node, "hostname -I").split()[0]
     gateway = lab.on(node, "ip route show default").split()[2]
     found = json.loads(lab.on(node, f"python3 {reach} {own} {gateway} {NODES[node]}"))
     assert len(found) > 30
-    root = lab.phalanx("exec", "--sudo", "--node", node, "--", f"python3 {reach} ask 169.254.169.254").stdout
-    assert " 200 OK" in root, "the same request is answered for root"
+    for address in ("169.254.169.254", "fd00:ec2::254"):
+        root = lab.phalanx("exec", "--sudo", "--node", node, "--", f"python3 {reach} ask {address}").stdout
+        assert " 200 OK" in root, "the same request is answered for root"
+    assert lab.on(node, "unshare -Ur id -u") == "0\n"
     assert ", ".join(way for way, brought in found.items() if brought) == ""
 
 

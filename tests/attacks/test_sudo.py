@@ -1,4 +1,4 @@
-"""The image's administrator has sudo; a job must not get root by what makes it possible."""
+"""Root on any node: a job must not get it by the administrator's sudo, nor by its own node's key and certificate."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ PROGRAM = "/usr/local/sbin/setpriv-for-sudo"
 def test_a_job_does_not_become_root_by_the_administrators_sudo(cluster, attempt):
     said = cluster.on("worker2", f"{attempt} 2>&1", check=False).splitlines()
     assert "0" not in said and not any(line.startswith("root:") for line in said), said
+
+
+@pytest.mark.parametrize("user", ["root", "ubuntu"])
+@pytest.mark.parametrize("node", ["localhost", "deeplearning-worker3", "deeplearning-master"])
+def test_a_nodes_certificate_opens_no_other_account(cluster, user, node):
+    enter = "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -v"
+    key = "-i /etc/ssh/phalanx/id_ed25519 -o CertificateFile=/etc/ssh/phalanx/id_ed25519-cert.pub"
+    said = cluster.on("worker2", f"{enter} {key} {user}@{node} 'echo in as $(id -un)' 2>&1", check=False)
+    assert "Offering public key" in said and "Permission denied" in said
+    assert "in as" not in said

@@ -1,0 +1,103 @@
+"""Take each defence out of a copy of the code, and see the attack that it stops succeed: `python -m benchmarks.red`.
+
+A test of an attack that passes without the defence proves nothing. `python -m benchmarks.red WORDS` does so for the
+defences whose names hold these words; the results of all are kept. An attack is seen when its test fails by its own
+assertions: a test that passes, or whose cluster does not come up, ends this with exit status 1.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.measure import ROOT
+from benchmarks.red import clusters, local_nodes
+from benchmarks.red.defence import Defence
+
+DEFENCES = (*clusters.DEFENCES, *local_nodes.DEFENCES)
+
+_TEST_TIMEOUT_S = 900
+_FAILED = 1  # pytest's exit status
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:randomly")
+_SHOWN_CHARACTERS = 160
+_HEAD = "| without this defence | which stands in | this test fails | with |\n|---|---|---|---|"
+
+
+def main(words: list[str]) -> int:
+    chosen = [defence for defence in DEFENCES if " ".join(words) in defence.name]
+    with _copy_of_the_code() as copy:
+        rows = [_tried(copy, defence) for defence in chosen]
+    if None in rows:
+        return 1
+    if chosen == list(DEFENCES):
+        _keep(filter(None, rows))
+    return 0
+
+
+def _tried(copy: Path, defence: Defence) -> str | None:
+    """A row of the table; None when the test does not fail."""
+    with _without(copy, defence):
+        done = subprocess.run(
+            [*_PYTEST, *defence.test.split()],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy / "src")},
+            capture_output=True,
+            text=True,
+            timeout=_TEST_TIMEOUT_S,
+            check=False,
+        )
+    shown = re.search("^E +(.+)", done.stdout, re.MULTILINE)
+    if done.returncode != _FAILED or shown is None or not re.search("^FAILED ", done.stdout, re.MULTILINE):
+        print(f"NOT SEEN: {defence.name}: {defence.test}\n{done.stdout[-2000:]}", flush=True)
+        return None
+    row = _row(defence, shown[1])
+    print(row, flush=True)
+    return row
+
+
+@contextmanager
+def _copy_of_the_code() -> Iterator[Path]:
+    """What git knows, or would take in, of this checkout."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory(prefix="phalanx-red-") as directory:
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file():
+                (Path(directory) / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, Path(directory) / name)
+        yield Path(directory)
+
+
+@contextmanager
+def _without(copy: Path, defence: Defence) -> Iterator[None]:
+    texts = defence.applied(copy)
+    for name, text in texts.items():
+        (copy / name).write_text(text)
+    try:
+        yield
+    finally:
+        for name in texts:
+            shutil.copy2(ROOT / name, copy / name)
+
+
+def _row(defence: Defence, shown: str) -> str:
+    files = ", ".join(dict.fromkeys(edit.file.removeprefix("src/phalanx/") for edit in defence.edits))
+    cells = (defence.name, files, defence.test.removeprefix("tests/attacks/"), f"{shown:.{_SHOWN_CHARACTERS}}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _keep(rows: Iterable[str]) -> None:
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    (ROOT / f"benchmarks/results/red-{today}.md").write_text("\n".join([_HEAD, *rows, ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

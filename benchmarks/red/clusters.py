@@ -1,0 +1,291 @@
+"""The defences of a cluster and of the machine of the person who runs it (docs/security.md)."""
+
+from __future__ import annotations
+
+from benchmarks.red.defence import defence
+
+_BELIEVED = 'if sender_id != f"{self.agent.settings.worker_role}:{sender}":'
+_ANY_SENDER = ("node/head.py", _BELIEVED, "if False:")
+_ANY_TEXT = (
+    "node/validate.py",
+    "pattern.fullmatch(value) if isinstance(value, str)",
+    "re.match('(?s)(.*)', value) if isinstance(value, str)",
+)
+_ANY_HOST_NAME = ("node/validate.py", 'if found.hostname.split(".")[0] not in own:', "if False:")
+_ANY_ADDRESS = ("node/validate.py", ">> (32 - int(bits)):", "> 1 << 32:")
+_UNLISTED = (
+    (
+        "node/head.py",
+        "asked = [i for i in self._newcomers if i in listed][:_ASKED_AT_ONCE]",
+        "asked = list(self._newcomers)",
+    ),
+    (
+        "node/head.py",
+        "found = self.agent.fleet.addresses(asked) if asked else {}",
+        "found = {i: self._newcomers[i].address for i in asked}",
+    ),
+    (
+        "node/decision.py",
+        "group is not None and instance_id not in group.instances and state.heard",
+        "False and state.heard",
+    ),
+)
+_SHUT = ("node/firewall.py", 'run(["sh", _SCRIPT], 30)', "pass")
+_SEEMS_SHUT = (
+    "node/firewall.py",
+    "return any(_leads(uid, *to, device) for to in _METADATA for device in devices)",
+    "return False",
+)
+_HOME = ("node/account.py", "os.chmod(directory, 0o1775)", "os.chmod(directory, 0o775)")
+
+DEFENCES = (
+    defence(
+        "what shells and ssh read at home is root's, in sticky directories",
+        "test_later_jobs.py::test_nothing_that_a_job_planted_acts_in_the_next_login",
+        _HOME,
+    ),
+    defence(
+        "sshd reads no keys of the job user's home",
+        "test_later_jobs.py::test_a_key_in_the_home_directory_opens_nothing",
+        _HOME,
+        (
+            "node/contract.py",
+            "Match User {job_user}\n    AuthorizedKeysFile ",
+            "Match User {job_user}\n    AuthorizedKeysFile .ssh/authorized_keys ",
+        ),
+        ("node/contract.py", "PermitUserRC no", "StrictModes no"),
+    ),
+    defence(
+        "a user certificate is good from inside the VPC alone",
+        "test_later_jobs.py::test_a_copied_key_and_certificate_open_nothing_from_outside",
+        ("node/trust.py", '"-O", f"source-address={validate.NETWORK}"', ""),
+    ),
+    defence(
+        "the runner on the shared directory is run by its SHA-256 alone",
+        "test_planted_runner.py",
+        ("runner/checked.py", ".hexdigest() == digest", ".hexdigest() == digest or there"),
+    ),
+    defence(
+        "a record is a regular file, opened without waiting",
+        "test_damaged_records.py",
+        ("runner/files/record.py", "os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW", "os.O_RDONLY"),
+    ),
+    defence(
+        "a record has a schema",
+        "test_damaged_records.py",
+        ("runner/files/state.py", "state = job_state(state, job_id_of(directory))", "pass"),
+    ),
+    defence(
+        "only administrators can execute what makes root",
+        "test_sudo.py",
+        ("localcloud/nodes/image.py", "program.chmod(0o4750)", "program.chmod(0o4755)"),
+    ),
+    defence(
+        "certificates of nodes are for the job user alone",
+        "test_sudo.py",
+        ("node/trust.py", '["-n", user,', '["-n", f"{user},root,ubuntu",'),
+    ),
+    defence(
+        "the way to the metadata service is shut",
+        "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
+        _SHUT,
+        _SEEMS_SHUT,
+    ),
+    defence(
+        "the authority in the table is the head's role's to write",
+        "test_metadata.py::test_a_job_on_the_head_can_not_make_itself_the_authority",
+        _SHUT,
+        _SEEMS_SHUT,
+    ),
+    defence(
+        "a socket bound to a device finds no way either",
+        "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
+        _SEEMS_SHUT,
+        (
+            "node/firewall.py",
+            "    echo route append broadcast 169.254.169.254 dev ${{device##*/}} scope host",
+            "    echo route append broadcast 192.0.2.1 dev ${{device##*/}} scope host",
+        ),
+    ),
+    defence(
+        "the way is shut for all users above the job's",
+        "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
+        ("node/firewall.py", "last=$(($1 + $3 - 1))", "last={0}"),
+    ),
+    defence(
+        "the way over IPv6 is shut",
+        "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
+        _SEEMS_SHUT,
+        ("node/firewall.py", "ip -6 rule add", "true"),
+    ),
+    defence(
+        "rules that somebody removes come back",
+        "test_metadata.py::test_rules_that_somebody_removes_come_back",
+        ("node/daemon.py", "threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()", "pass"),
+    ),
+    defence(
+        "the way is shut again at each boot, before sshd",
+        "test_metadata.py::test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut",
+        ("node/firewall.py", 'files.enable("phalanx-firewall", _UNIT, "sysinit", root)', "pass"),
+    ),
+    defence(
+        "a token is needed for the credentials of jobs",
+        "test_metadata.py::test_a_token_is_good_while_its_job_runs_and_no_other_is",
+        ("node/credentials.py", '.get(named[1] if named else "")', '.get(named[1] if named else "", "any")'),
+    ),
+    defence(
+        "a token ends with its job",
+        "test_metadata.py::test_a_token_is_good_while_its_job_runs_and_no_other_is",
+        ("node/credentials.py", "del self._jobs[starter]", "pass"),
+    ),
+    defence(
+        "the role of jobs is empty",
+        "test_metadata.py -k role",
+        (
+            "template/access.py",
+            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents))',
+            'sends = _policy("x", [_allow(["sqs:SendMessage"], "*")])\n'
+            '    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), Policies=[iam.Policy(**sends)])',
+        ),
+    ),
+    defence(
+        "user data is root's to read",
+        "test_metadata.py::test_a_job_reads_nothing_of_the_agent_s",
+        ("localcloud/nodes/init.py", "machine.user_data, 0o600", "machine.user_data, 0o644"),
+    ),
+    defence(
+        "the command line believes no roster that can be none",
+        "test_hostile_head.py::test_a_forged_roster_in_the_table_is_refused",
+        _ANY_TEXT,
+        _ANY_HOST_NAME,
+    ),
+    defence(
+        "options of ssh end before the host",
+        "test_hostile_head.py::test_a_command_is_never_an_option_of_ssh",
+        ("ssh/remote.py", '"-t" if terminal else "-T", "--", self.host', '"-t" if terminal else "-T", self.host'),
+    ),
+    defence(
+        "an answer of the head is parsed with suspicion",
+        "test_hostile_head.py::test_an_answer_that_is_none_ends_no_command_by_accident",
+        ("ssh/head_answers.py", "except (ValueError, RecursionError):", "except KeyError:"),
+    ),
+    defence(
+        "a file of a stream lies in a directory that came before it",
+        "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
+        ("runner/files/carry.py", "if member.name != TOP and not is_known:", "if False:"),
+    ),
+    defence(
+        "a link of a stream stays inside",
+        "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
+        (
+            "runner/files/carry.py",
+            "elif _stays_inside(member.name, member.linkname) and _leads_below(target, place, member.linkname):",
+            "elif member.issym():",
+        ),
+    ),
+    defence(
+        "links that lead elsewhere are left out",
+        "test_hostile_files.py::test_links_that_come_home_lead_nowhere_else",
+        (
+            "runner/files/carry.py",
+            'return not link.startswith("/") and up <= directories_above and ".." not in parts[up:]',
+            "return True",
+        ),
+        ("runner/files/carry.py", 'return (end + "/").startswith(os.path.realpath(target) + "/")', "return True"),
+    ),
+    defence(
+        "no more is taken than was announced",
+        "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
+        ("runner/files/carry.py", "if self._items_left < 0 or self._bytes_left < 0:", "if False:"),
+    ),
+    defence(
+        "a file of a stream gets no special rights",
+        "test_hostile_files.py::test_a_forged_file_gets_no_rights_of_another",
+        ("runner/files/carry.py", "member.mode & 0o777", "member.mode & 0o7777"),
+    ),
+    defence(
+        "control characters are shown on a terminal",
+        "test_hostile_output.py",
+        ("cli/terminal.py", "shown = _ACTS.sub(lambda found: found[1] or _escape(found[0]), text)", "return text"),
+    ),
+    defence(
+        "control characters are shown in tables",
+        "test_hostile_output.py",
+        (
+            "cli/terminal.py",
+            'return _ACTS.sub(lambda found: "" if found[1] else _escape(found[0]), text)',
+            "return text",
+        ),
+    ),
+    defence(
+        "the head has no right to change its group's maximum",
+        "test_money.py",
+        (
+            "template/access.py",
+            'changes = ("SetDesiredCapacity", ',
+            'changes = ("UpdateAutoScalingGroup", "SetDesiredCapacity", ',
+        ),
+    ),
+    defence(
+        "the group's maximum is the user's number",
+        "test_money.py",
+        ("template/fleet.py", 'MaxSize=Ref("Nodes")', 'MaxSize="1000"'),
+    ),
+    defence(
+        "a worker has no right to change sizes",
+        "test_money.py::test_root_on_a_worker_changes_no_size_at_all",
+        (
+            "template/access.py",
+            '_allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),',
+            '_allow(["sqs:SendMessage", "autoscaling:SetDesiredCapacity"], "*"),',
+        ),
+    ),
+    defence(
+        "a message proves its sender",
+        "test_forged_messages.py::test_another_nodes_failure_does_not_evict_it",
+        _ANY_SENDER,
+    ),
+    defence(
+        "an instance id is one",
+        "test_forged_messages.py::test_an_instance_id_writes_no_file_on_the_head",
+        _ANY_SENDER,
+        _ANY_TEXT,
+        *_UNLISTED,
+    ),
+    defence(
+        "Auto Scaling lists a new node, and EC2 has its address",
+        "test_forged_messages.py::test_an_invented_node_is_no_member",
+        _ANY_SENDER,
+        _ANY_HOST_NAME,
+        *_UNLISTED,
+    ),
+    defence(
+        "a host name is one, and the node's own",
+        "test_forged_messages.py::test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go",
+        _ANY_TEXT,
+        _ANY_HOST_NAME,
+    ),
+    defence(
+        "a number of GPUs is one",
+        "test_forged_messages.py::test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go",
+        ("node/validate.py", "if type(value) is not int or not 0 <= value <= most:", "if False:"),
+    ),
+    defence(
+        "a node's keys are fixed by its first hello",
+        "test_forged_messages.py::test_its_own_hello_again_changes_nothing",
+        (
+            "node/head.py",
+            "if known and (known.address,",
+            "if False and (known.address,",
+        ),
+    ),
+    defence(
+        "what is no message is deleted and stops nobody",
+        "test_forged_messages.py::test_what_is_no_message_stops_nobody",
+        (
+            "node/head.py",
+            "except Exception as error:\n            self._refuse",
+            "except KeyError as error:\n            self._refuse",
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""The defences of the local cloud: of the machine that it runs on, and of its API."""
+
+from __future__ import annotations
+
+from benchmarks.red.defence import defence
+
+DEFENCES = (
+    defence(
+        "mounts of a local node are locked",
+        "test_escape_from_a_node.py",
+        ("localcloud/nodes/isolation.py", '_OWN if mode == "root" else _OWN | kernel.CLONE_NEWUSER', "_OWN"),
+        (
+            "localcloud/nodes/isolation.py",
+            'if mode != "root":\n                userns',
+            "if False:\n                userns",
+        ),
+    ),
+    defence(
+        "a node's sysfs is read-only",
+        "test_escape_from_a_node.py::test_root_on_a_node_can_t_change_the_kernel",
+        ("localcloud/nodes/init.py", 'kernel.make_read_only("/sys")', "pass"),
+        ("localcloud/nodes/rootfs.py", "_QUIET | kernel.MS_RDONLY)", "_QUIET)"),
+    ),
+    defence(
+        "a node that starts again is built without following links",
+        "test_escape_from_a_node.py::test_a_node_that_starts_again_leads_nobody_out_of_its_disk",
+        ("localcloud/nodes/rootfs.py", "if here.is_symlink():\n            raise", "if False:\n            raise"),
+        (
+            "localcloud/nodes/rootfs.py",
+            "if path.is_symlink():\n        path.unlink()",
+            "if False:\n        path.unlink()",
+        ),
+        ("localcloud/nodes/rootfs.py", "if not (root / name).is_symlink():", "if True:"),
+    ),
+    defence(
+        "a node sends from its own addresses alone",
+        "test_escape_from_a_node.py::test_root_on_a_node_can_t_be_its_neighbour",
+        ("localcloud/nodes/vpc.py", "bridge.let_only(link, address, mac_of(address))", "pass"),
+    ),
+    defence(
+        "volumes of nodes have sizes",
+        "test_filling_this_machine.py::test_the_files_of_all_nodes_together_leave_this_machine_half_of_its_memory",
+        (
+            "localcloud/nodes/volumes.py",
+            'return f"size={size_bytes},nr_inodes={size_bytes // _BYTES_PER_INODE}"',
+            'return "size=50%"',
+        ),
+    ),
+    defence(
+        "accounts of nodes have a limit of processes",
+        "test_filling_this_machine.py::test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node",
+        ("localcloud/nodes/limits.py", "resource.setrlimit(resource.RLIMIT_NPROC, (most, most))", "pass"),
+    ),
+    defence(
+        "jobs make no user namespaces",
+        "test_filling_this_machine.py::test_a_job_can_t_get_memory_by_other_doors",
+        ("localcloud/nodes/limits.py", '_set("user/max_user_namespaces", 0)', "pass"),
+    ),
+    defence(
+        "shared memory of System V has a limit",
+        "test_filling_this_machine.py::test_a_job_can_t_get_memory_by_other_doors",
+        (
+            "localcloud/nodes/limits.py",
+            '_set("kernel/shmall", machine.memory_mib * _MIB // 2 // os.sysconf("SC_PAGE_SIZE"))',
+            "pass",
+        ),
+    ),
+    defence(
+        "every request of the local cloud has a signature",
+        "test_web_page.py::test_a_page_gets_no_answer_and_changes_nothing",
+        (
+            "localcloud/api.py",
+            "guarded = iam.wrap(context, buckets.wrap(context, _services(context, engine)))",
+            "guarded = buckets.wrap(context, _services(context, engine))",
+        ),
+    ),
+    defence(
+        "the local cloud's control needs its key",
+        "test_web_page.py::test_a_page_gets_no_answer_and_changes_nothing",
+        (
+            "localcloud/control.py",
+            'if not hmac.compare_digest(environ.get("HTTP_X_LOCALCLOUD_KEY", "").encode(), self.secret.encode()):',
+            "if False:",
+        ),
+    ),
+    defence(
+        "the keys of a cluster are this user's alone",
+        "test_web_page.py::test_what_others_may_look_at_holds_no_key",
+        ("cluster/cluster_record.py", "exist_ok=True, mode=0o700)\n    private.parent.chmod(0o700)", "exist_ok=True)"),
+        ("cluster/cluster_record.py", "beside.touch(mode=0o600)", "beside.touch()"),
+    ),
+    defence(
+        "the way to the nodes is this user's alone",
+        "test_web_page.py::test_another_user_reads_and_connects_to_nothing",
+        ("localcloud/dialer.py", "path.chmod(0o600)", "path.chmod(0o666)"),
+        (
+            "localcloud/lifecycle.py",
+            "options.state.mkdir(parents=True, exist_ok=True, mode=0o700)\n    _check_private(options.state)",
+            "options.state.mkdir(parents=True, exist_ok=True)",
+        ),
+        (
+            "clouds/endpoint.py",
+            "state().mkdir(parents=True, exist_ok=True, mode=0o700)",
+            "state().mkdir(parents=True, exist_ok=True)",
+        ),
+    ),
+)

@@ -1,0 +1,22 @@
+"""The defences that `python -m benchmarks.red` takes out are still where it looks for them, and so are the tests."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from benchmarks.measure import ROOT
+from benchmarks.red.__main__ import DEFENCES
+
+
+@pytest.mark.parametrize("defence", DEFENCES, ids=lambda defence: defence.name)
+def test_a_defence_can_be_taken_out(defence):
+    for text in defence.applied(ROOT).values():
+        ast.parse(text)
+    path, _, name = defence.test.split()[0].partition("::")
+    assert not name or f"def {name}(" in (ROOT / path).read_text()
+
+
+def test_each_module_of_attacks_is_seen_to_fail():
+    modules = {f"tests/attacks/{path.name}" for path in (ROOT / "tests/attacks").glob("test_*.py")}
+    assert {defence.test.split()[0].partition("::")[0] for defence in DEFENCES} == modules
