@@ -35,7 +35,7 @@ DEFENCES = (
     defence(
         "a node sends from its own addresses alone",
         "test_escape_from_a_node.py::test_root_on_a_node_can_t_be_its_neighbour",
-        ("localcloud/nodes/vpc.py", "bridge.let_only(link, address, mac_of(address))", "pass"),
+        ("localcloud/nodes/vpc.py", "bridge.drop_other_senders(link, address, mac_of(address))", "pass"),
     ),
     defence(
         "volumes of nodes have sizes",
