@@ -271,15 +271,6 @@ DEFENCES = (
         ("node/validate.py", "if type(value) is not int or not 0 <= value <= most:", "if False:"),
     ),
     defence(
-        "a node's keys are fixed by its first hello",
-        "test_forged_messages.py::test_its_own_hello_again_changes_nothing",
-        (
-            "node/head.py",
-            "if known and (known.address,",
-            "if False and (known.address,",
-        ),
-    ),
-    defence(
         "what is no message is deleted and stops nobody",
         "test_forged_messages.py::test_what_is_no_message_stops_nobody",
         (

@@ -47,8 +47,9 @@ FRAMES = {
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
     with a_cluster(SPEC) as terminal:
-        # Where no job ever was, nothing is asked.
+        # Where no job ever was, or no environment, nothing is asked.
         terminal.phalanx("run", "--launcher", "exec", "-n", "1", "--", "true")
+        terminal.on("head", "mkdir -p /efs/.phalanx/environments")
         yield terminal
 
 
