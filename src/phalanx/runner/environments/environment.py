@@ -31,7 +31,7 @@ _FORMAT = "1"  # another one makes every environment anew
 _FILES = "requirements"
 _PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
 # Variables that would let the job's own settings into the program that installs.
-_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV", "XDG_CONFIG_HOME")
 
 
 class CannotMakeError(Exception):
@@ -219,6 +219,8 @@ class _Installer:
         quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
         # It is made once: a cache would only fill the head's disk.
         quiet.update(PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1", UV_LINK_MODE="copy", PYTHONUNBUFFERED="1")
+        # What an earlier job left at home for pip, uv, git and Python decides nothing here.
+        quiet.update(HOME=os.path.join(self._path, _FILES), PYTHONNOUSERSITE="1")
         if "constraints.txt" in self._wanted["files"]:
             # In this form they hold for what packages are built with, too (pip's flag does not).
             place = os.path.join(self._path, _FILES, "constraints.txt")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ _NAMES = {
 
 def from_pip(env: Mapping[str, str]) -> Dict[str, str]:
     """Variables for uv that say what pip's variables and files say; what is set for uv itself comes first."""
-    home = os.path.expanduser("~")
-    files = ("/etc/pip.conf", f"{home}/.pip/pip.conf", f"{home}/.config/pip/pip.conf", env.get("PIP_CONFIG_FILE", ""))
+    files = ("/etc/pip.conf", env.get("PIP_CONFIG_FILE", ""))
     parser = configparser.RawConfigParser()
     try:
         parser.read([path for path in files if path])
