@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ open("/tmp/forged.json", "w").write(json.dumps(roster))
 shadow = 'cat() { case "$*" in *roster.json) command cat /tmp/forged.json;; *) command cat "$@";; esac; }'
 open(os.path.expanduser("~phalanx/.bashrc"), "w").write(shadow)
 """
+# What of an agent a plain `ssh` leaves on the head.
+LENT = 'ssh -F "$1" hostile "echo \\$SSH_AUTH_SOCK"'
 ANSWERS = {
     "no object": b"{}\n[]\nnull\n",
     "other types": b'{"id": 1, "name": [], "state": {}, "command": 5, "tail": 5, "nodes": "x"}\n',
@@ -153,6 +156,18 @@ def test_a_command_is_never_an_option_of_ssh(terminal, owned):
     done = terminal.phalanx("ssh", "--", f"-oProxyCommand=echo>{owned}", check=False)
     assert done.returncode != 0
     assert not owned.exists()
+
+
+def test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display(terminal, tmp_path):
+    """A job there is the user who logs in: it could log in elsewhere by the agent, and read what is typed here."""
+    (tmp_path / "config").write_text(
+        terminal.phalanx("ssh-config").stdout + "Host *\nForwardAgent yes\nForwardX11 yes\n"
+    )
+    for name in ("hostile", "hostile-worker2"):
+        done = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "config"), name], capture_output=True, text=True)
+        assert {"forwardagent no", "forwardx11 no"} <= set(done.stdout.splitlines())
+    agent = subprocess.run(["ssh-agent", "sh", "-c", LENT, "sh", tmp_path / "config"], capture_output=True, text=True)
+    assert agent.stdout == "\n", agent
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)

@@ -263,6 +263,9 @@ def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
         "    UpdateHostKeys no",
+        # A job on the head runs as the user who logs in there, and could use both.
+        "    ForwardAgent no",
+        "    ForwardX11 no",
         "    ControlMaster auto",
         "    ControlPersist 10m",
         "    ConnectTimeout 15",
