@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,29 @@ def test_root_on_a_node_can_t_be_its_neighbour(lab, pair, with_its_mac):
     )
     wait(lambda: lab.ssh(pair[1], "grep -q . /root/got", check=False).returncode == 0, "the attack's end", timeout_s=30)
     assert lab.ssh(pair[1], "cat /root/got").stdout == '""\n'
+
+
+# A router's word (RFC 4861): a way out for all, and a prefix from which whoever hears it takes an address.
+_ADVERTISE = """
+import json, socket, struct, time
+router = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
+prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 1800, 1800, 0) + socket.inet_pton(socket.AF_INET6, "2001:db8::")
+with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as out:
+    out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    for _ in range(50):
+        try:
+            sent = out.sendto(router + prefix, ("ff02::1", 0, 0, socket.if_nametoindex("eth0")))
+            break
+        except OSError:  # the node is still looking whether its own address is taken
+            time.sleep(0.1)
+print(json.dumps(sent))
+"""
+
+
+def test_root_on_a_node_can_t_be_its_neighbours_router(lab, pair):
+    assert does(lab, pair[1], _ADVERTISE) == 48
+    time.sleep(1)
+    assert lab.ssh(pair[0], "ip -6 route show default; ip -6 addr show scope global").stdout == ""
 
 
 _OUTSIDE = """

@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
@@ -75,6 +76,9 @@ def configure(address: str, cidr: str) -> None:
     network = ipaddress.ip_network(cidr)
     node = Rtnetlink()
     node.set_up("lo")
+    # As in a VPC, only its own router could say what a way out is, and for IPv6 there is none.
+    with suppress(FileNotFoundError):
+        Path("/proc/sys/net/ipv6/conf/eth0/accept_ra").write_text("0")
     node.add_address("eth0", address, network.prefixlen)
     node.set_up("eth0")
     node.add_default_route(_gateway(network))
