@@ -8,10 +8,10 @@ DEFENCES = (
     defence(
         "mounts of a local node are locked",
         "test_escape_from_a_node.py",
-        ("localcloud/nodes/isolation.py", '_OWN if mode == "root" else _OWN | kernel.CLONE_NEWUSER', "_OWN"),
+        ("localcloud/nodes/isolation.py", '_OWN if site.mode == "root" else _OWN | kernel.CLONE_NEWUSER', "_OWN"),
         (
             "localcloud/nodes/isolation.py",
-            'if mode != "root":\n                userns',
+            'if site.mode != "root":\n                userns',
             "if False:\n                userns",
         ),
     ),
