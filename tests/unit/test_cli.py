@@ -123,6 +123,37 @@ def test_output_that_can_t_be_written_does_not_hide_that_the_job_goes_on(phalanx
     assert "`phalanx logs -f 261121-095500-abcd` follows it" in told.value.hint
 
 
+class Bars:
+    """A job whose ranks write a progress bar each, and one a line beside."""
+
+    id = "261121-095500-abcd"
+
+    def follow(self, *, drafts, **_):
+        for process, data, is_draft in [
+            ("0", b"10%", True),
+            ("0", b"20%", True),
+            ("1", b"5%", True),
+            ("1", b"a line", False),
+            ("0", b"\r10%\r20%\r30%\r", False),
+            ("1", b"7%", True),
+        ]:
+            if drafts or not is_draft:
+                yield OutputLine(process, "deeplearning-worker1", "stdout", 0.0, data, is_draft)
+
+
+def test_a_progress_bar_is_one_line_on_a_terminal(capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    following.follow(Bars())
+    clear = "\r\x1b[K"
+    assert capfd.readouterr().out == clear.join(["[0] 10%", "[0] 20%", "[1] 5%", "[1] a line\n[0] 30%\n[1] 7%\n"])
+
+
+def test_a_progress_bar_goes_into_a_pipe_as_it_was_written(capfd):
+    following.follow(Bars())
+    assert capfd.readouterr().out == "[1] a line\n[0] \r10%\r20%\r30%\r\n"
+
+
 def test_a_state_directory_that_can_t_be_used_is_told_with_the_way_out(phalanx, cloud, tmp_path):
     (tmp_path / "state").write_text("a file")
     assert phalanx("up") == 1

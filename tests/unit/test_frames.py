@@ -52,7 +52,8 @@ def test_lines_are_the_same_however_they_were_cut(choices, sizes):
     lines = [line for piece in cut(data, sizes) for line in buffer.feed(piece)] + buffer.end()
     whole = LineBuffer()
     assert lines == whole.feed(data) + whole.end()
-    assert b"".join(lines) == data.replace(b"\r", b"").replace(b"\n", b"")
+    raw = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+    assert b"\n".join(lines) == raw.removesuffix(b"\n")
 
 
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
@@ -60,6 +61,24 @@ def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
     pieces = [line for _ in range(65) for line in buffer.feed(b"x" * (1 << 20))]
     assert {len(piece) for piece in pieces} == {LONGEST_LINE_BYTES}
     assert sum(map(len, pieces + buffer.end())) == 65 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "draft"),
+    [(b"", b""), (b"text", b""), (b"\r 10%\r 20%", b" 20%"), (b"10%\r20%\r", b"20%"), (b"10%\r20%\nnext", b"")],
+)
+def test_a_line_that_is_being_written_over_shows_what_a_terminal_would(data, draft):
+    buffer = LineBuffer()
+    buffer.feed(data)
+    assert buffer.draft() == draft
+
+
+def test_drafts_come_only_to_those_that_ask():
+    sent = wire.MAGIC + frame(wire.PROCESS, b'{"number": 0, "label": "3", "node": "worker2", "file": "x"}')
+    sent += frame(wire.OUTPUT, b"\r10%") + frame(wire.OUTPUT, b"\r20%") + frame(wire.OUTPUT, b"\r30%\n")
+    lines = [(event.data, event.is_draft) for event in FollowDecoder(drafts=True).feed(sent)]
+    assert lines == [(b"10%", True), (b"20%", True), (b"\r10%\r20%\r30%", False)]
+    assert [event.data for event in FollowDecoder().feed(sent)] == [b"\r10%\r20%\r30%"]
 
 
 def test_a_long_line_stays_one_line():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import duration, note, say
+from phalanx.cli.terminal import CLEAR_LINE
 
 if TYPE_CHECKING:
     from phalanx.reach.transfer import Copied, Moved
 
 _SILENT_S = 2.0
 _EVERY_S = {True: 0.2, False: 10.0}
-_CLEAR = "\r\033[K"
 
 
 class Meter:
@@ -36,12 +36,12 @@ class Meter:
         percent = 100 * moved.bytes // max(1, moved.total_bytes)
         rate = moved.bytes / (now - self._started_s)
         text = f"{size(moved.bytes)} of {size(moved.total_bytes)}, {percent} %, {size(rate)}/s"
-        click.echo(_CLEAR + text if self._terminal else text, err=True, nl=not self._terminal)
+        click.echo(CLEAR_LINE + text if self._terminal else text, err=True, nl=not self._terminal)
 
     def end(self, copied: Copied) -> None:
         """Tell where it is now, and what was not taken along."""
         if self._shown and self._terminal:
-            click.echo(_CLEAR, err=True, nl=False)
+            click.echo(CLEAR_LINE, err=True, nl=False)
         files = "" if copied.files == 1 else f"{copied.files} files, "
         say(copied.place)
         note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}")

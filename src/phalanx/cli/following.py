@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
 from phalanx.cli.console import drop_output, duration, note
-from phalanx.cli.terminal import write
+from phalanx.cli.terminal import CLEAR_LINE, plain, write
 from phalanx.errors import JobError
+from phalanx.jobs.job_output import last_state
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import Job, JobStatus, OutputLine
@@ -49,7 +51,9 @@ def follow(
 ) -> int:
     """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
     try:
-        status = _print_all(job, job.follow(wait=wait, process=process, attempt=attempt, tail=tail))
+        drafts = sys.stdout.isatty() or sys.stderr.isatty()
+        events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts)
+        status = _print_all(job, events)
     except Terminated:
         note(f"job {job.id} goes on: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
         return Terminated.exit_code
@@ -77,13 +81,17 @@ def _print_all(job: Job, events: Iterable[OutputLine | JobStatus]) -> JobStatus 
     from phalanx.jobs.job import OutputLine
 
     status: JobStatus | None = None
-    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for event in events:
-        if isinstance(event, OutputLine):
-            _print_or_refuse(job, event, colored)
-            continue
-        _tell_wait(event, status)
-        status = event
+    printer = _Printer()
+    try:
+        for event in events:
+            if isinstance(event, OutputLine):
+                _print_or_refuse(job, event, printer)
+                continue
+            printer.leave_draft()
+            _tell_wait(event, status)
+            status = event
+    finally:
+        printer.leave_draft()
     return status
 
 
@@ -94,9 +102,9 @@ def _tell_wait(status: JobStatus, before: JobStatus | None) -> None:
         note(f"job {status.id}: {status.message}")
 
 
-def _print_or_refuse(job: Job, line: OutputLine, colored: bool) -> None:
+def _print_or_refuse(job: Job, line: OutputLine, printer: _Printer) -> None:
     try:
-        _print_line(line, colored)
+        printer.show(line)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -107,10 +115,39 @@ def _print_or_refuse(job: Job, line: OutputLine, colored: bool) -> None:
         ) from error
 
 
-def _print_line(line: OutputLine, colored: bool) -> None:
-    """Bytes as they came: a program may write what is no text at all."""
-    stream = sys.stderr if line.stream == "stderr" else sys.stdout
-    write(stream, _prefix(line.process, colored) + line.data + b"\n")
+class _Printer:
+    """Into a file or a pipe go the bytes as they came. On a terminal a line that is written over stays the last one."""
+
+    def __init__(self) -> None:
+        self._colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._draft_on: TextIO | None = None
+
+    def show(self, line: OutputLine) -> None:
+        stream = sys.stderr if line.stream == "stderr" else sys.stdout
+        if not stream.isatty():
+            if not line.is_draft:
+                write(stream, _prefix(line.process, self._colored) + line.data + b"\n")
+            return
+        self._end_draft(CLEAR_LINE)
+        data = _cut(line) if line.is_draft else last_state(line.data) + b"\n"
+        write(stream, _prefix(line.process, self._colored) + data)
+        self._draft_on = stream if line.is_draft else None
+
+    def leave_draft(self) -> None:
+        """Let it stand where it is: something else comes now."""
+        self._end_draft("\n")
+
+    def _end_draft(self, by: str) -> None:
+        if self._draft_on:
+            self._draft_on.write(by)
+            self._draft_on.flush()
+            self._draft_on = None
+
+
+def _cut(line: OutputLine) -> bytes:
+    """As much of it as stands in one line of the terminal, or it could not be cleared."""
+    room = shutil.get_terminal_size().columns - len(f"[{line.process}] ") - 1
+    return plain(line.data.decode("utf-8", "surrogateescape"))[:room].encode("utf-8", "surrogateescape")
 
 
 def _prefix(process: str, colored: bool) -> bytes:

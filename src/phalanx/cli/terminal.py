@@ -7,6 +7,8 @@ from typing import TextIO
 
 _COLOR = r"\x1b\[[0-9;]{0,60}m"
 _RESET = "\x1b[0m"
+CLEAR_LINE = "\r\x1b[K"
+"""Written to a terminal, it empties the line that the cursor is on."""
 _RESETS = (_RESET, "\x1b[m")
 # C0 and C1 but for tab and newline, DEL; halves of surrogate pairs stand for bytes that are no UTF-8.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"

@@ -219,20 +219,21 @@ class Job:
         process: str | None = None,
         attempt: int | None = None,
         tail: int | None = None,
+        drafts: bool = False,
     ) -> Iterator[OutputLine | JobStatus]:
         """Output in merged order and the status at each change; the last thing is the final status.
 
         A broken connection is made again, from where it broke, for up to 60 s. `wait=False`: what is there by now and
         the present status. `process`: one rank (or an engine's label) alone. `attempt`: one that is over, by its number
         from 0, or -1: the present one and those after it. `tail`: of what is there by now, only so many last lines.
-        Raises JobError, ClusterError.
+        `drafts`: lines that are written over come as they change, too. Raises JobError, ClusterError.
         """
         start = "end" if not from_start else "0" if attempt is None else "last" if attempt < 0 else f"attempt={attempt}"
         words = [] if wait else ["--no-wait"]
         words += [] if process is None else ["--process", process]
         if tail is None:
-            return self._follow(FollowDecoder(), start, words)
-        return _last_lines(self._follow(FollowDecoder(), start, words, ["--lines", str(tail)]), tail)
+            return self._follow(FollowDecoder(drafts), start, words)
+        return _last_lines(self._follow(FollowDecoder(drafts), start, words, ["--lines", str(tail)]), tail)
 
     def status(self) -> JobStatus:
         """How it stands."""
@@ -365,7 +366,8 @@ def _last_lines(events: Iterator[OutputLine | JobStatus], lines: int) -> Iterato
             yield from there
             yield event
             break
-        there.append(event)
+        if not event.is_draft:
+            there.append(event)
     yield from events
 
 

@@ -18,17 +18,22 @@ _LONGEST_PREAMBLE = 1 << 16
 
 
 class OutputLine(NamedTuple):
-    """One line of one process. `process` is its rank, or the engine's label; `data` is without the line's end."""
+    """One line of one process. `process` is its rank, or the engine's label; `data` is without the line's end.
+
+    `is_draft`: the line is not whole yet, and its process writes over it, as progress bars do; `data` is what a
+    terminal would show of it now.
+    """
 
     process: str
     node: str
     stream: str
     time_s: float
     data: bytes
+    is_draft: bool = False
 
 
 class LineBuffer:
-    """Cuts the bytes of one stream into lines; a carriage return ends a line too, as progress bars mean it."""
+    """Cuts the bytes of one stream into lines. A carriage return ends none: its line is written over."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -37,8 +42,8 @@ class LineBuffer:
         """The lines that are whole now."""
         lines: list[bytes] = []
         # A long line comes in many pieces: only what may end it is looked through again.
-        if b"\n" in data or b"\r" in data or self._rest.endswith(b"\r"):
-            *lines, data = _split(bytes(self._rest) + data)
+        if b"\n" in data:
+            *lines, data = (bytes(self._rest) + data).replace(b"\r\n", b"\n").split(b"\n")
             self._rest.clear()
         self._rest += data
         while len(self._rest) > LONGEST_LINE_BYTES:
@@ -52,24 +57,26 @@ class LineBuffer:
         self._rest.clear()
         return [rest] if rest else []
 
+    def draft(self) -> bytes:
+        """What a terminal would show of the line that is not whole yet, if it is written over; else nothing."""
+        return last_state(self._rest) if b"\r" in self._rest else b""
 
-def _split(text: bytes) -> list[bytes]:
-    """At each line's end; a carriage return at the very end stays, as its newline may come with the next bytes."""
-    if b"\r" not in text:
-        return text.split(b"\n")
-    held = b"\r" if text.endswith(b"\r") else b""
-    lines = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    return [*lines[:-1], lines[-1] + held]
+
+def last_state(line: bytes | bytearray) -> bytes:
+    """What a terminal would show in the end of a line that was written over."""
+    return bytes(line.rstrip(b"\r").rpartition(b"\r")[2])
 
 
 class FollowDecoder:
     """Turns what `runner.pyz follow` sends into OutputLines and states (dicts).
 
     `position` is where another follow goes on; the halves of lines that were received stay here for it.
+    `drafts`: lines come while they are written over, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drafts: bool = False) -> None:
         self.position = 0
+        self._drafts = drafts
         self._data = b""
         self._began = False
         self._processes: dict[int, dict[str, Any]] = {}
@@ -129,15 +136,19 @@ class FollowDecoder:
         elif kind == wire.OUTPUT:
             buffer = self._lines.setdefault((number, stream), LineBuffer())
             yield from self._as_lines(number, stream, time_s, buffer.feed(payload))
+            if self._drafts and (draft := buffer.draft()):
+                yield from self._as_lines(number, stream, time_s, [draft], is_draft=True)
         elif kind == wire.ENDED_PROCESS:
             for (owner, own_stream), buffer in self._lines.items():
                 if owner == number:
                     yield from self._as_lines(number, own_stream, time_s, buffer.end())
 
-    def _as_lines(self, number: int, stream: int, time_s: float, lines: list[bytes]) -> Iterator[OutputLine]:
+    def _as_lines(
+        self, number: int, stream: int, time_s: float, lines: list[bytes], is_draft: bool = False
+    ) -> Iterator[OutputLine]:
         if number not in self._processes:
             raise Invalid(f"is of process {number}, which was not told of")
         process = self._processes[number]
         name = "stderr" if stream == STDERR else "stdout"
         for line in lines:
-            yield OutputLine(process["label"], process["node"], name, time_s, line)
+            yield OutputLine(process["label"], process["node"], name, time_s, line, is_draft)
