@@ -184,6 +184,11 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     process = cluster.start("forward", f"{port}:8123", "--node", "worker2")
     address = url(process)
     assert read(f"{address}/greeting") == b"hello\n"
+    silent = cluster.start("forward", f"{free_port()}:8122", "--node", "worker2")
+    url(silent)
+    assert silent.stdout
+    assert "nothing listens on port 8122 of deeplearning-worker2" in silent.stdout.readline() + silent.stdout.readline()
+    assert interrupt(silent)[0] == 0
     taken = cluster.phalanx("forward", str(port), check=False)
     assert (taken.returncode, "is not available" in taken.stderr) == (1, True)
     status, _ = interrupt(process)

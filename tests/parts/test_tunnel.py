@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx.errors import ClusterError
-from phalanx.reach.tunnel import PortTakenError, Program, Service, forward, notebook, require_free, tensorboard
+from phalanx.reach.tunnel import PortTakenError, Program, Service, answers, forward, notebook, require_free, tensorboard
 
 SERVER = f"""#!{sys.executable}
 import http.server, os, subprocess, sys
@@ -111,6 +112,17 @@ class FakeForward:
     def forward(self, local_port, port, said):
         pipe = subprocess.PIPE
         return subprocess.Popen(["sh", "-c", self._script], stdin=pipe, stdout=pipe, stderr=said)
+
+
+def test_a_port_that_nothing_listens_on_is_noticed_through_ssh():
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        assert answers(listens.getsockname()[1], within_s=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as ssh:
+        # As ssh does when the node refuses: it takes the connection, and closes it.
+        closing = threading.Thread(target=lambda: ssh.accept()[0].close())
+        closing.start()
+        assert not answers(ssh.getsockname()[1], within_s=30)
+        closing.join()
 
 
 def test_a_forward_that_ssh_refuses_is_told_in_ssh_s_words():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import click
@@ -43,5 +44,13 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
     with forward(remote, *ports) as connection:
         say(f"http://127.0.0.1:{ports[0]}")
         note(f"leads to port {ports[1]} of {remote.host}; Ctrl-C ends it.")
+        threading.Thread(target=_warn_if_silent, args=(*ports, remote.host), daemon=True).start()
         until_interrupted(connection)
     return 0
+
+
+def _warn_if_silent(local_port: int, port: int, host: str) -> None:
+    from phalanx.reach.tunnel import answers
+
+    if not answers(local_port):
+        note(f"warning: nothing listens on port {port} of {host} now; what does so later is reached.")

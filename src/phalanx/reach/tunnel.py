@@ -112,6 +112,17 @@ def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.P
             process.kill()
 
 
+def answers(local_port: int, within_s: float = 3.0) -> bool:
+    """Whether anything listens at the other end: ssh takes any connection, and closes it when the node refuses."""
+    try:
+        with socket.create_connection(("127.0.0.1", local_port), timeout=within_s) as probe:
+            return bool(probe.recv(1))
+    except TimeoutError:
+        return True  # it waits for us to speak first
+    except OSError:
+        return False
+
+
 class Service:
     """A program on the head. It ends with `end`, which returns proof, or with this process."""
 
