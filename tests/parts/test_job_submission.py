@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_jobs import outcome, run
-from fake_nodes import FakeCluster
+from fake_nodes import FakeCluster, kill_chosen
 
 import phalanx.jobs.job
 from phalanx.errors import JobError
@@ -24,6 +24,7 @@ from phalanx.jobs.job import (
     open_job,
     submit,
 )
+from phalanx.runner.checked import VERB_AT
 from phalanx.runner.names import LAST_SENT
 
 
@@ -40,6 +41,28 @@ def test_ctrl_c_while_the_head_takes_a_job_leaves_none_running(two_nodes, code, 
     with pytest.raises(KeyboardInterrupt):
         submit(two_nodes, JobSpec(("sleep", "60"), "exec", directory=code))
     assert [job.state.value for job in list_jobs(two_nodes)] == ["stopped"]
+
+
+def test_what_a_submission_leaves_that_broke_off_with_its_head_is_removed_by_the_next_list(
+    two_nodes, code, monkeypatch
+):
+    jobs, seen = two_nodes.root / "shared" / JOBS, []
+
+    def broken(self, write):
+        while not list(jobs.glob("*/runner.pyz")):
+            time.sleep(0.01)
+        list_jobs(two_nodes)
+        seen.extend(jobs.glob("*"))
+        kill_chosen(lambda words, _: words[VERB_AT : VERB_AT + 2] == ["submit", str(seen[0])])
+        self.close()
+        raise JobError("its head died")
+
+    monkeypatch.setattr(HeadCommand, "send", broken)
+    with pytest.raises(JobError, match="its head died"):
+        submit(two_nodes, JobSpec(("true",), "exec", directory=code))
+    assert list(jobs.glob("*")) == seen != [], "it stays while more may come"
+    assert list_jobs(two_nodes) == []
+    assert list(jobs.glob("*")) == []
 
 
 def test_ctrl_c_while_the_code_goes_over_leaves_no_job(two_nodes, code, monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.node.validate import Invalid
 from phalanx.runner.files.output import ENDED, OutputReader, OutputWriter, file_name
 from phalanx.runner.verbs.last_lines import first_of_last_lines
 
@@ -31,6 +33,18 @@ def test_the_merged_order_and_every_byte_come_back(chunks):
         assert [(record[3], record[4], reader.data(record)) for _, record in reader.records()] == chunks
         for file in (writer._index, writer._processes, *(fd for fd, _ in writer._files.values())):
             os.close(file)
+
+
+def test_output_that_a_power_failure_cut_short_is_called_so(tmp_path):
+    writer = OutputWriter(str(tmp_path))
+    number = writer.add("0", "node", is_rank=True)
+    writer.write(number, 1, b"confirmed")
+    writer.flush()
+    os.truncate(tmp_path / "rank-0.log", 4)
+    reader = OutputReader(str(tmp_path))
+    reader.refresh()
+    with pytest.raises(Invalid, match=r"rank-0\.log ends before"):
+        [reader.data(record) for _, record in reader.records()]
 
 
 def test_reading_goes_on_from_a_position(tmp_path):

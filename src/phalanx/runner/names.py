@@ -10,6 +10,8 @@ WORK = "work"
 # What the job is, as JSON.
 RECORD = "job.json"
 OUTPUT = "output"
+# Which process takes the submission, as JSON: until there is a state, that says whether more of it may come.
+SUBMITTER = "submitter.json"
 # What work/ is to be made of, where it does not come whole.
 MANIFEST = "code.json"
 # What comes last of a submission's archive.

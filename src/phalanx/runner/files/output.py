@@ -94,6 +94,14 @@ class OutputWriter:
         self._records.clear()
         return True
 
+    def sync(self) -> None:
+        """Have it on the disk, where a power failure leaves it; that may take some ms for each file."""
+        for fd in (*(file[0] for file in self._files.values()), self._processes, self._index):
+            try:
+                os.fdatasync(fd)
+            except OSError:
+                pass  # readers see what there is of it
+
     def tail(self, number: int, lines: int) -> List[str]:
         """The last lines of a process's file."""
         name = self._of[number]
@@ -161,7 +169,10 @@ class OutputReader:
         name = self.processes[number]["file"]
         if name not in self._files:
             self._files[name] = self._open(name)
-        return os.pread(self._files[name], length, offset)
+        data = os.pread(self._files[name], length, offset)
+        if len(data) < length:  # the machine lost its power before all was on the disk
+            raise Invalid(f"{name} ends before what was written to it")
+        return data
 
     def _open(self, name: str) -> int:
         try:

@@ -50,6 +50,11 @@ def output_process(value: Any) -> Dict[str, Any]:
     return fields(_PROCESS, value)
 
 
+def runner(value: Any) -> Dict[str, Any]:
+    """Which process a job's runner is, or who takes its submission. Raises Invalid."""
+    return fields(_RUNNER, value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Invalid(f"{type(value).__name__} is no text")

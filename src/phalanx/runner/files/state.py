@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import record
-from phalanx.runner.files.schema import DAMAGED, FINAL, job_state
-from phalanx.runner.names import OUTPUT
+from phalanx.runner.files.schema import DAMAGED, FINAL, job_state, runner
+from phalanx.runner.names import OUTPUT, SUBMITTER
 from phalanx.runner.system import boot_id, process_stat
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _FILE = "state.json"
 # Kept from the job's submission to its end, for its last state.
 _ROOM = "room"
 _ROOM_BYTES = 64 << 10
+# Beyond the time that any submission takes.
+_COMES_WITHIN_S = 86400.0
 
 
 def initial(job: Dict[str, Any], has_secrets: bool) -> State:
@@ -105,6 +107,15 @@ def read(directory: str) -> State:
     if state["state"] == DAMAGED:
         raise Invalid(f"{_FILE}: no runner has written that")
     return state
+
+
+def is_abandoned(directory: str) -> bool:
+    """Did this job's submission break off with its machine? Of a directory that has no state."""
+    try:
+        submitter = runner(record.read_json(os.path.join(directory, SUBMITTER)))
+    except (FileNotFoundError, Invalid):
+        return time.time() - os.stat(directory).st_mtime > _COMES_WITHIN_S
+    return not runner_lives({"runner": submitter})
 
 
 def job_id_of(directory: str) -> str:

@@ -306,6 +306,8 @@ class Campaign:
         self._stage.publish()
         self._write(**{"message": "", **outcome, "ended_at": time.time()})
         self._stage.door.close()
+        # When its end is told: nobody waits for that.
+        self._stage.output.sync()
 
     def _write(self, **changes: Any) -> None:
         self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])

@@ -30,8 +30,11 @@ def list_jobs(root: str, stack: str) -> int:
 def _state(directory: str, stack: str) -> Optional[states.State]:
     try:
         state = states.read(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return None  # still on its way here, or not a job
+    except NotADirectoryError:
+        return None
+    except FileNotFoundError:
+        _remove_if_abandoned(directory)
+        return None
     except Invalid as error:
         return states.damaged(directory, error)
     if is_foreign(state, stack):
@@ -40,3 +43,15 @@ def _state(directory: str, stack: str) -> Optional[states.State]:
         return state
     settle_in_background(directory)
     return {**state, "message": f"{what_died(state)}; what it has left on the nodes is being ended"}
+
+
+def _remove_if_abandoned(directory: str) -> None:
+    """Nobody was told of that job, and no process of it was started; one that is still on its way here stays."""
+    try:
+        is_abandoned = states.is_abandoned(directory)
+    except FileNotFoundError:  # it was refused meanwhile
+        return
+    if is_abandoned:
+        import shutil  # here, because it is rarely needed
+
+        shutil.rmtree(directory, ignore_errors=True)

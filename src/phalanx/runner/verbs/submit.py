@@ -12,7 +12,7 @@ from phalanx.runner.files import state as states
 from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy, ranks_of
-from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER, SUBMITTER
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 
@@ -42,7 +42,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         roster = _roster()
         occupancy = Occupancy(directory)
         processes = _planned(job, directory, plugins, roster, occupancy)
-        _make(directory)
+        _make(directory, roster)
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
@@ -112,14 +112,16 @@ def _begins_at_once(job: Dict[str, Any]) -> bool:
     return not job.get("environment") and not job.get("via")
 
 
-def _make(directory: str) -> None:
-    """The job's directory, with the runner that made it. Raises OSError, RefusedError."""
+def _make(directory: str, roster: Roster) -> None:
+    """The job's directory, with who makes it and the runner that did. Raises OSError, RefusedError."""
     try:
         os.makedirs(directory)
     except FileExistsError:
         raise RefusedError(
             f"{directory} is another job's\nType it once more: each job gets a name by chance."
         ) from None
+    with open(os.path.join(directory, SUBMITTER), "w") as file:
+        json.dump(states.this_runner(roster.head.instance_id), file)
     checked.keep(os.path.join(directory, RUNNER))
 
 
