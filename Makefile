@@ -50,8 +50,10 @@ dist: setup ## Build the wheel in dist/ and try it in a new environment
 red: setup ## Remove each defence in a copy of the code and check that its attack succeeds (an hour)
 	@.venv/bin/python -m benchmarks.red
 
-soak: setup ## Kill 200 random processes or nodes of a real cluster and check what is left (half an hour)
-	@.venv/bin/python -m benchmarks.soak
+soak: PART ?= soak
+soak: SEED ?= 1
+soak: setup ## Kill 200 random processes or nodes of a real cluster, or cut its power 50 times: make soak PART=power COUNT=50
+	@.venv/bin/python -m benchmarks.$(PART) $(if $(COUNT),--count $(COUNT)) --seed $(SEED)
 
 fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh

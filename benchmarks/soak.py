@@ -1,4 +1,4 @@
-"""Kill something at a random moment, again and again: `python -m benchmarks.soak --trials 200 --seed 1`.
+"""Kill something at a random moment, again and again: `make soak COUNT=200 SEED=1`.
 
 After each trial the job must have ended in time and report correctly how and where, no process of it may be left on
 any node, and no process of another job or of the user may be affected. Late ends are counted separately, with the load,
@@ -263,15 +263,15 @@ def _lines(document: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=WHOLE)
+    parser.add_argument("--count", type=int, default=WHOLE, help="of trials")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="start with trial N of this seed")
-    parser.add_argument("--record", type=Path, help="a file that combines parts (--first, --trials) into one result")
+    parser.add_argument("--record", type=Path, help="a file that combines parts (--first, --count) into one result")
     parser.add_argument("--fault", choices=FAULTS, action="append", help="only these; no result is written")
     parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="only these; no result is written")
     arguments = parser.parse_args()
     launchers, faults = arguments.launcher or list(LAUNCHERS), arguments.fault or list(FAULTS)
-    trials = plan(arguments.first + arguments.trials, arguments.seed, launchers, faults)[arguments.first :]
+    trials = plan(arguments.first + arguments.count, arguments.seed, launchers, faults)[arguments.first :]
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     results = soak(trials, arguments.record)
