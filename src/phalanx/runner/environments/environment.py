@@ -17,6 +17,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
+from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.interpreters import Interpreter, find
 from phalanx.runner.environments.uv_settings import from_pip
 from phalanx.runner.files import state as states
@@ -52,7 +53,7 @@ def bring(directory: str) -> int:
     with open(os.path.join(directory, "job.json")) as file:
         wanted = json.load(file)["environment"]
     try:
-        result = {"path": _bring(root_of(directory), wanted)}
+        result = {"path": _bring(root_of(directory), wanted, BuildLog(directory))}
     except CannotMakeError as error:
         result = {"problem": str(error)}
     except OSError as error:
@@ -76,12 +77,12 @@ def lock(path: str, how: int) -> Optional[int]:
     return fd
 
 
-def _bring(root: str, wanted: Dict[str, Any]) -> str:
+def _bring(root: str, wanted: Dict[str, Any], log: BuildLog) -> str:
     os.makedirs(root, mode=0o700, exist_ok=True)
     python = _interpreter(wanted)
     path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
     if not is_complete(path):
-        _make_alone(path, wanted, python)
+        _make_alone(path, wanted, python, log)
     _pass_path_on(path)
     # When it was last of use, for whoever wants to tidy up.
     os.utime(os.path.join(path, COMPLETE))
@@ -115,7 +116,7 @@ def _digest(wanted: Dict[str, Any], python: Interpreter) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter) -> None:
+def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter, log: BuildLog) -> None:
     """Be the only one who makes it; who comes later waits here and finds it made."""
     held = lock(path, fcntl.LOCK_EX)
     if held is None:
@@ -124,18 +125,18 @@ def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
     try:
         if not is_complete(path):
-            _make(path, wanted, python, held)
+            _make(path, wanted, _Installer(path, wanted, python, held, log))
     finally:
         os.close(held)
 
 
-def _make(path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> None:
+def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
     began = time.monotonic()
     if os.path.exists(path):
         _say(f"{path} is half made: starting over")
         shutil.rmtree(path)
+    python = installer.python
     _say(f"making {path} with Python {python.version_text} ({python.path})")
-    installer = _Installer(path, wanted, python, held)
     installer.install()
     facts = {
         "name": wanted["name"],
@@ -154,11 +155,12 @@ def _make(path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> 
 class _Installer:
     """The programs that make one environment. Each holds the lock, too: it is not free while one of them lives."""
 
-    def __init__(self, path: str, wanted: Dict[str, Any], python: Interpreter, held: int) -> None:
+    def __init__(self, path: str, wanted: Dict[str, Any], python: Interpreter, held: int, log: BuildLog) -> None:
         self._path = path
         self._wanted = wanted
-        self._python = python
+        self.python = python
         self._held = held
+        self._log = log
         # uv does not see packages outside of the environment, so it would bring the image's torch a second time.
         self._uv = shutil.which("uv") if wanted["isolated"] else None
         self._env = self._environment()
@@ -176,22 +178,22 @@ class _Installer:
 
     def _make_venv(self) -> None:
         if self._uv:
-            self._run([self._uv, "venv", "--quiet", "--python", self._python.base, self._path], "uv venv")
+            self._run([self._uv, "venv", "--quiet", "--python", self.python.base, self._path], "uv venv")
             return
-        shown = not self._wanted["isolated"] and not self._python.is_venv
+        shown = not self._wanted["isolated"] and not self.python.is_venv
         flags = ["--system-site-packages"] if shown else []
-        if self._python.pip_serves_others:
+        if self.python.pip_serves_others:
             # A pip of its own would take longer than most requirements: all of it is compiled.
             flags.append("--without-pip")
-        version = ".".join(map(str, self._python.version[:2]))
+        version = ".".join(map(str, self.python.version[:2]))
         mend = f"Debian, Ubuntu: `boot: apt-get install -y python{version}-venv` in phalanx.yaml brings what it needs."
-        self._run([self._python.base, "-m", "venv", *flags, self._path], "python -m venv", mend)
-        if not self._wanted["isolated"] and self._python.is_venv:
-            self._show_packages_of(self._python.sites)
+        self._run([self.python.base, "-m", "venv", *flags, self._path], "python -m venv", mend)
+        if not self._wanted["isolated"] and self.python.is_venv:
+            self._show_packages_of(self.python.sites)
 
     def _show_packages_of(self, sites: Sequence[str]) -> None:
         """The image's own environment stays visible, after what is installed here."""
-        major, minor = self._python.version[:2]
+        major, minor = self.python.version[:2]
         own = os.path.join(self._path, "lib", f"python{major}.{minor}", "site-packages")
         lines = "".join(f"import site; site.addsitedir({site!r})\n" for site in sites)
         states.write_file(os.path.join(own, "_phalanx_image.pth"), lines)
@@ -207,8 +209,8 @@ class _Installer:
             return [self._uv, "pip", "install", "--python", python]
         # Compiling all of it can take longer than the rest; what is imported is compiled then, by whoever is first.
         pip = (
-            [self._python.path, "-m", "pip", "--python", python]
-            if self._python.pip_serves_others
+            [self.python.path, "-m", "pip", "--python", python]
+            if self.python.pip_serves_others
             else [python, "-m", "pip"]
         )
         return [*pip, "install", "--no-compile"]
@@ -236,11 +238,14 @@ class _Installer:
             env=self._env,
             cwd=where if os.path.isdir(where) else None,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=(self._held,),
             preexec_fn=_die_with_parent,
         )
-        code = process.wait()
+        code = self._log.follow(process)
         if code:
+            self._log.explain()
             how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
             raise CannotMakeError(f"{name} {how}\n{mend}".strip())
 

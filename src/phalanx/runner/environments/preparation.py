@@ -66,7 +66,8 @@ class Preparation:
         err_read, err_write = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
-        env = {**os.environ, **self._job["env"], **self._job["secrets"], MARK: self._job["id"]}
+        # Not the job's own variables: what decides how packages are built must be in the environment's hash.
+        env = {**os.environ, **self._job["secrets"], MARK: self._job["id"]}
         self._code = None
         self._pid = spawn(argv, env, (null, out_write, err_write), die_with_parent=True)
         for fd in (out_write, err_write, null):

@@ -1,0 +1,84 @@
+"""What pip and compilers say while an environment is made: all of it in a file, the beginning of it on the screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from typing import TYPE_CHECKING
+
+from phalanx.runner.files.record import open_to_append
+
+if TYPE_CHECKING:
+    import subprocess
+    from typing import Iterator, List
+
+NAME = "environment.log"
+# pip says a few lines for each package; a native build that fails says hundreds of thousands.
+_SHOWN_LINES = 500
+_ERROR_LINES = 12
+# As GCC, Clang, NVCC, linkers, CMake and Rust's compiler begin them. pip's and setuptools' own come after these.
+_ERROR = re.compile(
+    rb"^\s*\S+[:(]\d+\S*:? (?:fatal )?error\b|^\s*error\[E\d+\]|CMake Error|nvcc fatal"
+    rb"|undefined reference to|ld: cannot find"
+)
+_READ_BYTES = 1 << 16
+_LOOK_EVERY_S = 0.2
+
+
+class BuildLog:
+    """Appends to NAME in the job's directory, and shows what is not too much of it."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, NAME)
+        self._file = os.fdopen(open_to_append(self._path), "ab")
+        self._lines = 0
+        self._error_at = 0
+        self._error: List[bytes] = []
+
+    def follow(self, process: subprocess.Popen[bytes]) -> int:
+        """Take what the process writes to its stdout; its exit code."""
+        rest = b""
+        for data in _chunks(process):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._take(line)
+        if rest:
+            self._take(rest)
+        self._file.flush()
+        return process.wait()
+
+    def explain(self) -> None:
+        """Show the first lines of the first error, after what may have been a great many others."""
+        if self._error:
+            _show(f"the first error, in line {self._error_at} of {self._lines} of {self._path}:".encode())
+            for line in self._error:
+                _show(line)
+
+    def _take(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+        self._lines += 1
+        if not self._error_at and _ERROR.search(line):
+            self._error_at = self._lines
+        if self._error_at and len(self._error) < _ERROR_LINES:
+            self._error.append(line)
+        if self._lines < _SHOWN_LINES:
+            _show(line)
+        elif self._lines == _SHOWN_LINES:
+            _show(f"… all that follows is in {self._path}".encode())
+
+
+def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Until nothing can come: something that the process left (a compiler's cache) may hold its stdout open."""
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    while select.select([fd], [], [], _LOOK_EVERY_S)[0] or process.poll() is None:
+        if select.select([fd], [], [], 0)[0]:
+            data = os.read(fd, _READ_BYTES)
+            if not data:
+                return
+            yield data
+
+
+def _show(line: bytes) -> None:
+    os.write(1, line + b"\n")
