@@ -90,14 +90,16 @@ class Cluster:
         nodes: tuple[int, int] | None = None,
         recipe: str | None = None,
         requirements: str | Path | Literal[False] | None = None,
+        build_env: Mapping[str, str] | None = None,
         **options: Unpack[JobOptions],
     ) -> JobFuture:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
         A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments, word by word.
-        `nodes` is torchrun's (MIN, MAX). `requirements` is by default the code's own requirements.txt; False: none. All
-        others are fields of JobSpec; among them `options` are the launcher's own, such as {"servers": "2"}. It returns
-        when the head has taken the job, which goes on even if this program ends.
+        `nodes` is torchrun's (MIN, MAX). `requirements` is by default the code's own requirements.txt, on top of a
+        `recipe`; False: none. `build_env` are variables for whatever installs and builds these packages. All others are
+        fields of JobSpec; among them `options` are the launcher's own, such as {"servers": "2"}. It returns when the
+        head has taken the job, which goes on even if this program ends.
         """
         if (launcher := options.get("launcher", "mpi")) not in LAUNCHERS:
             raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
@@ -109,7 +111,7 @@ class Cluster:
             directory=directory,
             nodes_min=fewest,
             nodes_max=most,
-            environment=environments.choose(directory, recipe, listed),
+            environment=environments.choose(directory, recipe, listed, build_env),
             **cast("dict[str, Any]", options),
         )
         return JobFuture(submit(self._record, spec, detach=True))

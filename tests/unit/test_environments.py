@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import JobError
-from phalanx.jobs.environments import from_requirements, recipe, recipe_names
+from phalanx.jobs.environments import choose, from_requirements, recipe, recipe_names
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.runner.environments.interpreters import Interpreter, allows
 
@@ -79,6 +79,29 @@ def test_included_files_are_part_of_the_environment(tmp_path: Path):
     assert set(before.files) == {"requirements.txt", "more/base.txt", "pins.txt"}
     (tmp_path / "pins.txt").write_text("numpy<3\n")
     assert from_requirements(tmp_path / "requirements.txt").digest != before.digest
+
+
+def test_requirements_on_top_of_a_recipe_are_held_to_its_versions(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("-r base.txt\n")
+    (tmp_path / "base.txt").write_text("pandas\n")
+    alone, both = choose(tmp_path, "jax", requirements=False), choose(tmp_path, "jax")
+    assert alone and both
+    assert alone == recipe("jax").environment
+    assert (both.name, both.check, both.steps[:-1]) == ("jax+requirements", alone.check, alone.steps)
+    assert both.steps[-1] == ("-r", "own/requirements.txt", "-c", "recipe.txt")
+    assert {"own/requirements.txt", "own/base.txt", *alone.files} < set(both.files)
+    assert "jax==" in both.files["recipe.txt"]
+    assert "--hash" not in both.files["recipe.txt"]
+
+
+def test_variables_for_the_making_are_part_of_an_environment(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    plain, flagged = choose(tmp_path), choose(tmp_path, build_env={"CFLAGS": "-O3"})
+    assert plain and flagged
+    assert plain.digest != flagged.digest
+    assert flagged.variables == {"CFLAGS": "-O3"}
+    with pytest.raises(JobError, match="no environment is made"):
+        choose(tmp_path, requirements=False, build_env={"CFLAGS": "-O3"})
 
 
 def test_a_link_keeps_its_name_and_its_includes_stand_beside_it(tmp_path: Path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli.console import note
+from phalanx.cli.job_options import pairs
 
 if TYPE_CHECKING:
     from phalanx.jobs.environments import Environment
@@ -22,6 +23,9 @@ def _recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 
 # As environments.REQUIREMENTS, whose import costs.
 _REQUIREMENTS = "requirements.txt"
+
+ENVIRONMENT = ("recipe", "requirements", "no_requirements", "build_env")
+"""The parameters that `chosen_environment` takes."""
 
 _OPTIONS = (
     click.option(
@@ -37,27 +41,35 @@ _OPTIONS = (
         help="Run with these Python packages beside the image's.  [default: requirements.txt, where the code has one]",
     ),
     click.option("--no-requirements", is_flag=True, help="Without the code's requirements.txt."),
+    click.option(
+        "--build-env",
+        multiple=True,
+        metavar="NAME=value",
+        callback=pairs,
+        help="A variable for pip and compilers, as --env is for the job's processes. Repeatable.",
+    ),
 )
 
 
 def environment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--recipe, --requirements and --no-requirements; `chosen_environment` reads them."""
+    """--recipe, --requirements and the like; `chosen_environment` reads them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def chosen_environment(
-    recipe: str | None, requirements: Path | None, no_requirements: bool, directory: Path
+    directory: Path, recipe: str | None, requirements: Path | None, no_requirements: bool, build_env: dict[str, str]
 ) -> Environment | None:
     """What the flags ask for; without a word, the code's own requirements.txt."""
-    if sum((recipe is not None, requirements is not None, no_requirements)) > 1:
-        raise click.UsageError("--recipe, --requirements and --no-requirements exclude each other")
+    if requirements is not None and no_requirements:
+        raise click.UsageError("--requirements and --no-requirements exclude each other")
     default = directory / _REQUIREMENTS
-    if recipe is None and requirements is None and (no_requirements or not default.is_file()):
+    has_default = requirements is None and not no_requirements and default.is_file()
+    if not (recipe or requirements or has_default or build_env):
         return None
     from phalanx.jobs import environments  # here, because most jobs have none
 
-    if recipe is not None and default.exists():
-        note(f"{default} is left out: recipe {recipe} is the whole environment")
-    return environments.choose(directory, recipe, requirements)
+    if recipe and has_default:
+        note(f"{default} comes on top of the recipe {recipe}; --no-requirements leaves it out")
+    return environments.choose(directory, recipe, False if no_requirements else requirements, build_env)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.cli.environment import chosen_environment, environment_options
+from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.options import complete_clusters, debug_option, load_cluster, via_option
 from phalanx.errors import SpecError
 from phalanx.schedulers import SCHEDULERS
@@ -143,7 +143,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         sync_dir=chosen["sync_dir"],
         via=chosen["kind"] if chosen["kind"] in SCHEDULERS else None,
         via_options=chosen["via_options"],
-        environment=chosen_environment(chosen["recipe"], chosen["requirements"], chosen["no_requirements"], Path()),
+        environment=chosen_environment(Path(), **{name: chosen[name] for name in ENVIRONMENT}),
     )
 
 

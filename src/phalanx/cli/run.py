@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from phalanx.cli.environment import chosen_environment, environment_options
+from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
 from phalanx.launchers import LAUNCHERS
@@ -140,9 +140,7 @@ def command(
         via_options=chosen["via_options"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],
-        environment=chosen_environment(
-            chosen["recipe"], chosen["requirements"], chosen["no_requirements"], fields["directory"]
-        ),
+        environment=chosen_environment(fields["directory"], **{name: chosen[name] for name in ENVIRONMENT}),
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
     return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _BEFORE = "before.txt"
 _CONSTRAINTS = "constraints.txt"
+# The user's own files on top of a recipe, and the versions of the recipe that these are held to.
+_OWN = "own"
+_PINS = "recipe.txt"
+_PIN = re.compile(r"^(?P<pin>[A-Za-z0-9_.-]+==[^\\\n]*[^\\\s])", re.MULTILINE)
 _HASH = "--hash=sha256:"
 # A package of a lock: its first line, and the hashes below.
 _ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==.*\n(?:    .*\n)*", re.MULTILINE)
@@ -101,16 +105,47 @@ def from_requirements(path: Path) -> Environment:
 
 
 def choose(
-    directory: Path, named: str | None = None, requirements: str | Path | bool | None = None
+    directory: Path,
+    named: str | None = None,
+    requirements: str | Path | bool | None = None,
+    build_env: Mapping[str, str] | None = None,
 ) -> Environment | None:
-    """A recipe's by name, or what a requirements file says: by default the code's own; False: none. Raises JobError."""
-    if named is not None:
-        return recipe(named).environment
+    """What a requirements file asks for (default: the code's own; False: none), on top of a recipe where one is named.
+
+    `build_env`: variables for whatever installs and builds the packages. Raises JobError.
+    """
+    listed = _listed(directory, requirements)
+    if named is None:
+        chosen = listed
+    else:
+        chosen = recipe(named).environment
+        chosen = _on_top(chosen, listed) if listed else chosen
+    if not build_env:
+        return chosen
+    if chosen is None:
+        raise JobError("no environment is made, so --build-env is for nothing", "Name a recipe or requirements.")
+    return replace(chosen, variables={**chosen.variables, **build_env})
+
+
+def _listed(directory: Path, requirements: str | Path | bool | None) -> Environment | None:
     if requirements is None:
         requirements = (directory / REQUIREMENTS).is_file()
     if isinstance(requirements, bool):
         return from_requirements(directory / REQUIREMENTS) if requirements else None
     return from_requirements(Path(requirements))
+
+
+def _on_top(base: Environment, listed: Environment) -> Environment:
+    """The recipe's packages, then those of a requirements file that fit its versions."""
+    files = {f"{_OWN}/{name}": text for name, text in listed.files.items()}
+    pins = "".join(f"{entry['pin']}\n" for text in base.files.values() for entry in _PIN.finditer(text))
+    ((flag, name),) = listed.steps
+    return replace(
+        base,
+        name=f"{base.name}+{listed.name}",
+        files={**base.files, **files, _PINS: pins},
+        steps=(*base.steps, (flag, f"{_OWN}/{name}", "-c", _PINS)),
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
