@@ -25,46 +25,46 @@ import pytest
 from phalanx.jobs.environments import recipe
 
 pytest_plugins = ["untouched", "fake_jobs", "node_lab"]
-# Who starts the tests in the background of a script has Ctrl-C ignored, which what they start would inherit.
+# In the background of a script SIGINT is ignored, which the programs that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# Environments that recipes make, kept between runs of the tests as .venv itself is: making them all takes minutes.
+# The recipes' environments, kept between runs of the tests like .venv itself: making them all takes minutes.
 MADE = Path(sys.prefix) / "recipes"
 # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
 ENGINES = SPEC.replace("name: contract", "name: engines") + "slots: 8\n"
-# What ends the clusters that stand for many modules' tests, by their fixtures.
+# The functions that end the clusters which many modules share, by fixture.
 SHARED: dict[str, ExitStack] = {}
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """A text that fills a screen does not name a test."""
+    """Keep long texts out of the names of tests."""
     return f"{argname} of {len(val)}" if isinstance(val, (str, bytes)) and len(val) > 150 else None
 
 
 def pytest_collection_finish() -> None:
-    """What the imports have made stays: the garbage collector need not look at it again, a tenth of the unit tests."""
+    """Exempt what the imports created from garbage collection, which would take a tenth of the unit tests' time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Side by side (`make test`), those that share a cluster stay together, and what takes longest comes first."""
+    """In parallel runs (`make test`), keep tests of a shared cluster together and start the longest first."""
     is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
     if is_beside_others:
         for item in items:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
-    # xdist looks at the marks, and pytest-randomly shuffles.
+    # xdist reads the marks, and pytest-randomly shuffles.
     yield
     if is_beside_others:
         items.sort(key=_place)
 
 
 def _group(item: pytest.Item) -> str:
-    # In other directories a fixture of that name is a fake of one module's own.
+    # In other directories a fixture with that name is a module's own fake.
     on_nodes = item.path.parent.name in ("cluster", "attacks")
     fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
     return min({"engines", "cluster"} & set(fixtures), default=item.path.stem)
@@ -89,7 +89,7 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """Side by side, a shared cluster goes with the last of its tests, while others run theirs."""
+    """In parallel runs, take a shared cluster down after the last of its tests, while other workers continue."""
     yield
     if "PYTEST_XDIST_WORKER" in os.environ:
         for name in set(SHARED) - set(getattr(nextitem, "fixturenames", ())):
@@ -98,13 +98,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @dataclass(frozen=True)
 class Terminal:
-    """A user's shell in a directory with a phalanx.yaml, whose clusters are kept in a state directory of its own."""
+    """A user's shell in a directory with a phalanx.yaml and a separate state directory."""
 
     directory: Path
     state: Path
 
     def phalanx(self, *arguments: str, timeout_s: float = 300, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Type `phalanx …`; with `check`, a failure fails the test and shows what was printed."""
+        """Run `phalanx …`; with `check`, a failure fails the test and shows the output."""
         done = subprocess.run(
             [str(PHALANX), *arguments],
             cwd=self.directory,
@@ -126,7 +126,7 @@ class Terminal:
         errors: int | None = subprocess.STDOUT,
         **env: str,
     ) -> subprocess.Popen[str]:
-        """Type `phalanx …` with these variables besides, and go on."""
+        """Start `phalanx …` with additional variables, without waiting for it."""
         return subprocess.Popen(
             [str(PHALANX), *arguments],
             cwd=self.directory,
@@ -138,18 +138,18 @@ class Terminal:
         )
 
     def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
-        """Type `command` in a shell on a node, as the job user; what it printed to standard output."""
+        """Run `command` in a shell on a node, as the job user; return its standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
 
     def with_example(self, name: str) -> Terminal:
-        """A shell in a copy of examples/`name`, on the same cluster."""
+        """Return a terminal in a copy of examples/`name`, on the same cluster."""
         directory = self.state.parent / name
         shutil.copytree(EXAMPLES / name, directory, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(self.directory / "phalanx.yaml", directory)
         return Terminal(directory, self.state)
 
     def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
-        """Until lines of the output match so often. Followed once: to ask again and again costs a process each."""
+        """Wait until lines of the output match `times` times, in one `logs -f`: polling would start many processes."""
         with self.start("logs", "-f", job) as following:
             late = threading.Timer(timeout_s, following.kill)
             late.start()
@@ -165,13 +165,13 @@ class Terminal:
         assert times == 0, "".join(shown)
 
     def local_cloud_pids(self) -> set[int]:
-        """The local cloud's process and its descendants, nodes' processes included; empty when it is not running."""
+        """Return the local cloud's process and its descendants, including the nodes'; empty when it is not running."""
         endpoint = self.state / "local" / "endpoint.json"
         return descendants(json.loads(endpoint.read_text())["pid"]) if endpoint.exists() else set()
 
 
 def parents() -> dict[int, int]:
-    """Each process of this machine with its parent."""
+    """Map each process on this machine to its parent."""
     found = {int(process.name): parent_of(process) for process in Path("/proc").glob("[0-9]*")}
     return {pid: parent for pid, parent in found.items() if parent is not None}
 
@@ -179,12 +179,12 @@ def parents() -> dict[int, int]:
 def parent_of(process: Path) -> int | None:
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # it ended while we looked
+    except OSError:  # the process ended meanwhile
         return None
 
 
 def process_file(pid: int, name: str) -> bytes:
-    """What /proc tells of a process under this name; nothing when it has ended meanwhile, or is another user's."""
+    """Read a process's file in /proc; return nothing when it has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -200,7 +200,7 @@ def descendants(root: int) -> set[int]:
 
 
 def wait_until_gone(pids: set[int], timeout_s: float) -> set[int]:
-    """Those of `pids` that are still there after the timeout."""
+    """Wait for processes to end; return those that are left after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -215,7 +215,7 @@ def assert_nothing_is_left(terminal: Terminal, pids: set[int]) -> None:
 
 
 def make_terminal(spec: str) -> Terminal:
-    """In a short path: unix sockets have names of at most 107 bytes."""
+    """Make a terminal in a short path: addresses of Unix sockets have at most 107 bytes."""
     root = Path(tempfile.mkdtemp(prefix="phx-"))
     directory = root / "project"
     directory.mkdir()
@@ -224,7 +224,7 @@ def make_terminal(spec: str) -> Terminal:
 
 
 def environments_of(terminal: Terminal) -> Path:
-    """Where the jobs of this terminal's only cluster have their environments, as this machine sees it."""
+    """Return the directory on this machine with the environments of this terminal's only cluster."""
     shared = next((terminal.state / "local" / "efs").glob("fs-*/"))
     path, owner = shared / ".phalanx" / "environments", shared.stat()
     if os.geteuid() == 0:
@@ -235,23 +235,23 @@ def environments_of(terminal: Terminal) -> Path:
 
 
 def link_complete(source: Path, target: Path) -> None:
-    """Hard links in `target` to all environments of `source` that are whole and that it has not.
+    """Hard-link the complete environments of `source` that `target` lacks.
 
-    None where the nodes' job user has an id of its own and we are not root: there they are made for each run.
+    Nothing is linked if the nodes' job user has its own id and we are not root: then each run makes them.
     """
     for mark in source.glob("*/.complete"):
         made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
         if not made.exists():
-            # Whole at once, or not at all.
+            # Atomically.
             subprocess.run(["cp", "-al", str(mark.parent), str(beside)], check=True)
             try:
                 beside.rename(made)
-            except OSError:  # another run of the tests has put its own there
+            except OSError:  # another run of the tests has created it
                 shutil.rmtree(beside)
 
 
 def drop_what_fails_its_check(terminal: Terminal, kept: Path) -> None:
-    """An environment of an earlier run that its recipe's check refuses today goes, here and in `kept`."""
+    """Remove kept environments that fail their recipe's check, here and in `kept`."""
     for mark in environments_of(terminal).glob("*/.complete"):
         name = mark.parent.name
         check = shlex.join(recipe(name.rpartition("-")[0]).environment.check)
@@ -263,7 +263,7 @@ def drop_what_fails_its_check(terminal: Terminal, kept: Path) -> None:
 
 @contextmanager
 def a_terminal(spec: str) -> Iterator[Terminal]:
-    """With a local cloud of its own, which is gone afterwards whatever happens."""
+    """Yield a terminal with a separate local cloud, which is stopped in any case."""
     terminal = make_terminal(spec)
     try:
         yield terminal
@@ -274,11 +274,11 @@ def a_terminal(spec: str) -> Iterator[Terminal]:
 
 @contextmanager
 def a_cluster(spec: str) -> Iterator[Terminal]:
-    """Brought up through the CLI, and taken down; nothing of it may be left then."""
+    """Bring a cluster up through the CLI, and take it down; nothing may be left afterwards."""
     with a_terminal(spec) as terminal:
         terminal.phalanx("up")
         yield terminal
-        # Only now: the numbers of nodes that died may be other processes' by this time.
+        # Only now, because pids of nodes that died earlier may have been reused.
         pids = terminal.local_cloud_pids()
         terminal.phalanx("down", "--yes")
         assert_nothing_is_left(terminal, pids)
@@ -286,14 +286,14 @@ def a_cluster(spec: str) -> Iterator[Terminal]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Terminal]:
-    """Four nodes on this machine, for all tests that only look or run jobs."""
+    """Four nodes on this machine, for all tests that only inspect them or run jobs."""
     with ExitStack() as SHARED["cluster"]:
         yield SHARED["cluster"].enter_context(a_cluster(SPEC))
 
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Terminal]:
-    """Four nodes for the tests of engines, which share their environments: each is made once. Eight slots on each."""
+    """Four nodes with eight slots each for the tests of engines, which share environments."""
     with ExitStack() as SHARED["engines"]:
         terminal = SHARED["engines"].enter_context(a_cluster(ENGINES))
         MADE.mkdir(exist_ok=True)

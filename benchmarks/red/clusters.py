@@ -166,7 +166,7 @@ DEFENCES = (
     ),
     defence(
         "an answer of the head is parsed with suspicion",
-        "test_hostile_head.py::test_an_answer_that_is_none_ends_no_command_by_accident",
+        "test_hostile_head.py::test_an_invalid_answer_ends_no_command_by_accident",
         ("ssh/head_answers.py", "except (ValueError, RecursionError):", "except KeyError:"),
     ),
     defence(
@@ -185,7 +185,7 @@ DEFENCES = (
     ),
     defence(
         "links that lead elsewhere are left out",
-        "test_hostile_files.py::test_links_that_come_home_lead_nowhere_else",
+        "test_hostile_files.py::test_links_that_are_copied_home_lead_nowhere_else",
         (
             "runner/files/carry.py",
             'return not link.startswith("/") and up <= directories_above and ".." not in parts[up:]',
@@ -272,7 +272,7 @@ DEFENCES = (
     ),
     defence(
         "what is no message is deleted and stops nobody",
-        "test_forged_messages.py::test_what_is_no_message_stops_nobody",
+        "test_forged_messages.py::test_an_invalid_message_stops_nobody",
         (
             "node/head.py",
             "except Exception as error:\n            self._refuse",

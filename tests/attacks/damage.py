@@ -1,6 +1,6 @@
-"""Typed as a job: copies a finished job's directory for each way to damage a record, and damages it so.
+"""Runs as a job: copies a finished job's directory for each way to damage a record, and damages the copy.
 
-python3 damage.py JOBS SOURCE [WAY…]     in these ways, or in all; prints {"way": "job id"}
+python3 damage.py JOBS SOURCE [WAY…]     these ways, or all; prints {"way": "job id"}
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def huge(path: Path) -> None:
 
 
 def orphan(name: str, make):
-    """A job whose runner is gone, with something in the way of those who settle it."""
+    """A job whose runner is gone, with an obstacle for whatever settles it."""
 
     def damage(job: Path) -> None:
         changed(state="running", ended_at=None)(job)

@@ -1,5 +1,7 @@
-"""Run by a job with a table's name and a worker's: makes itself the cluster's authority by whatever credentials it
-gets, and logs in as root there. Prints what came of each of the two."""
+"""Run by a job with the names of a table and a worker: tries to become the cluster's authority with any credentials.
+
+It then tries to log in as root on the worker, and prints the result of both.
+"""
 
 import json
 import subprocess
@@ -8,7 +10,7 @@ import time
 
 import boto3
 
-# A worker reads the table each 15 s, whoever tells it.
+# A worker reads the table every 15 s in any case.
 NEWS_S = 25
 
 
@@ -27,7 +29,7 @@ def main():
 
 
 def forge(table, authority):
-    """Our key in the place of the authority's in every node's papers, as a new generation."""
+    """Replace the authority's key by ours for every node, as a new generation."""
     roster, generation = item(table, "roster"), item(table, "generation")
     number = generation["number"] = generation["number"] + 1
     content = {**json.loads(roster["roster"]), "generation": int(number)}

@@ -1,6 +1,6 @@
-"""Run by a job on a node: tries every way we know to the instance's credentials, and prints one JSON object.
+"""Run by a job on a node: tries every known way to the instance's credentials, and prints one JSON object.
 
-The object has each way's name, and whether it brought a session token of the metadata service.
+The object maps each way's name to whether it obtained a session token of the metadata service.
 """
 
 import json
@@ -23,7 +23,7 @@ TO_ROOT = (
 
 
 def ask(host, port="80", device="", how=""):
-    """Print what is said to a request for a token: sent as to a server, to a proxy, or through a proxy's tunnel."""
+    """Print the answer to a request for a token, sent to a server, to a proxy, or through a proxy's tunnel."""
     family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(5)
@@ -37,7 +37,7 @@ def ask(host, port="80", device="", how=""):
 
 
 def shells(gateway, neighbour):
-    """Ways that a shell has."""
+    """Return the ways that a shell has."""
     me = f"python3 {__file__} ask"
     here = f"{me} {ADDRESS}"
     return {
@@ -77,7 +77,7 @@ def by_shell(command):
 
 
 def sockets(hops):
-    """Ways that a program has, as options of its socket."""
+    """Return the ways that a program has, as options of its socket."""
     device = (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
     ways = {
         "a socket of the device": [device],
@@ -85,7 +85,7 @@ def sockets(hops):
         "without routes, by the device": [device, (socket.SOL_SOCKET, SO_DONTROUTE, 1)],
     }
     for hop in hops:
-        # A loose source route: the kernel looks for the way to the first hop alone (RFC 791).
+        # A loose source route: the kernel looks up the route to the first hop only (RFC 791).
         route = struct.pack("!BBB4sx", 131, 7, 4, socket.inet_aton(hop))
         ways[f"a source route by {hop}"] = [(socket.IPPROTO_IP, socket.IP_OPTIONS, route)]
     return ways

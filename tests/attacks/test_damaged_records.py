@@ -1,6 +1,6 @@
-"""A job can write into every job's directory: it must not get more by that than one line about each job it damaged.
+"""A job can write into every job's directory: damage there must cause no more than one line about each damaged job.
 
-Not the end of `phalanx jobs`, `logs`, `status` or `stop`, not one that waits for ever, no traceback, no other job.
+`phalanx jobs`, `logs`, `status` and `stop` must neither fail, hang nor show a traceback, and other jobs must go on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.cluster
 
 SPEC = "name: damaged\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
 JOBS = "/efs/.phalanx/jobs"
-# A command of the CLI takes half a second; who waits for a FIFO waits for ever.
+# A command of the CLI takes half a second; one that waits for a FIFO waits forever.
 ANSWER_S = 30.0
-# What the CLI ends with when a job can't be asked, and it says why.
+# The CLI's exit codes when a job can't be queried, with a reason.
 REFUSED = 7
-# Whatever is wrong inside of a file is for tests/unit; these are of other kinds each.
+# What can be wrong inside a file is for tests/unit; these are one of each other kind.
 KINDS = ("empty", "fifo", "directory", "nested", "gone")
 
 
@@ -36,7 +36,7 @@ def victim() -> Iterator[Terminal]:
 
 @pytest.fixture(scope="module")
 def sound(victim: Terminal) -> str:
-    """A job that nobody touches."""
+    """A job that is left alone."""
     return run(victim, "sh", "-c", "echo kept | tee kept").stderr.split()[1]
 
 
@@ -52,20 +52,20 @@ def hostile(victim: Terminal) -> Path:
 
 @pytest.fixture(scope="module")
 def damaged(victim: Terminal, hostile: Path, sound: str) -> dict[str, str]:
-    """The ways in which records are damaged, each with its job's id; for tests that leave them so."""
+    """The ways to damage records, each with its job's id; for tests that do not repair them."""
     return damage(victim, hostile, sound)
 
 
 @pytest.fixture
 def doomed(victim: Terminal, hostile: Path, sound: str, way: str) -> Iterator[str]:
-    """A job damaged in this way for one test alone: `stop` writes a sound record, and any list settles an orphan."""
+    """A job damaged in this way for one test: `stop` repairs the record, and any listing settles an orphan."""
     job_id = damage(victim, hostile, sound, way)[way]
     yield job_id
     victim.on("head", f"rm -rf {JOBS}/{job_id}")
 
 
 def damage(terminal: Terminal, hostile: Path, sound: str, *ways: str) -> dict[str, str]:
-    """Copies of the sound job, damaged in these ways, or in all."""
+    """Copy the sound job and damage the copies in these ways, or in all."""
     words = ("python3", "damage.py", JOBS, sound, *ways)
     done = terminal.phalanx("run", "--launcher", "exec", "--directory", str(hostile), "--", *words)
     return json.loads(done.stdout.partition("[0] ")[2])
@@ -76,7 +76,7 @@ def run(terminal: Terminal, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def asked(terminal: Terminal, *words: str) -> str:
-    """What the user is told, however it ends: without a traceback, and in time."""
+    """Return what the user sees, which must come in time and have no traceback."""
     done = terminal.phalanx(*words, check=False, timeout_s=ANSWER_S)
     said = done.stdout + done.stderr
     assert "Traceback" not in said and 'File "' not in said, f"{words} → {done.returncode}\n{said}"

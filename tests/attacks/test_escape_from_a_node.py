@@ -1,4 +1,4 @@
-"""Root on a local node against the machine below: its files, its kernel, its processes, and its neighbours."""
+"""Root on a local node attacks this machine: its files, its kernel, its processes, and the other nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 
 def does(lab: Lab, node: str, program: str) -> Any:
-    """What root on the node gets from the program, whose last line is JSON."""
+    """Run a program as root on the node; return the JSON in its last line."""
     packed = base64.b64encode(program.encode()).decode()
     done = lab.ssh(node, f"echo {packed} | base64 -d | python3 -I -")
     return json.loads(done.stdout.splitlines()[-1])
@@ -51,7 +51,7 @@ def test_root_on_a_node_can_t_make_the_hosts_files_writable(lab, pair):
 
 
 def test_root_on_a_node_can_t_look_below_what_is_mounted(lab, pair):
-    """Its own views of the kernel hide nothing."""
+    """Its mounts of the kernel's file systems hide nothing."""
     own = {"/proc", "/sys", "/sys/devices/system/cpu/online"}
     assert {point for point in does(lab, pair[0], _EACH_MOUNT % _UNMOUNT) if not point.startswith("/tmp/")} <= own
 
@@ -95,7 +95,7 @@ for place in /var/tmp /var/log /opt; do ln -sfn {victim} $place; done
 
 
 def test_a_node_that_starts_again_leads_nobody_out_of_its_disk(lab, pair):
-    """Whoever builds it again, as the user, must follow none of the links that root has planted there."""
+    """The process that rebuilds it, as the user, must follow none of the links that root has planted there."""
     victim = lab.state / "efs" / "victim"
     victim.mkdir(mode=0o700)
     (victim / "file").touch()
@@ -142,7 +142,7 @@ print(json.dumps(got))
 
 @pytest.mark.parametrize("with_its_mac", [True, False])
 def test_root_on_a_node_can_t_be_its_neighbour(lab, pair, with_its_mac):
-    """The metadata service would give out the neighbour's credentials."""
+    """Otherwise the metadata service would return the neighbour's credentials."""
     program = _IMPERSONATE.format(
         address="10.0.1.11",
         own="10.0.1.12",

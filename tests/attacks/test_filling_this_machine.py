@@ -1,4 +1,4 @@
-"""A job on a local node against this machine's memory: files, shared memory and processes end at a limit."""
+"""A job on a local node tries to fill this machine's memory: files, shared memory and processes are limited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 NODES = 3
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-# What no size counts: the kernel's memory for an inode with its name.
+# The kernel's memory for an inode and its name, which no size includes.
 INODE_BYTES = 1024
 
 
@@ -26,7 +26,7 @@ def lab() -> Iterator[Lab]:
 
 
 def test_the_files_of_all_nodes_together_leave_this_machine_half_of_its_memory(lab):
-    """Directories that a job may write to; and the sizes of a node's volumes shrink as others boot."""
+    """In all directories that a job may write to; a node's volumes shrink as other nodes boot."""
     volumes = [volume for node in nodes(lab) for volume in volumes_of(lab, node)]
     assert len(volumes) >= 2 * NODES
     assert sum(size for size, _inodes in volumes) <= MEMORY_BYTES // 2
@@ -44,7 +44,7 @@ def test_a_full_volume_is_a_full_disk_and_no_more(lab):
 
 
 def test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node(lab):
-    """As many as Linux gives a machine with the memory of the node's type, if this machine has them for four nodes."""
+    """The limit is Linux's for a machine with the memory of the node's type, if this machine allows that four times."""
     first, second = nodes(lab)[:2]
     assert job(lab, first, _FORK).split() == ["EAGAIN", "True"]
     assert lab.ssh(second, "seq 3 | xargs -P 3 -n 1 echo | wc -l").stdout == "3\n"
@@ -52,7 +52,7 @@ def test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node(lab):
 
 
 def test_a_job_can_t_get_memory_by_other_doors(lab):
-    """What System V keeps without a process, and a tmpfs of its own in a user namespace."""
+    """By System V's objects, which outlive processes, and by a tmpfs in a user namespace."""
     node = nodes(lab)[0]
     assert job(lab, node, _SEGMENT) == "ENOSPC\n"
     assert job(lab, node, _TMPFS) == "ENOSPC\n"
@@ -90,7 +90,7 @@ print(errno.errorcode[ctypes.get_errno()] if done else "a namespace")
 
 
 def job(lab: Lab, node: str, program: str) -> str:
-    """What a program prints that runs as an ordinary account of the node, where there are any."""
+    """Return what a program prints that runs as an ordinary account of the node, if the mode has any."""
     packed = base64.b64encode(program.encode()).decode()
     lab.ssh(node, f"echo {packed} | base64 -d > /tmp/job")
     account = "id job > /dev/null 2>&1 || useradd -m -u 2000 job; runuser -u job -- "

@@ -1,4 +1,4 @@
-"""Root on a worker sends the head messages: it must speak for itself alone, and neither stop nor mislead the head."""
+"""Root on a worker sends messages to the head: it can only speak for itself, and neither stop nor mislead the head."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if os.path.exists("/efs/first_words"):
 SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nshared: /efs\nkeep: no\nboot: |\n"
 SPEC += textwrap.indent(FIRST_WORDS, "  ")
 HEARD_WITHIN_S = 30.0
-# The head looks at its fleet within a second of a hint, and its nodes learn of a new generation within another.
+# The head checks its fleet within a second of a hint, and its nodes learn of a new generation within another.
 FOLLOWED_WITHIN_S = 2.0
-# Where the attacks would leave traces, on any node.
+# The paths where the attacks would leave traces on a node.
 TRACES = """ls -d /etc/cron.d/x* /opt/phalanx/authority/x* 2>/dev/null
 cd /etc/ssh; grep -rse evil -e PermitRootLogin sshd_config.d ssh_known_hosts phalanx /etc/hosts
 echo looked"""
@@ -49,20 +49,20 @@ def terminal():
 
 @pytest.fixture(scope="module")
 def attacker(terminal) -> Any:
-    """Client of SQS with the credentials of the attacker's instance."""
+    """An SQS client with the credentials of the attacker's instance."""
     return api_of_node(terminal, "worker3", "sqs")
 
 
 @pytest.fixture(autouse=True)
 def no_traces(terminal):
-    """Whatever the order of the tests, none leaves anything on a node."""
+    """Check that no test leaves anything on a node, whatever their order."""
     yield
     for node in roster(terminal)["nodes"]:
         assert terminal.on(node["name"], TRACES) == "looked\n", node["name"]
 
 
 def send(terminal, attacker, *messages: object) -> None:
-    """Send these, and wait until the head has heard them: none of them may lie in its queue."""
+    """Send messages and wait until the head has read all of them from its queue."""
     queues = api(terminal, "sqs")
     (url,) = queues.list_queues()["QueueUrls"]
     for message in messages:
@@ -75,7 +75,7 @@ def send(terminal, attacker, *messages: object) -> None:
 
 
 def hello(of: dict, **changes: object) -> dict:
-    """As that node's agent says it."""
+    """Build the hello that this node's agent sends."""
     fields = ("instance_id", "address", "hostname", "zone", "type", "gpus", "slots", "host_key", "user_key")
     return {"kind": "hello", **{name: of[name] for name in fields}, **changes}
 
@@ -100,14 +100,14 @@ def refused(terminal) -> int:
 
 
 def settled(terminal, attacker, *messages: object) -> dict:
-    """The roster after the head has taken in these messages and all that follows from them."""
+    """Return the roster after the head has handled these messages and their consequences."""
     send(terminal, attacker, *messages, {"kind": "wish"})
     time.sleep(FOLLOWED_WITHIN_S)
     return roster(terminal)
 
 
 def eviction(roster: dict) -> dict:
-    """The attacker's word that its neighbour failed, which would make room for what it invents."""
+    """Report the failure of another node, which would make room for an invented one."""
     forged = {"kind": "failed", "step": "x", "command": "x", "exit": 1, "output": "evil"}
     return {**forged, "instance_id": roster["nodes"][1]["instance_id"]}
 
@@ -150,7 +150,7 @@ def test_its_own_hello_again_changes_nothing(terminal, attacker):
     assert settled(terminal, attacker, *own) == before
 
 
-def test_what_is_no_message_stops_nobody(terminal, attacker):
+def test_an_invalid_message_stops_nobody(terminal, attacker):
     before = roster(terminal)
     nonsense = [
         "[" * 50_000,

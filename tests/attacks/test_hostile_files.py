@@ -1,4 +1,4 @@
-"""Files that come from a cluster or go there: nothing leaves the place that a person named, whatever it is called."""
+"""Files copied from a cluster or to it: nothing is written outside the chosen place, whatever its name."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def terminal() -> Iterator[Terminal]:
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Path:
-    """700 directories, each in the one before, and a file in the last."""
+    """700 nested directories with a file in the last."""
     (tmp_path / "deep" / "/".join("d" * DEPTH)).mkdir(parents=True)
     (tmp_path / "deep" / "/".join("d" * DEPTH) / "file").write_text("found")
     return tmp_path / "deep"
 
 
-def test_links_that_come_home_lead_nowhere_else(terminal, tmp_path):
+def test_links_that_are_copied_home_lead_nowhere_else(terminal, tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code/links.py").write_text(LINKS)
     terminal.phalanx("run", "--launcher", "exec", "--directory", str(tmp_path / "code"), "--", "python3", "links.py")
@@ -76,7 +76,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int =
 
 
 def with_size(name: str, kind: bytes, size: int) -> bytes:
-    """A header alone that announces so many bytes."""
+    """Make only a header, which announces this many bytes."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, size
     return info.tobuf(tarfile.GNU_FORMAT)
@@ -117,7 +117,7 @@ HEADERS = {
 
 
 def answer_all_with(terminal: Terminal, content: bytes) -> None:
-    """Root on the head lets the job user's shell answer so, whatever phalanx asks it to run."""
+    """Make the job user's shell on the head print this, whatever phalanx asks it to run."""
     shared = next((terminal.state / "local/efs").glob("fs-*"))
     (shared / "answer").write_bytes(content)
     (shared / "answer").chmod(0o644)
@@ -157,7 +157,7 @@ def test_a_forged_file_gets_no_rights_of_another(liar, tmp_path):
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
-def test_a_header_that_is_none_is_told_in_a_sentence(liar, tmp_path, header):
+def test_an_invalid_header_is_reported_in_a_sentence(liar, tmp_path, header):
     answer_all_with(liar, MAGIC + header + b"\n")
     done = liar.phalanx("get", "/efs/x", str(tmp_path / "x"), check=False, timeout_s=60)
     assert done.returncode in (1, 6), done
@@ -165,7 +165,7 @@ def test_a_header_that_is_none_is_told_in_a_sentence(liar, tmp_path, header):
     assert not (tmp_path / "x").exists()
 
 
-def test_deep_directories_go_over_and_come_back(terminal, deep, tmp_path):
+def test_deep_directories_are_copied_both_ways(terminal, deep, tmp_path):
     place = "/".join("d" * DEPTH)
     terminal.phalanx("put", str(deep))
     terminal.phalanx("get", "/efs/deep", str(tmp_path / "back"))
@@ -174,7 +174,7 @@ def test_deep_directories_go_over_and_come_back(terminal, deep, tmp_path):
     assert done.stdout == "[0] found\n"
 
 
-def test_odd_names_go_over_and_come_back(terminal, tmp_path):
+def test_odd_names_are_copied_both_ways(terminal, tmp_path):
     there, back = tmp_path / "names", tmp_path / "back"
     there.mkdir()
     for name in ODD_NAMES:

@@ -1,4 +1,4 @@
-"""The head as an attacker: nothing that it says becomes a command, a file or a traceback on the user's own machine."""
+"""A hostile head: nothing that it sends becomes a command, a file or a traceback on the user's machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def terminal() -> Iterator[Terminal]:
 
 @pytest.fixture
 def owned(terminal: Terminal) -> Path:
-    """A file here that no node may make. (ssh writes host names in small letters.)"""
+    """A file here that no node may create. (ssh converts host names to lower case.)"""
     path = terminal.state.parent / "owned"
     path.unlink(missing_ok=True)
     return path
@@ -66,7 +66,7 @@ def owned(terminal: Terminal) -> Path:
 
 @pytest.fixture
 def head(terminal: Terminal) -> Iterator[Terminal]:
-    """Its job user's .bashrc is as before afterwards."""
+    """The head; its job user's .bashrc is restored afterwards."""
     keep = "/home/phalanx/.bashrc /home/phalanx/kept"
     terminal.phalanx("ssh", "--admin", "--", f"sudo cp -p {keep}")
     yield terminal
@@ -74,12 +74,12 @@ def head(terminal: Terminal) -> Iterator[Terminal]:
 
 
 def as_root(terminal: Terminal, program: str, *words: str) -> None:
-    """Run Python on the head as root, isolated from what was done to its job user."""
+    """Run Python on the head as root, unaffected by what was done to its job user."""
     terminal.phalanx("ssh", "--admin", "--", shlex.join(["sudo", "python3", "-I", "-c", program, *words]))
 
 
 def answer_all_with(terminal: Terminal, content: bytes) -> None:
-    """Whatever the job user is asked to run by `exec`, which is all that phalanx runs on a head."""
+    """Make the job user's shell print this instead of running any command by `exec`, as phalanx does."""
     write = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.argv[2]))"
     packed = f"import zlib, sys; open('/tmp/answer', 'wb').write(zlib.decompress(bytes.fromhex({packing(content)!r})))"
     as_root(terminal, packed)
@@ -93,7 +93,7 @@ def packing(content: bytes) -> str:
 
 
 def test_a_forged_roster_file_gives_no_command_here(head, owned):
-    """Root on the head shadows `cat`; a job could by its own .bashrc. Neither decides where ssh goes."""
+    """Root on the head, or a job by its .bashrc, can shadow `cat`; neither must decide where ssh connects to."""
     forged = {"instance_id": f"x$(echo>{owned})", "address": f"x$(echo>{owned})"}
     as_root(head, FORGE, json.dumps(forged))
     assert head.on("worker2", "hostname -I").split()[0].startswith("10.")
@@ -116,7 +116,7 @@ def test_a_forged_roster_file_gives_no_command_here(head, owned):
     ids=lambda forged: next(iter(forged)),
 )
 def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
-    """Root on the head has the head's role, and writes the table. No command believes what no roster can hold."""
+    """Root on the head has the head's role and can write the table. No command accepts an invalid roster."""
     table, table_name = api(terminal, "dynamodb"), record(terminal)["table"]
     item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}})["Item"]
     roster = json.loads(item["roster"]["S"])
@@ -147,12 +147,12 @@ def record(terminal: Terminal) -> dict[str, Any]:
 
 
 def is_refused(said: str) -> bool:
-    """In a message of phalanx's own, which is no accident and shows no escape sequence."""
+    """Whether this is a message of phalanx rather than a crash, without an escape sequence."""
     return said.startswith("error: ") and "That was not expected" not in said and "\x1b" not in said
 
 
 def test_a_command_is_never_an_option_of_ssh(terminal, owned):
-    """What a person types behind `--` is for the node's shell, whatever it begins with."""
+    """What follows `--` is for the node's shell, whatever it begins with."""
     done = terminal.phalanx("ssh", "--", f"-oProxyCommand=echo>{owned}", check=False)
     assert done.returncode != 0
     assert not owned.exists()
@@ -171,7 +171,7 @@ def test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display(terminal, tmp_p
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_is_none_ends_no_command_by_accident(head, answer):
+def test_an_invalid_answer_ends_no_command_by_accident(head, answer):
     answer_all_with(head, answer)
     for words in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
         done = head.phalanx(*words, check=False, timeout_s=60)
@@ -187,7 +187,7 @@ def test_an_answer_without_an_end_does_not_fill_this_machines_memory(head):
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_frames_that_are_none_end_a_run_with_a_sentence(head, tmp_path, frame):
+def test_invalid_frames_end_a_run_with_a_message(head, tmp_path, frame):
     answer_all_with(head, b'{"here": true}\n\0phalanx-follow-1\n' + frame)
     done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=60)
     assert is_refused(done.stderr), done

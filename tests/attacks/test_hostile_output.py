@@ -1,4 +1,4 @@
-"""What jobs and nodes write, shown on a person's terminal: it may colour its text and do nothing else there."""
+"""Output of jobs and nodes on the user's terminal: it may colour its text and do nothing else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def on_screen(terminal: Terminal, *words: str) -> str:
-    """What `phalanx …` sends to the terminal that it is typed in; it is all text and colours."""
+    """Run `phalanx …` on a terminal; return its output, which must be text and colours only."""
     screen, typed_in = pty.openpty()
     env = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state), "TERM": "xterm-256color", "COLUMNS": "200"}
     null = subprocess.DEVNULL
@@ -65,7 +65,7 @@ def on_screen(terminal: Terminal, *words: str) -> str:
         try:
             while data := output.read(1 << 16):
                 shown += data
-        except OSError:  # EIO: the last one that had it open has closed it
+        except OSError:  # EIO: the last process with the terminal open has closed it
             pass
     process.wait(60)
     text = shown.decode()

@@ -1,4 +1,4 @@
-"""What a job leaves in its home, or copies from a node, must not act in a later job or login, nor open a node."""
+"""What a job leaves in its home, or copies from a node, must not affect a later job or login, nor grant access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
-# A job that would stay: by what shells read, by what ssh and sshd read, and by directories of its own in their place.
+# A job that tries to persist: in files that shells, ssh and sshd read, and by directories in their place.
 PLANT = r"""
 cd ~; mark="touch /tmp/acted"
 for name in .bashrc .bash_profile .bash_login .profile .bash_logout .inputrc .zshenv; do
@@ -38,7 +38,7 @@ INTRUDE = "ssh -F none -i /tmp/intruder -o BatchMode=yes -o StrictHostKeyCheckin
 
 @pytest.fixture(scope="module")
 def planted(cluster: Terminal) -> Terminal:
-    """The cluster after a job on worker 3 that planted what it could."""
+    """The cluster after a job on worker 3 has planted what it could."""
     if json.loads(cluster.phalanx("local", "status", "--json").stdout)["mode"] == "single":
         pytest.skip("in single mode all accounts are one, and it may write everywhere")
     cluster.on("worker3", "ssh-keygen -q -t ed25519 -N '' -f /tmp/intruder")

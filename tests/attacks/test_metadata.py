@@ -1,4 +1,4 @@
-"""A job must not get the role of the instance that it runs on, nor what that role may do: write the roster."""
+"""A job must not get the role of its node's instance, nor that role's permissions, such as writing the roster."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def lab() -> Iterator[Terminal]:
 
 
 def script(terminal: Terminal, name: str) -> str:
-    """A file of this directory, where all nodes see it."""
+    """Copy a file of this directory to where all nodes see it."""
     text = (HERE / name).read_text()
     terminal.on("head", f"cat > /efs/{name} <<'END'\n{text}END")
     return f"/efs/{name}"
@@ -136,7 +136,7 @@ def role(terminal: Terminal) -> dict[str, str]:
 
 
 def as_guest(terminal: Terminal, code: Path, *options: str) -> list[str]:
-    """What a job on both nodes says of itself and of sending to a queue."""
+    """Run a job on both nodes that reports its identity and whether it can send to a queue."""
     (code / "guest.py").write_text(GUEST)
     url = api(terminal, "sqs").create_queue(QueueName="guests")["QueueUrl"]
     words = ("--directory", str(code), "--launcher", "exec", *options, "--", "python3", "guest.py", url)
@@ -163,7 +163,7 @@ def test_the_user_s_own_credentials_come_first(lab, tmp_path):
 
 
 def asked(terminal: Terminal, node: str, token: str) -> str:
-    """The status that the node's agent gives to who names this token; "" when there is no agent."""
+    """Return the status with which the node's agent answers a request with this token; "" without an agent."""
     return terminal.on(node, f'python3 -c "{CLIENT}" "{token}"', check=False).strip()
 
 
@@ -176,7 +176,7 @@ def wait_until_answered(terminal: Terminal, node: str, token: str, status: str) 
 
 @contextmanager
 def a_job(terminal: Terminal) -> Iterator[list[str]]:
-    """The tokens of a job's processes on head and worker2, which stay until they are stopped; then it is."""
+    """Run a job on head and worker2; yield its processes' tokens."""
     print_it = "echo token=$AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
     with terminal.start("run", "--launcher", "exec", "--", "sh", "-c", print_it) as job:
         assert job.stdout
@@ -197,7 +197,7 @@ def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):
 
 
 def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(lab):
-    """It was killed, and its node has no socket of it, as after a boot; it is started after 5 s, as systemd does."""
+    """The agent was killed and its socket is gone, as after a boot; it is restarted after 5 s, as by systemd."""
     gone = f"pkill -x service; kill -9 $({AGENT}); rm /run/phalanx.sock; {START.format(5)}"
     with a_job(lab) as (_, running):
         assert asked(lab, "worker2", running) == "200"
@@ -209,7 +209,7 @@ def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(
 
 
 def test_rules_that_somebody_removes_come_back(lab):
-    """systemd-networkd removes rules when it is started again, and a person may by mistake."""
+    """systemd-networkd removes rules when it restarts, and a person may by mistake."""
     removed = "ip rule del pref 1; ip rule del pref 2; ip -6 rule del pref 1; ip route flush table 7312"
     lab.phalanx("exec", "--sudo", "--node", "worker2", "--", removed)
     end = time.monotonic() + SHUT_S
@@ -219,7 +219,7 @@ def test_rules_that_somebody_removes_come_back(lab):
 
 
 def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
-    """Even without its agent: the first shell that is let in tries at once."""
+    """Even without its agent: the first shell that gets in tries at once."""
     lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"rm {WANTED}")
     began = "cut -d ' ' -f 22 /proc/1/stat"
     before = lab.on("worker2", began)

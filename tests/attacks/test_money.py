@@ -1,4 +1,4 @@
-"""Root on the head spends no more than the user said: how large the workers' group may be is not its to change."""
+"""Root on the head can't spend more than the user allowed: it can't change the workers' group's maximum size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A job, or an earlier cluster on a kept shared directory, leaves a runner of its own there for the jobs to come.
+"""A job, or an earlier cluster on a kept shared directory, plants its own runner there for later jobs.
 
-It must not get what a later job is given: not its secrets, and not one instruction run in phalanx's name.
+It must not get anything of a later job: neither its secrets, nor an instruction run in phalanx's name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Terminal]:
 
 @pytest.fixture
 def loot(cluster: Terminal) -> Iterator[Terminal]:
-    """The thief's runner lies on the head as /tmp/thief.pyz; /efs/loot is what it got."""
+    """The thief's runner is /tmp/thief.pyz on the head; it writes what it gets to /efs/loot."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("__main__.py", TAKES_WHAT_IT_IS_GIVEN)

@@ -1,7 +1,7 @@
 """A web page in the user's browser, and another user of this machine: neither gets an answer from the local cloud.
 
-A page of any origin may have the browser send a GET, or a POST of a form or of text, to 127.0.0.1; with a name of its
-own that leads there (DNS rebinding) it may add headers and read what comes back. It knows no key.
+A page of any origin can make the browser send a GET, or a POST of a form or of text, to 127.0.0.1; with a name that
+resolves there (DNS rebinding) it can also add headers and read the answer. It knows no key.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REQUESTS = {
     "a signal of a node": ("PUT", "/waitcondition/guess", {}, '{"Status": "FAILURE", "UniqueId": "x", "Reason": "x"}'),
     "leave to ask across origins": ("OPTIONS", "/", {"Access-Control-Request-Method": "PUT"}, ""),
 }
-# As another user, in a process of its own: what it prints is what it got.
+# Runs as another user in a separate process, and prints what it got.
 LOOK = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -70,7 +70,7 @@ for path in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
     with a_cluster(SPEC) as terminal:
-        # Another user can come as far as to the state directory: what is in it must not depend on what is above.
+        # Another user can enter the directories above the state directory, so only its own permissions protect it.
         terminal.state.parent.chmod(0o755)
         yield terminal
 
@@ -101,7 +101,7 @@ def test_nobody_but_this_machine_reaches_the_api(terminal):
 
 
 def test_what_others_may_look_at_holds_no_key(terminal):
-    """Every file of the state directory, but for public keys, is this user's alone, by itself or by its directory."""
+    """Every file of the state directory, except public keys, is private, by its own mode or by its directory's."""
     for path in (path for path in terminal.state.rglob("*") if not path.is_symlink()):
         inside = [parent for parent in (path, *path.parents) if terminal.state in parent.parents]
         closed = any(not stat.S_IMODE(one.lstat().st_mode) & 0o077 for one in inside)

@@ -1,6 +1,6 @@
-"""What a training does, without torch's import: ranks that go step by step together, and keep every fifth step.
+"""A stand-in for a training without torch's import: ranks make steps together and save every fifth one.
 
-`python counting.py DIRECTORY`, started by an engine with torch's variables. It ends once DIRECTORY/enough is there.
+`python counting.py DIRECTORY`, started by an engine with torch's variables, runs until DIRECTORY/enough exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def meet(is_first: bool, size: int) -> list[socket.socket]:
-    """Connections: rank 0 has one to each other, the others have one to it."""
+    """Connect rank 0 with each other rank."""
     port = int(os.environ["MASTER_PORT"])
     if is_first:
         with socket.create_server(("", port)) as server:
@@ -49,7 +49,7 @@ def meet(is_first: bool, size: int) -> list[socket.socket]:
 
 
 def together(peers: list[socket.socket], is_first: bool, word: bytes) -> bool:
-    """A step of all: rank 0 hears of each that it is there, and says whether they go on."""
+    """Make one step together: rank 0 hears from every rank and answers whether to continue."""
     if is_first:
         for peer in peers:
             hear(peer)

@@ -1,4 +1,4 @@
-"""A local cloud of nodes without an API, told what to do in JSON lines on stdin: for test_nodes.py.
+"""A local cloud's nodes without an API, controlled by JSON lines on stdin: for test_nodes.py.
 
 python node_driver.py STATE MODE     stdin: {"call": "boot", ...}     stdout: {"ok": ...} | {"error": ...}
 """

@@ -1,4 +1,4 @@
-"""The node contract, typed as a user would type it: what every shell on every node can count on."""
+"""The node contract, used as a user would: what every shell on every node can rely on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENVIRONMENT = {
 
 
 def on_each(cluster, command: str) -> list[str]:
-    """The output of a command on all four nodes, started from the head as any user's loop would."""
+    """Return a command's output on all four nodes, run from the head in a loop over ssh."""
     return [cluster.on("head", f"ssh {node} {shlex.quote(command)}") for node in NODES]
 
 

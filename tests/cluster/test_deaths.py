@@ -1,4 +1,4 @@
-"""Nodes die, networks are cut, runners are killed: jobs end in time, say why, and start again where they may."""
+"""Nodes die, networks are cut, runners are killed: jobs end in time with a reason, and restart if they may."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from conftest import Terminal, a_cluster, process_file
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
-# How long a job's end may take by the times that are recorded: after a process's death, and after a node's.
+# How long a job's end may take by the recorded times: after a process's death, and after a node's.
 PROCESS_S, NODE_S = 5.0, 15.0
-# Of a machine with much to do.
+# A margin for a busy machine.
 MOMENT_S = 20.0
 FENCED_S = 30.0
 NEWCOMER_AFTER_S = 20.0
@@ -31,7 +31,7 @@ WORK = "echo ready; sleep $((4711 * (PHALANX_RESTART == 0))); echo started again
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Terminal]:
-    """A cluster of this module's own, because its nodes die."""
+    """A cluster for this module, because its nodes die."""
     with a_cluster(SPEC) as terminal:
         (terminal.directory / "work.sh").write_text(WORK)
         yield terminal
@@ -39,7 +39,7 @@ def mortal() -> Iterator[Terminal]:
 
 @pytest.fixture
 def fragile(mortal: Terminal) -> Terminal:
-    """The same, with three nodes that let people in, whatever an earlier test did to them."""
+    """The same cluster, once all three nodes accept logins again after an earlier test."""
     deadline = time.monotonic() + 120
     while len(mortal.phalanx("exec", "--", "echo in", check=False).stdout.splitlines()) < 3:
         assert time.monotonic() < deadline, mortal.phalanx("nodes").stdout
@@ -47,7 +47,7 @@ def fragile(mortal: Terminal) -> Terminal:
 
 
 def start(cluster: Terminal, *options: str) -> str:
-    """A detached job that prints and waits; its id."""
+    """Start a detached job that prints and waits; return its id."""
     words = ("run", "--detach", "--launcher", "exec", *options, "--", "sh", "work.sh")
     job_id = cluster.phalanx(*words).stdout.strip()
     cluster.wait_until_printed(job_id, "ready", times=3)
@@ -55,7 +55,7 @@ def start(cluster: Terminal, *options: str) -> str:
 
 
 def break_node(cluster: Terminal, name: str, fault: str, **how: Any) -> float:
-    """Make the local cloud do this to a node; returns when."""
+    """Have the local cloud break a node; return when."""
     nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
     instance = next(node["instance_id"] for node in nodes if node["name"] == name)
     set_fault(cluster, fault, {"instance_id": instance, **how})
@@ -74,12 +74,12 @@ def set_fault(cluster: Terminal, fault: str, how: Any) -> None:
 
 
 def state_of(cluster: Terminal, job_id: str) -> dict[str, Any]:
-    """The job's state.json, which nobody but the job's own runner and starters has touched."""
+    """Return the job's state.json, which only its runner and starters have written."""
     return json.loads(cluster.on("head", f"cat /efs/.phalanx/jobs/{job_id}/state.json"))
 
 
 def told(job: dict[str, Any]) -> str:
-    """What an assertion needs to say about a job: pytest cuts dictionaries short."""
+    """Describe a job for an assertion: pytest truncates dictionaries."""
     attempts = [f"{number}: {attempt['message'] or 'went well'}" for number, attempt in enumerate(job["attempts"])]
     verdicts = [f"{node['node']}: {node['message'] or 'clean'}" for node in job["nodes"]]
     return "\n".join([f"{job['state']}: {job['message']}", "attempts", *attempts, "nodes", *verdicts])
@@ -89,12 +89,12 @@ def wait_for_end(cluster: Terminal, job_id: str, timeout_s: float = 120) -> dict
     deadline = time.monotonic() + timeout_s
     while not (job := state_of(cluster, job_id))["ended_at"]:
         assert time.monotonic() < deadline, told(job)
-        time.sleep(1)  # each look costs a fifth of a second of CPU
+        time.sleep(1)  # each poll takes a fifth of a second of CPU time
     return job
 
 
 def sleepers(cluster: Terminal, job_id: str) -> set[int]:
-    """The job's `sleep`s on all nodes, asked of the machine that plays them: a node that is cut off can't be asked."""
+    """Find the job's `sleep`s on all nodes from this machine, because a partitioned node can't be asked."""
     mark = f"PHALANX_JOB={job_id}".encode()
     return {
         pid
@@ -103,7 +103,7 @@ def sleepers(cluster: Terminal, job_id: str) -> set[int]:
     }
 
 
-def test_a_killed_runner_is_told_and_its_job_ended_with_nobody_looking(fragile):
+def test_a_killed_runner_is_reported_and_its_job_ended_without_any_query(fragile):
     job_id = start(fragile)
     state = f"/efs/.phalanx/jobs/{job_id}/state.json"
     pid = 'python3 -c \'import json, sys; print(json.load(open(sys.argv[1]))["runner"]["pid"])\''
@@ -124,7 +124,7 @@ def test_a_restart_takes_over_from_a_killed_runner(fragile):
     assert fragile.phalanx("logs", job_id, "--attempt", "0").stdout.count("ready") == 3
 
 
-def test_nodes_that_hear_nothing_of_the_runner_end_what_they_have(fragile):
+def test_nodes_that_do_not_hear_from_the_runner_end_their_processes(fragile):
     job_id = start(fragile)
     assert len(sleepers(fragile, job_id)) == 3
     frozen_at = time.time()
@@ -166,13 +166,13 @@ def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
 
 @pytest.fixture
 def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
-    """What is shown of an elastic job of two or three nodes that counts its steps (see counting.py), in a file."""
+    """Run an elastic job of two or three nodes that counts its steps (see counting.py); yield its output file."""
     shutil.copy(Path(__file__).with_name("counting.py"), tmp_path)
     words = ("run", "--name", "counts", "--directory", str(tmp_path), "--launcher", "torchrun", "--nodes", "2:3")
     shown = tmp_path / "shown"
     with shown.open("w") as file:
         typed = fragile.start(*words, "-N", "1", "--", "counting.py", "/efs/.counting", output=file)
-    # Else the newcomer is there before the others have met without the dead one.
+    # Otherwise the new node joins before the others have continued without the dead one.
     set_fault(fragile, "boot_delay_s", NEWCOMER_AFTER_S)
     yield shown
     set_fault(fragile, "boot_delay_s", 0)
@@ -188,7 +188,7 @@ def wait_for_steps(shown: Path, pattern: str) -> None:
         time.sleep(0.1)
 
 
-def test_an_elastic_job_goes_on_with_those_left_and_grows_again_from_its_checkpoint(fragile, counted):
+def test_an_elastic_job_continues_with_the_remaining_nodes_and_grows_again_from_its_checkpoint(fragile, counted):
     beyond = r"step \d*[1-9]\d\b"
     wait_for_steps(counted, f"from 0 with 3.*{beyond}")
     break_node(fragile, "deeplearning-worker3", "kill")
@@ -198,6 +198,6 @@ def test_an_elastic_job_goes_on_with_those_left_and_grows_again_from_its_checkpo
     wait_for_steps(counted, r"job \S+ succeeded")
     last = 0
     for word, number in re.findall(r"(from|step) (\d+)", counted.read_text()):
-        # The last steps of a rank that died may not have been heard of.
+        # The output of a dead rank's last steps may be lost.
         assert word == "step" or int(number) >= last - KEPT_EVERY, counted.read_text()
         last = int(number)

@@ -1,4 +1,4 @@
-"""Clusters that get less than they asked for: each missing node has its reason in `up`, `status` and the stack."""
+"""Clusters with fewer nodes than requested: each missing node has its reason in `up`, `status` and the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE_WORKER = 'grep -q \'"role": "worker"\' /opt/phalanx/config.json && mkdir {sh
 
 @pytest.fixture
 def beside(cluster):
-    """Another cluster in the local cloud of the session's one; it is taken down at the end."""
+    """Another cluster in the session's local cloud; it is taken down at the end."""
     directory = cluster.directory.parent / "degrades"
     directory.mkdir(exist_ok=True)
     terminal = type(cluster)(directory, cluster.state)

@@ -1,4 +1,4 @@
-"""The runner, or the whole head, dies before a job has begun its first rank: it is lost, or begins anew."""
+"""The runner, or the whole head, dies before a job has started its first rank: the job is lost, or starts again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import Terminal, a_cluster
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: early\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
-# A package whose building waits until somebody lets it go on: pip is then in the middle of its work.
+# A package whose build waits for a signal, so that pip is in the middle of its work.
 LET_GO = "/efs/.let-go"
 SLOW = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n',
@@ -40,7 +40,7 @@ NEW_HEAD_WITHIN_S = 120.0
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """Two nodes, whose head a test may kill, with that package on the shared directory."""
+    """Two nodes with that package on the shared directory; tests may kill the head."""
     package = tmp_path_factory.mktemp("package") / "slow"
     package.mkdir()
     for name, text in SLOW.items():
@@ -51,7 +51,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 
 def begin(terminal: Terminal, code: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
-    """A job that is followed, and its id, once pip builds for it; each has an environment of its own."""
+    """Start a job in the foreground, with an environment of its own; return it and its id once pip builds."""
     terminal.on("head", f"rm -f {LET_GO}")
     (code / "requirements.txt").write_text(f"--no-index\n/efs/slow\n# {code}\n")
     words = ("--directory", str(code), "--launcher", "exec", "-n", "1", *options)
@@ -68,7 +68,7 @@ def wait_for(is_so: Callable[[], object], timeout_s: float) -> None:
 
 
 def processes(terminal: Terminal) -> str:
-    """The command lines of all processes on the head."""
+    """Return the command lines of all processes on the head."""
     return terminal.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
 
 
@@ -77,7 +77,7 @@ def newest(terminal: Terminal) -> dict:
 
 
 def kill_runner(terminal: Terminal, job_id: str, watcher: bool = False) -> None:
-    """With `watcher`, its parent too: nobody is left who would settle the job unasked."""
+    """Kill a job's runner; with `watcher` also its parent, which would settle the job."""
     state = f"/efs/.phalanx/jobs/{job_id}/state.json"
     pid = f'$(python3 -c \'import json; print(json.load(open("{state}"))["runner"]["pid"])\')'
     parent = "$(ps -o ppid= -p $pid)" if watcher else ""
@@ -103,7 +103,7 @@ def test_a_runner_killed_while_pip_works_leaves_a_job_that_is_lost(terminal: Ter
     assert BUILDING not in processes(terminal)
 
 
-def test_a_job_that_may_restart_begins_anew_when_its_runner_died_early(terminal: Terminal, tmp_path: Path) -> None:
+def test_a_job_that_may_restart_starts_again_when_its_runner_died_early(terminal: Terminal, tmp_path: Path) -> None:
     following, job_id = begin(terminal, tmp_path, "--restarts", "1")
     kill_runner(terminal, job_id)
     terminal.on("head", f"touch {LET_GO}")

@@ -1,4 +1,4 @@
-"""The seeds' ChainerMN training of MNIST on three nodes: its table, and 0.97 on the test set."""
+"""ChainerMN's training of MNIST on three nodes: its table, and 0.97 on the test set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
-def test_the_training_prints_the_seeds_table_and_reaches_0_97(engines):
+def test_the_training_prints_chainermns_table_and_reaches_0_97(engines):
     example = engines.with_example("chainermn_mnist")
     words = ("--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1", "--", "python", "train_mnist.py")
     done = example.phalanx("run", *words, "-e", "6", "-u", "100", "--at-least", "0.97", timeout_s=FIRST_USE_S)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
-def test_three_ranks_share_the_optimizer_out(engines):
+def test_three_ranks_share_the_optimizer(engines):
     example = engines.with_example("deepspeed_fashion_mnist")
     words = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "3", "-N", "1", "--", "python", "train.py")
     much = ("--images", "4000", "--batch-size", "16", "--epochs", "1", "--out", "/efs/deepspeed")

@@ -1,4 +1,4 @@
-"""MXNet's parameter server on a real cluster: trained to its accuracy, and ended when one of its workers dies."""
+"""MXNet's parameter server on a real cluster: it reaches its accuracy, and ends when a worker dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINED_WITHIN_S = 300
 
 @pytest.fixture(scope="module")
 def mnist(engines) -> Terminal:
-    """The example's directory as a user's own, with a hosts file beside it; the environment is there."""
+    """A copy of the example with a hosts file; its environment exists."""
     mnist = engines.with_example("mxnet_mnist")
     address = engines.on("deeplearning-worker3", "hostname -i").split()[0]
     (mnist.directory / "hosts").write_text(
@@ -32,7 +32,7 @@ def accuracies(output: str) -> list[float]:
     return [float(text) for text in re.findall(r"test accuracy (0\.\d+)", output)]
 
 
-def test_the_seeds_line_trains_dist_sync_to_0_95(mnist):
+def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
     words += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
     training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3")
@@ -51,7 +51,7 @@ def test_dist_async_reaches_it_too(mnist):
     job = mnist.phalanx(
         "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=TRAINED_WITHIN_S
     )
-    # The last worker to be done has seen what all of them have learned.
+    # The last worker has seen the updates of all.
     assert max(accuracies(job.stdout)) >= 0.95
 
 

@@ -1,4 +1,4 @@
-"""Open MPI 5 and MPICH on a real cluster, beside the image's Open MPI 4: started, killed, and gone without a trace."""
+"""Open MPI 5 and MPICH on a real cluster with the image's Open MPI 4: started, killed, and gone without a trace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_engine_starts_ranks_on_all_nodes(programs, recipe, library):
     ("what", "told"), [("rank", "rank 2 on deeplearning-worker3"), ("daemon", "mpiexec@deeplearning-worker3")]
 )
 @pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
-def test_what_was_killed_is_named_and_nothing_is_left(programs, recipe, what, told):
+def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, told):
     own = ("--recipe", recipe) if recipe else ("--no-requirements",)
     words = ("run", *own, "-N", "1", "--", "python", "die.py", what)
     done = programs.phalanx(*words, timeout_s=FIRST_USE_S, check=False)

@@ -13,7 +13,7 @@ from conftest import Terminal
 pytestmark = pytest.mark.cluster
 
 FIRST_USE_S = 900
-# From a raylet's death, which Ray looks for every second, to the proof that nothing is left; by the times recorded.
+# From a raylet's death, which Ray checks every second, to the proof that nothing is left, by the recorded times.
 ENDED_WITHIN_S = 15.0
 LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ray|plasma'; ps -eo args= | grep -E '[r]aylet|[g]cs_s'; echo end"
 

@@ -19,7 +19,7 @@ NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
 
 @pytest.fixture(scope="module")
 def example(engines) -> Terminal:
-    """The example's directory as a user's own."""
+    """A copy of the example."""
     return engines.with_example("tensorflow_fashion_mnist")
 
 
@@ -39,7 +39,7 @@ def served(example) -> str:
 
 @pytest.fixture(scope="module")
 def by_scripts(example, mirrored) -> None:
-    """As TensorFlow 1 had it, by plain ssh: a script for each of two hosts, and all their tasks' ends."""
+    """Run TensorFlow 1's scripts on two hosts by plain ssh, until all their tasks have ended."""
     example.phalanx("put", ".", "tf")
     python = example.on("head", "ls -d /efs/.phalanx/environments/tensorflow-*/bin/python").split()[0]
     (example.directory / "hosts").write_text("\n".join(NODES[:2]) + "\n")
@@ -55,7 +55,7 @@ def by_scripts(example, mirrored) -> None:
     }
     example.phalanx("tf-scripts", *(word for pair in options.items() for word in pair))
     example.phalanx("put", "hosts", "tf/hosts")
-    # The loop that people have typed since 2018.
+    # The loop from the 2018 documentation.
     loop = 'while read -u 10 host; do ssh $host "bash $EFS_MOUNT/tf/$host.sh" & done 10<$EFS_MOUNT/tf/hosts; wait'
     example.on("head", f"bash -lc '{loop}'")
     ended = "cat /efs/tf/logs/worker*.exit 2>/dev/null || true"
@@ -66,7 +66,7 @@ def wait_for(condition, what: str, limit_s: float = 300) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"after {limit_s} s there are not {what}"
-        time.sleep(1)  # each look costs a fifth of a second of CPU
+        time.sleep(1)  # each poll takes a fifth of a second of CPU time
 
 
 def test_mirrored_workers_train_as_one(mirrored):
@@ -76,7 +76,7 @@ def test_mirrored_workers_train_as_one(mirrored):
     assert sorted(said) == [(number, number) for number in "012"]
 
 
-def test_a_chief_trains_and_those_who_serve_it_are_ended(served):
+def test_a_chief_trains_and_its_servers_are_ended(served):
     assert "[chief 0] checkpoint: /efs/served/ckpt-2" in served
 
 

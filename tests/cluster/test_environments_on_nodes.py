@@ -1,4 +1,4 @@
-"""Environments of jobs: made once on the shared directory, whoever needs them first, and never used half made."""
+"""Environments of jobs: made once on the shared directory by the first job, and never used incomplete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 ROOT = "/efs/.phalanx/environments"
 INDEX = "--no-index\n--find-links /efs/wheels\n"
-# A package whose building waits for ever: pip is then in the middle of its work for as long as a test needs.
+# A package whose build waits forever, so that pip is in the middle of its work for as long as a test needs.
 SLOW = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n',
     "slow.py": "import time\ndef get_requires_for_build_wheel(settings=None):\n    time.sleep(1000)\n",
@@ -44,7 +44,7 @@ BUILDING = "get_requires_for_build_wheel"  # an argument of pip's own process th
 
 
 def write_wheel(directory: Path, name: str, body: str) -> None:
-    """The smallest wheel that pip takes: one module."""
+    """Write the smallest wheel that pip accepts, with one module."""
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", body)
@@ -55,7 +55,7 @@ def write_wheel(directory: Path, name: str, body: str) -> None:
 
 @pytest.fixture(scope="module")
 def wheels(cluster: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """The cluster with packages of its own on the shared directory: no test here asks an index."""
+    """The cluster with packages on its shared directory, so that no test here needs an index."""
     directory = tmp_path_factory.mktemp("packages") / "wheels"
     directory.mkdir()
     for name in ("tiny", "mini", "half"):
@@ -83,7 +83,7 @@ def say_word(module: str) -> tuple[str, ...]:
 
 
 def newest(cluster: Terminal) -> dict:
-    """What is told of the job that came last; nothing before the first."""
+    """Return what is shown of the newest job; nothing before the first."""
     return next(iter(json.loads(cluster.phalanx("jobs", "--json").stdout)), {})
 
 
@@ -205,7 +205,7 @@ def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
 
 
 def processes(cluster: Terminal) -> str:
-    """The command lines of all processes on the head."""
+    """Return the command lines of all processes on the head."""
     return cluster.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
 
 
@@ -217,7 +217,7 @@ def wait_for(is_so, timeout_s: float = 120) -> None:
 
 
 def environments(cluster: Terminal, *flags: str) -> dict[str, dict]:
-    """What is told of each environment, by its path."""
+    """Return what is shown of each environment, by its path."""
     listed = json.loads(cluster.phalanx("recipes", "--json", *flags).stdout)["environments"]
     return {one["path"]: one for one in listed}
 

@@ -1,4 +1,4 @@
-"""Jobs on four real nodes: every launcher, every kind of ending, and nothing left after any of them."""
+"""Jobs on four real nodes: every launcher and every kind of end, and nothing left after any of them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def newest(cluster: Terminal) -> dict:
 
 
 def processes_of(cluster: Terminal, job_id: str) -> str:
-    """Processes that carry the job's mark, on any node."""
+    """Return the processes with the job's mark on all nodes."""
     look = shlex.quote(f"grep -lz ^PHALANX_JOB={job_id}$ /proc/[0-9]*/environ 2>/dev/null")
     return "".join(cluster.on("head", f"ssh {node} {look}", check=False) for node in NODES)
 
 
 def start(cluster: Terminal, code: Path, *words: str, launcher: str = "exec") -> str:
-    """A detached job that has begun to print; its id."""
+    """Start a detached job and wait for its first output; return its id."""
     job_id = cluster.phalanx(
         "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *words
     ).stdout.strip()
@@ -86,7 +86,7 @@ def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluste
     assert newest(cluster)["id"] == before
 
 
-def test_a_large_directory_goes_over_in_parts_and_each_job_has_its_own_copy(cluster, code):
+def test_a_large_directory_is_sent_in_parts_and_each_job_has_its_own_copy(cluster, code):
     (code / ".gitignore").write_text("secret*\n")
     (code / "secret.txt").write_text("stays here\n")
     for name in ("one", "two"):
@@ -101,7 +101,7 @@ def test_a_large_directory_goes_over_in_parts_and_each_job_has_its_own_copy(clus
     assert second.stdout.splitlines() == [names, f"[0] {int(count.split()[1]) + 1}"]
 
 
-def test_torchrun_takes_a_module_and_tells_a_missing_package_once(cluster, code):
+def test_torchrun_takes_a_module_and_reports_a_missing_package_once(cluster, code):
     (code / "train.py").write_text("import os\nprint(__name__, os.environ['RANK'], os.environ['PWD'] == os.getcwd())\n")
     done = run(cluster, code, "-m", "train", launcher="torchrun", options=("-n", "1"))
     assert done.stdout == "[0] __main__ 0 True\n"
@@ -114,7 +114,7 @@ def test_torchrun_takes_a_module_and_tells_a_missing_package_once(cluster, code)
 @pytest.mark.parametrize(
     ("launcher", "variable"), [("mpi", "OMPI_COMM_WORLD_RANK"), ("exec", "RANK"), ("torchrun", "RANK")]
 )
-def test_the_first_failure_ends_the_job_with_its_code_and_its_words(cluster, code, launcher, variable):
+def test_the_first_failure_ends_the_job_with_its_code_and_its_message(cluster, code, launcher, variable):
     (code / "fail.py").write_text(
         f"import os, sys, time\nif os.environ['{variable}'] != '2': time.sleep(100)\n"
         "print('about to fail')\nsys.exit(7)\n"
@@ -129,7 +129,7 @@ def test_the_first_failure_ends_the_job_with_its_code_and_its_words(cluster, cod
     assert processes_of(cluster, newest(cluster)["id"]) == ""
 
 
-def test_jobs_share_connections_and_a_broken_one_ends_who_uses_it_and_nobody_after_it(cluster, code):
+def test_jobs_share_connections_and_a_broken_one_ends_its_users_but_no_later_job(cluster, code):
     def connections() -> list[str]:
         return sorted(run(cluster, code, "sh", "-c", "echo $SSH_CONNECTION", options=("-N", "1")).stdout.splitlines())
 
@@ -155,7 +155,7 @@ def test_mpi_abort_gives_the_job_its_code(cluster, code):
     assert "MPI_ABORT was invoked on rank 3" in done.stderr
 
 
-def test_a_command_that_one_node_lacks_is_told_before_any_rank_starts(cluster, code):
+def test_a_command_that_one_node_lacks_is_reported_before_any_rank_starts(cluster, code):
     cluster.on(
         "head", "mkdir -p /tmp/own && printf '#!/bin/sh\\necho began\\n' > /tmp/own/tool && chmod +x /tmp/own/tool"
     )
@@ -177,7 +177,7 @@ def test_stop_leaves_no_process_on_any_node(cluster, code, launcher):
     assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
 
 
-def test_processes_that_left_everything_behind_are_ended_after_success(cluster, code):
+def test_processes_that_detached_completely_are_ended_after_success(cluster, code):
     (code / "leave.sh").write_text("(setsid env -i sh -c 'sleep 4711 & sleep 4711' &)\nsleep 0.2\n")
     done = run(cluster, code, "sh", "leave.sh")
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""The connection between this machine and the head is lost while somebody follows a job."""
+"""The connection between this machine and the head is lost while a job is followed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 
 def shared_connections(cluster: Terminal) -> list[int]:
-    """The ssh processes that hold this terminal's connections, for all of its commands."""
+    """Return the ssh processes that hold this terminal's shared connections."""
     config, found = str(cluster.state).encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         words = process_file(int(process.name), "cmdline")
@@ -24,7 +24,7 @@ def shared_connections(cluster: Terminal) -> list[int]:
     return found
 
 
-def test_run_goes_on_over_a_new_connection_and_shows_every_line_once(cluster, tmp_path):
+def test_run_continues_over_a_new_connection_and_shows_every_line_once(cluster, tmp_path):
     (shared,) = (cluster.state / "local" / "efs").glob("fs-*/")
     script = f"seq 100; until [ -e /efs/{tmp_path.name} ]; do sleep 0.1; done; seq 101 200"
     words = ("run", "--directory", str(cluster.directory), "--launcher", "exec", "-n", "1", "--", "sh", "-c", script)

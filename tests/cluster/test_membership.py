@@ -1,4 +1,4 @@
-"""Members that die, come back, and change in number: the roster stays true, on every node, and who left is refused."""
+"""Members die, come back, and change in number: every node has a correct roster, and former members are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.node import validate
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\n"
-# In all, with its launch; and by the times that are recorded, from the newcomer's hello until all nodes know it.
+# In all, including the launch; and by the recorded times, from the new node's hello until all nodes know it.
 REPLACED_S = 40.0
 KNOWN_S = 30.0
 KEPT = "/efs/.kept"
@@ -32,14 +32,14 @@ def members(terminal) -> dict[str, dict]:
 
 
 def kill(terminal, name: str, silent: bool) -> str:
-    """The instance id of the node that died."""
+    """Kill a node; return its instance id."""
     victim = members(terminal)[name]["instance_id"]
     break_on_purpose(terminal, kill={"instance_id": victim, "silent": silent})
     return victim
 
 
 def wait_for_replacement(terminal, name: str, victim: str) -> dict:
-    """Looks into the head's table, as often as one likes: a `phalanx nodes` takes half a second of CPU."""
+    """Wait by polling the head's table, because `phalanx nodes` takes half a second of CPU time."""
     table = api(terminal, "dynamodb")
     (table_name,) = table.list_tables()["TableNames"]
     deadline = time.monotonic() + REPLACED_S
@@ -55,7 +55,7 @@ def wait_for_replacement(terminal, name: str, victim: str) -> dict:
 
 
 def hello_of(terminal, instance_id: str) -> float:
-    """When the head heard it, by the boot log that it ships."""
+    """Return when the head received the hello, by its boot log."""
     logs = api(terminal, "logs")
     (group,) = logs.describe_log_groups()["logGroups"]
     deadline = time.monotonic() + REPLACED_S
@@ -103,7 +103,7 @@ def test_scale_up_and_down_and_a_job_is_protected(terminal):
     assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3)]
 
 
-def test_a_shortage_is_told_in_the_cloud_s_words(terminal):
+def test_a_shortage_is_reported_with_the_clouds_message(terminal):
     break_on_purpose(terminal, capacity={"c5.large": 3})
     done = terminal.phalanx("scale", "4", "--yes")
     assert "has 3 of 4 nodes" in done.stdout
@@ -132,7 +132,7 @@ def wait_for_state(terminal, job: str, wanted: set[str]) -> dict:
 
 
 def start(terminal, name: str, *words: str) -> str:
-    """A job with one process, that has begun; its id."""
+    """Start a job with one process; return its id once it runs."""
     code = terminal.directory / "code"
     code.mkdir(exist_ok=True)
     (code / "again.py").write_text(AGAIN)
@@ -143,7 +143,7 @@ def start(terminal, name: str, *words: str) -> str:
 
 
 def test_the_head_comes_back_as_head_at_the_same_address_and_settles_the_jobs(terminal):
-    """Without anybody who looks at the jobs: their states are read from the shared directory here."""
+    """No command queries the jobs: their states are read from the shared directory here."""
     before = json.loads(terminal.phalanx("status", "--json").stdout)
     again = start(terminal, "again", "--restarts", "1", "--", "python3", "again.py", "again")
     once = start(terminal, "once", "--", "python3", "again.py", "once", "for ever")
@@ -152,7 +152,7 @@ def test_the_head_comes_back_as_head_at_the_same_address_and_settles_the_jobs(te
     after = json.loads(terminal.phalanx("status", "--json").stdout)
     assert after["head_address"] == before["head_address"]
     assert after["nodes"][1:] == before["nodes"][1:]
-    # At once: the workers hear of the new authority with their next beat, and jobs wait for that.
+    # At once: the workers learn of the new authority with their next beat, and jobs wait for that.
     ran = terminal.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
     assert len({line.split()[-1] for line in ran.splitlines() if "ip-10-" in line}) == 3
     wait_for_state(terminal, again, {"succeeded"})

@@ -47,7 +47,7 @@ def test_a_node_has_its_types_cpus_and_mpi_runs_on_them(lab: Lab, pair: tuple[st
 def test_nodes_reach_each_other_by_ssh_and_nothing_else(lab: Lab, pair: tuple[str, str]) -> None:
     assert "ip-10-0-1-12" in lab.ssh(pair[0], "ssh 10.0.1.12 hostname").stdout
     route = "python3 -c 'import socket; socket.create_connection((\"8.8.8.8\", 53), 5)'"
-    assert "refused" in lab.ssh(pair[0], route, check=False).stderr  # at once: no download waits for its timeout
+    assert "refused" in lab.ssh(pair[0], route, check=False).stderr  # at once: a download must not wait for its timeout
     assert lab.ssh(pair[0], "ip route show default").stdout.startswith("default via 10.0.0.1 dev eth0")
 
 
@@ -149,7 +149,7 @@ def test_the_administrator_may_sudo(lab: Lab, pair: tuple[str, str], words: str,
     assert done.stdout.strip() == said, done.stderr
 
 
-def test_sudo_tells_accounts_apart_where_the_mode_has_them(lab: Lab, pair: tuple[str, str]) -> None:
+def test_sudo_distinguishes_accounts_where_the_mode_has_them(lab: Lab, pair: tuple[str, str]) -> None:
     if lab.mode == "single":
         return
     lab.ssh(pair[0], "id other || useradd other")
@@ -172,7 +172,7 @@ def test_one_address_in_two_vpcs_is_two_nodes(lab: Lab) -> None:
     assert not {node["vpc_id"] for node in lab.do("nodes")} & {"vpc-2", "vpc-3"}
 
 
-def test_a_killed_node_is_gone_and_its_peers_are_told(lab: Lab, pair: tuple[str, str]) -> None:
+def test_a_killed_node_is_gone_and_its_peers_notice(lab: Lab, pair: tuple[str, str]) -> None:
     node = lab.boot(3)
     lab.wait_booted(node)
     pid = next(state["pid"] for state in lab.do("nodes") if state["instance_id"] == node)
@@ -185,7 +185,7 @@ def test_a_killed_node_is_gone_and_its_peers_are_told(lab: Lab, pair: tuple[str,
     lab.do("kill", instance_id=node)
 
 
-def test_a_silently_killed_node_just_says_nothing_and_can_boot_again(lab: Lab, pair: tuple[str, str]) -> None:
+def test_a_silently_killed_node_stops_answering_and_can_boot_again(lab: Lab, pair: tuple[str, str]) -> None:
     node = lab.boot(4)
     lab.wait_booted(node)
     watch = _connect_from(lab, pair[0], "10.0.1.14")
@@ -255,7 +255,7 @@ echo x >> /root/launches; echo x >> /root/boots
 """
 
 
-def test_who_reboots_keeps_disk_and_address_and_begins_what_is_enabled(lab: Lab, pair: tuple[str, str]) -> None:
+def test_a_rebooting_node_keeps_disk_and_address_and_starts_enabled_services(lab: Lab, pair: tuple[str, str]) -> None:
     (lab.state / "efs/fs-1/file").touch()
     node = lab.boot(8, _REMEMBERS)
     lab.wait_booted(node)
@@ -278,7 +278,7 @@ def test_who_reboots_keeps_disk_and_address_and_begins_what_is_enabled(lab: Lab,
     assert not (lab.state / "nodes" / node).exists()
 
 
-def test_who_does_not_shut_down_is_reset() -> None:
+def test_a_node_that_does_not_shut_down_is_reset() -> None:
     if os.geteuid():
         pytest.skip("needs root")
     with a_lab("root") as lab:
@@ -297,7 +297,7 @@ def _reboot(lab: Lab, node: str, ask: Callable[[], object]) -> None:
 
 
 def _reboot_as_it_boots(lab: Lab, node: str) -> None:
-    """Asked for a second time as soon as the first has begun another process 1."""
+    """Request a second reboot as soon as the first has started a new process 1."""
     for _ in range(2):
         before = _pid_of(lab, node)
         lab.do("reboot", instance_id=node)
@@ -317,7 +317,7 @@ def test_user_data_that_fails_says_so_on_the_console(lab: Lab) -> None:
     lab.do("kill", instance_id=node)
 
 
-def test_the_dialer_says_who_is_not_there(lab: Lab) -> None:
+def test_the_dialer_names_a_missing_node(lab: Lab) -> None:
     argv = [sys.executable, "-IS", str(DIAL), f"{lab.state}/dial.sock", "203.0.113.7", "22"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=10)
     assert (done.returncode, done.stderr) == (
@@ -332,7 +332,7 @@ def test_a_boot_that_fails_says_why_and_leaves_nothing(lab: Lab) -> None:
     assert not (lab.state / "nodes" / f"i-{7:017x}").exists()
 
 
-def test_root_may_do_without_a_user_namespace() -> None:
+def test_root_needs_no_user_namespace() -> None:
     if os.geteuid():
         pytest.skip("needs root")
     with a_lab("root") as lab:

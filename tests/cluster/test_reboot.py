@@ -1,4 +1,4 @@
-"""A node that reboots keeps its disk and its place: the cluster is again what it was, and jobs are told of it."""
+"""A node that reboots keeps its disk and its place in the cluster, and its jobs end with that reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status(terminal: Terminal) -> tuple[str, list[dict]]:
 
 
 def begin(terminal: Terminal, *words: str) -> subprocess.Popen[str]:
-    """A job that is followed, once all its ranks have said that they are ready."""
+    """Start a job in the foreground and wait until all its ranks are ready."""
     following = terminal.start("run", "--launcher", "exec", *words)
     assert following.stdout
     for _ in range(2):
@@ -53,12 +53,12 @@ def reboot(terminal: Terminal, instance_id: str) -> None:
 
 
 def assert_all_run_and_none_is_left(terminal: Terminal) -> None:
-    """A new job on both nodes, which looks for processes of the old ones."""
+    """Run a new job on both nodes, which looks for processes of the old ones."""
     done = terminal.phalanx("run", "--", "sh", "-c", f"hostname; ! pgrep -fx 'sleep {LONG_S}'")
     assert len({line.split()[1] for line in done.stdout.splitlines()}) == 2, done.stdout
 
 
-def test_a_head_that_reboots_is_the_same_head_again_and_tells_of_its_jobs(terminal):
+def test_a_head_that_reboots_is_the_same_head_again_and_reports_its_jobs(terminal):
     finished = terminal.phalanx("run", "--launcher", "exec", "--", "echo", "kept").stderr.split()[1]
     before = status(terminal)
     lost = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
@@ -77,7 +77,7 @@ def test_a_head_that_reboots_is_the_same_head_again_and_tells_of_its_jobs(termin
     assert_all_run_and_none_is_left(terminal)
 
 
-def test_a_worker_that_reboots_stays_a_member_and_its_job_is_told(terminal):
+def test_a_worker_that_reboots_stays_a_member_and_its_jobs_end_is_reported(terminal):
     before = status(terminal)
     job = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
     reboot(terminal, before[1][1]["instance_id"])
@@ -90,5 +90,5 @@ def test_a_worker_that_reboots_stays_a_member_and_its_job_is_told(terminal):
     after = status(terminal)
     if back_after_s <= IN_TIME_S:
         assert after == before
-    else:  # a machine that is too slow for it: the worker may have been replaced, and under its name
+    else:  # on a slow machine, the worker may have been replaced under the same name
         assert [node["name"] for node in after[1]] == [node["name"] for node in before[1]]

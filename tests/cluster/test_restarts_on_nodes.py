@@ -1,4 +1,4 @@
-"""Jobs of real engines that start again on real nodes, or not; what all launchers do alike is shown in tests/parts."""
+"""Restarts of real engines on real nodes; what all launchers have in common is tested in tests/parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cluster
 
 
 def run(cluster: Terminal, code: Path, launcher: str, processes: int, script: str):
-    """A job with one process on each of so many nodes, that may start again three times."""
+    """Run a job with one process on each of some nodes, which may restart three times."""
     (code / "rank.sh").write_text(script)
     how = ("--launcher", launcher, "-n", str(processes), "-N", "1", "--restarts", "3")
     return cluster.phalanx("run", "--directory", str(code), *how, "--", "sh", "rank.sh", check=False)

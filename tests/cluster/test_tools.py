@@ -1,4 +1,4 @@
-"""People's tools and secrets on four real nodes: files, ports, plain ssh, one command everywhere, Python."""
+"""Tools and secrets on four real nodes: files, ports, plain ssh, one command on all nodes, Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conftest import Terminal
 pytestmark = pytest.mark.cluster
 
 SECRET = "swordfish 'in' $water"
-PIECE = "rdfish 'in"  # no command line of this test spells it out
+PIECE = "rdfish 'in"  # no command line of this test contains it in one piece
 SERVER = """#!/usr/bin/env python3
 import http.server, subprocess, sys
 subprocess.Popen(["setsid", "env", "-i", "sleep", "4714"])
@@ -31,7 +31,7 @@ http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler
 
 
 def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = (), launcher: str = "exec") -> str:
-    """A job that succeeds; its id."""
+    """Run a job, which must succeed; return its id."""
     cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words)
     return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]["id"]
 
@@ -57,7 +57,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_results_come_home_and_data_go_over(cluster, tmp_path):
+def test_results_and_data_are_copied(cluster, tmp_path):
     (tmp_path / "train.sh").write_text("mkdir -p ck/$RANK; head -c 3000000 /dev/urandom > ck/$RANK/model.pt\n")
     job = run(cluster, tmp_path, "sh", "train.sh")
     home = cluster.phalanx("get", job, "ck", str(tmp_path / "home")).stdout.strip()
@@ -83,7 +83,7 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     arguments = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
     assert set(outputs(cluster, "--sudo", arguments)) == {"0\n"}
     assert files_with(cluster, pattern) == {""}
-    # As another user: whatever ps tells about environments.
+    # As another user: whatever ps shows of environments.
     seen = cluster.phalanx("ssh", "--admin", "worker2", "--", f"ps auxewww | grep -c '{pattern}'", check=False).stdout
     separated = json.loads((cluster.state / "clusters/contract/cluster.json").read_text())["accounts_separated"]
     assert not separated or seen == "0\n"
@@ -96,14 +96,14 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
 
 
 def files_with(cluster: Terminal, pattern: str) -> set[str]:
-    """Files that hold it: each node's own (not what it sees of this machine), and those on the shared directory."""
+    """Find the files that contain it: each node's own (not this machine's), and those on the shared directory."""
     look = f"-xdev -type f -print0 | LC_ALL=C xargs -0 grep -slE '{pattern}'"
     own = outputs(cluster, "--sudo", f"find /var/log /run /tmp /opt/phalanx /etc /home {look}")
     return {*own, *outputs(cluster, "--sudo", "--node", "head", f"find /efs {look}")}
 
 
 def outputs(cluster: Terminal, *words: str) -> list[str]:
-    """What a command printed on each node."""
+    """Return what a command printed on each node."""
     *options, command = words
     done = cluster.phalanx("exec", "--json", *options, "--", command, check=False)
     return [verdict["stdout"] for verdict in json.loads(done.stdout)]
@@ -140,7 +140,7 @@ def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp
 
 
 def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):
-    """VS Code Remote's way: a shell reads a script that leaves a server behind, which a dynamic port reaches."""
+    """VS Code Remote starts a server by a shell script, and reaches it by a dynamic forward."""
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     port = free_port()
     script = "cd /tmp; echo hello > edited; nohup python3 -m http.server -b 127.0.0.1 8124 >/dev/null 2>&1 & "
@@ -164,7 +164,7 @@ def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):
 
 
 def through_socks(proxy_port: int, port: int, path: str) -> bytes:
-    """What the node's own 127.0.0.1:port answers to a GET (RFC 1928 without authentication)."""
+    """Send a GET to the node's 127.0.0.1:port through SOCKS (RFC 1928 without authentication)."""
     with socket.create_connection(("127.0.0.1", proxy_port), timeout=60) as proxy:
         proxy.sendall(b"\x05\x01\x00")
         assert proxy.recv(2) == b"\x05\x00"

@@ -1,4 +1,4 @@
-"""What users and machines do to phalanx: odd words, bytes that are no text, a cloud that hangs, no sshd."""
+"""What can go wrong: odd arguments, bytes that are not text, a cloud that hangs, a missing sshd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="hides a program from pha
 
 @pytest.fixture
 def code(tmp_path):
-    """A directory of code; with the options of `run` that take it."""
+    """Make a directory of code; return the options of `run` for it."""
 
     def write(text):
         (tmp_path / "rank.py").write_text(text)
@@ -31,13 +31,13 @@ def code(tmp_path):
 
 @pytest.fixture
 def alone():
-    """A user with a local cloud of their own, which must be gone at the end."""
+    """A user with a separate local cloud, which must be gone at the end."""
     with a_terminal(SPEC) as terminal:
         yield terminal
 
 
 def in_namespaces(terminal, flags, before):
-    """`phalanx up` in namespaces of its own, after a command that takes something away there."""
+    """Run `phalanx up` in new namespaces, after a command that removes something there."""
     script = f'{before} && exec "$0" up'
     return subprocess.run(
         ["unshare", *flags, "sh", "-ec", script, str(PHALANX)],
@@ -76,14 +76,14 @@ def test_a_reader_that_leaves_does_not_end_the_job(cluster, code):
     assert "more" in cluster.phalanx("logs", "--follow", "piped").stdout
 
 
-def test_a_job_that_nobody_knows_is_told_with_the_newest_one(cluster):
+def test_an_unknown_job_is_reported_with_the_newest_one(cluster):
     cluster.phalanx("run", "--launcher", "exec", "-n", "1", "--", "true")
     for command in ("logs", "stop"):
         done = cluster.phalanx(command, "no-such-job", check=False)
         assert (done.returncode, "there is no job 'no-such-job'" in done.stderr) == (7, True), done.stderr
 
 
-def test_a_local_cloud_that_hangs_is_told_and_jobs_run_on(cluster, code):
+def test_a_local_cloud_that_hangs_is_reported_and_jobs_continue(cluster, code):
     pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
     served = [one for one in descendants(pid) if b"phalanx.localcloud" in process_file(one, "cmdline")]
     try:
@@ -99,7 +99,7 @@ def test_a_local_cloud_that_hangs_is_told_and_jobs_run_on(cluster, code):
 
 
 def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
-    """In a state directory with spaces, a percent sign, and a path longer than a socket's name may be."""
+    """The state directory has spaces, a percent sign, and a path longer than a socket's address."""
     deep = type(alone)(alone.directory, alone.state / ("50% deep " * 12).strip())
     try:
         with ThreadPoolExecutor(2) as pool:
@@ -116,7 +116,7 @@ def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
         deep.phalanx("local", "stop", "--force", check=False)
 
 
-def test_without_user_namespaces_up_says_what_mends_it(alone):
+def test_without_user_namespaces_up_says_how_to_fix_it(alone):
     done = in_namespaces(alone, ["-Ur"], "echo 0 > /proc/sys/user/max_user_namespaces")
     assert done.returncode == 5
     assert "sysctl -w user.max_user_namespaces" in done.stderr
@@ -141,7 +141,7 @@ BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
         ("poweroff -f; sleep 1000", ["heads were launched one after another, and each ended during its step 'boot"]),
     ],
 )
-def test_a_boot_script_that_keeps_the_head_from_coming_up_is_told(alone, script, told):
+def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, told):
     (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
     done = alone.phalanx("up", check=False)
     assert (done.returncode, [words for words in told if words not in done.stderr]) == (4, []), done.stderr

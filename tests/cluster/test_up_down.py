@@ -1,4 +1,4 @@
-"""Clusters that come and go on this machine: interrupted, killed, refused, too small, failing at boot."""
+"""Clusters that come up and go down on this machine: interrupted, killed, refused, too small, failing at boot."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def spec(name, nodes=2, minimum=2, type="c5.large", more=""):
 
 @pytest.fixture
 def terminal():
-    """A user with a local cloud of their own, which must be gone at the end."""
+    """A user with a separate local cloud, which must be gone at the end."""
     with a_terminal(spec("passing")) as terminal:
         yield terminal
 
 
 @pytest.fixture
 def beside(cluster):
-    """Another directory with another phalanx.yaml beside the running cluster, in the same local cloud."""
+    """Another directory with another phalanx.yaml, in the same local cloud as the running cluster."""
 
     def make(text):
         directory = cluster.directory.parent / "beside"
@@ -49,7 +49,7 @@ def stacks(terminal):
 
 
 def start_up(terminal):
-    """`phalanx up` in the background, at the moment when its stack is being created."""
+    """Start `phalanx up` in the background and wait until its stack is being created."""
     process = terminal.start("up", errors=subprocess.PIPE)
     record = terminal.state / "clusters/passing/cluster.json"
     deadline = time.monotonic() + 30
@@ -59,7 +59,7 @@ def start_up(terminal):
     return process
 
 
-def test_status_nodes_and_ssh_tell_of_the_same_cluster(cluster):
+def test_status_nodes_and_ssh_show_the_same_cluster(cluster):
     status = json.loads(cluster.phalanx("status", "--json").stdout)
     nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
     assert status["state"] == "CREATE_COMPLETE"
@@ -73,7 +73,7 @@ def test_ssh_ends_with_the_command_s_status(cluster):
     assert cluster.phalanx("ssh", "worker2", "--", "exit 7", check=False).returncode == 7
 
 
-def test_an_unknown_node_is_told_with_those_there_are(cluster):
+def test_an_unknown_node_is_reported_with_the_known_ones(cluster):
     done = cluster.phalanx("ssh", "worker9", check=False)
     assert done.returncode == 6
     assert "deeplearning-worker4" in done.stderr
@@ -126,7 +126,7 @@ def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
 
 
 def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
-    """With nobody there to ask, and then by the file's words."""
+    """First without a terminal, and then with `keep` in the file."""
     one = spec("passing", nodes=1, minimum=1)
     (terminal.directory / "phalanx.yaml").write_text(one.replace("keep: no", "keep: ask"))
     terminal.phalanx("up")

@@ -1,4 +1,4 @@
-"""Jobs handed to a real Slurm and a real Grid Engine, from Debian's packages, on three nodes of their own."""
+"""Jobs through a real Slurm and a real Grid Engine, from Debian's packages, on three separate nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(1)  # each look costs a fifth of a second of CPU
+        time.sleep(1)  # each poll takes a fifth of a second of CPU time
 
 
 def sge(lab: Terminal, command: str) -> str:
@@ -98,12 +98,12 @@ def test_slurm_grants_nodes_without_the_head_and_mpiexec_runs_there(lab):
     assert [line[4] for line in lines] == ["gpus=1", "gpus=1"], lines
     assert head not in done.stdout
     assert all(line[2].startswith("job=") and line[2] != "job=" and line[3] == "hidden=" for line in lines), lines
-    # The one may have followed the other before anybody looked.
+    # The second state may have replaced the first between two polls.
     assert re.search(r"(queued in|granted by) slurm as \d+", done.stderr)
     until(lambda: lab.on("head", "squeue -h") == "", "no job is left")
 
 
-def test_a_job_that_is_preempted_asks_anew_and_one_that_scancel_ends_leaves_nothing(lab):
+def test_a_job_that_is_preempted_asks_again_and_one_that_scancel_ends_leaves_nothing(lab):
     job = start(lab, "--via", "slurm", "--launcher", "exec", "--restarts", "2", "--", "sleep", "1000")
     until(lambda: status(lab, job)["state"] == "running", "the job runs")
     lab.on("head", "sbatch --partition=urgent -n 6 --output=/dev/null --wrap true")
@@ -119,7 +119,7 @@ def test_a_job_that_is_preempted_asks_anew_and_one_that_scancel_ends_leaves_noth
 def test_slurms_time_limit_ends_the_job_for_good_and_leaves_nothing(lab):
     job = start(lab, "--via", "slurm", "--via-option", "--time=1", *SLEEPS)
     until(lambda: status(lab, job)["state"] == "running", "the job runs")
-    # A minute is the shortest that may be asked for; whoever runs Slurm may say more.
+    # A minute is the shortest limit; Slurm's configuration may extend it.
     over = "scontrol update JobId=$(squeue -h -o %i) EndTime=now+1"
     lab.phalanx("exec", "--sudo", "--node", "head", "--", over)
     assert_ended_at_its_limit(lab, job, "slurm", "TIMEOUT")
@@ -150,7 +150,7 @@ def test_the_allocation_ends_with_the_runner(lab):
     assert_nothing_is_left(lab, job)
 
 
-def test_what_slurm_refuses_is_told_in_its_own_words(lab):
+def test_what_slurm_refuses_is_reported_with_its_message(lab):
     done = run(lab, "--via", "slurm", "--via-option", "--partition nosuch", "-n", "2", "--", "true")
     assert done.returncode == 2
     assert "invalid partition specified: nosuch" in done.stderr
@@ -188,7 +188,7 @@ def test_launch_asks_grid_engine_for_the_places_of_all_roles(lab):
     assert "no process of it is left on" in done.stderr
 
 
-def test_what_grid_engine_refuses_is_told_in_its_own_words(lab):
+def test_what_grid_engine_refuses_is_reported_with_its_message(lab):
     done = run(lab, "--via", "sge", "--via-option", "-q nosuch", "-n", "2", "--", "true")
     assert done.returncode == 2
     assert 'unknown queue "nosuch"' in done.stderr

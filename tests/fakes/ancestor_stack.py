@@ -1,4 +1,4 @@
-"""A template in the shape of AWS's deep learning template of 2017, in Python."""
+"""A template like AWS's deep learning template of 2017, in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head's view of its cluster at a moment, for tests of what it decides."""
+"""A head's view of its cluster, for tests of its decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CAPACITY = "We currently do not have sufficient c5.large capacity"
 
 
 def machine(number: int) -> Node:
-    """A node as it says hello: it has no name yet."""
+    """Make a node as in its hello, without a name."""
     return a_node(number, name="")
 
 
@@ -41,7 +41,7 @@ def group(*numbers: int, at: float = 2.0, seen: float = 0.0, refusals: int = 0, 
 
 
 def publish(made: State, wish: Policy, now: float) -> Publish:
-    """Decide, expect a roster, and take it over as the head does."""
+    """Decide, expect a roster, and apply it as the head does."""
     action = decide(made, wish, now)
     assert isinstance(action, Publish)
     made.roster, made.published_at = action.roster, now
@@ -55,7 +55,7 @@ def all_acknowledge(made: State) -> None:
 
 
 def ready(nodes: int = 3) -> State:
-    """A cluster that has signalled success at second 10."""
+    """Make a cluster that signalled success after 10 seconds."""
     made = state(*range(2, nodes + 1))
     publish(made, policy(nodes, 1), 10)
     all_acknowledge(made)

@@ -1,4 +1,4 @@
-"""A cloud in memory: stacks go through the events that a test wrote down, one look at a time."""
+"""A cloud in memory: stacks go through events that a test defines, one at each query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUTHORITY = "ssh-ed25519 AAAAauthority"
 
 
 def write_key(private, comment):
-    """Keys as `ssh-keygen` would leave them, without a process: nobody logs in with them."""
+    """Write keys as `ssh-keygen` would, without a process; they are never used to log in."""
     private.write_text("a private key\n")
     private.with_suffix(".pub").write_text(f"ssh-ed25519 AAAAC3 {comment}\n")
 
@@ -63,7 +63,7 @@ class FakeStack:
 
 @dataclass
 class FakeCloud:
-    """`script` is what a new stack goes through; each look shows one event more."""
+    """A cloud whose new stacks go through `script`; each query shows one more event."""
 
     script: list[StackEvent] = field(default_factory=lambda: list(READY))
     roster: Roster | None = field(default_factory=roster)
@@ -96,7 +96,7 @@ class FakeCloud:
         return self.put(name, "CREATE_IN_PROGRESS", self.script, parameters=dict(parameters))
 
     def put(self, name, status, script=(), parameters=None, ours=True):
-        """Have a stack; returns its id."""
+        """Add a stack; return its id."""
         self.made += 1
         stack_id = f"arn:stack/{name}/{self.made}"
         outputs = {"RosterTable": "table", "HeadAddress": "54.0.0.1"}

@@ -1,4 +1,4 @@
-"""A job as its user follows it, to its end or to a word; what is killed on the way; and that nothing is left."""
+"""Helpers for tests that follow a job, kill its processes, and check that nothing is left."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from phalanx.runner.checked import VERB_AT
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """The directory that a job's code is in, empty."""
+    """An empty directory for a job's code."""
     (tmp_path / "code").mkdir()
     return tmp_path / "code"
 
 
 @pytest.fixture
 def two_nodes(tmp_path: Path) -> Iterator[FakeCluster]:
-    """A cluster whose nodes are this machine; in the end no job of the test may have left anything."""
+    """A cluster whose nodes are this machine; at the end no job of the test may have left anything."""
     yield (cluster := FakeCluster(tmp_path))
     assert_nothing_is_left(cluster)
 
 
 def assert_nothing_is_left(cluster: FakeCluster) -> None:
-    """No process of any of its jobs runs; what does is ended first, so that a failing test leaves nothing either."""
+    """Check that no process of its jobs runs, after killing all, so that a failing test leaves nothing either."""
     for directory in Path(cluster.shared).glob(f"{JOBS}/*"):
         if marked(directory.name):
             Job(cluster, directory.name).stop()
@@ -39,13 +39,13 @@ def assert_nothing_is_left(cluster: FakeCluster) -> None:
 def run(
     cluster: FakeCluster, code: Path, *command: str, launcher: str = "exec", **options: Any
 ) -> tuple[list[str], JobStatus]:
-    """Submit and follow to the end: the lines as "process: text", and the final status."""
+    """Submit a job and follow it to its end; return the lines as "process: text", and the final status."""
     job = submit(cluster, JobSpec(command, launcher, directory=code, **options))
     return outcome(job.follow())
 
 
 def outcome(events: Iterable[OutputLine | JobStatus]) -> tuple[list[str], JobStatus]:
-    """What is still to come: the lines as "process: text", and the last status."""
+    """Consume the remaining events; return the lines as "process: text", and the last status."""
     lines, status = [], None
     for event in events:
         if isinstance(event, OutputLine):
@@ -57,7 +57,7 @@ def outcome(events: Iterable[OutputLine | JobStatus]) -> tuple[list[str], JobSta
 
 
 def wait_for_line(events: Iterable[OutputLine | JobStatus], text: str) -> None:
-    """Follow until a line with this text comes."""
+    """Follow until a line with this text appears."""
     for event in events:
         if isinstance(event, OutputLine) and text in event.data.decode():
             return
@@ -65,7 +65,7 @@ def wait_for_line(events: Iterable[OutputLine | JobStatus], text: str) -> None:
 
 
 def wait_for_message(events: Iterable[OutputLine | JobStatus], text: str) -> None:
-    """Follow until the job's message begins so."""
+    """Follow until the job's message begins with this text."""
     for event in events:
         if isinstance(event, JobStatus) and event.message.startswith(text):
             return
@@ -77,7 +77,7 @@ def runner_pid(job: Job) -> int:
 
 
 def kill_followers(job: Job) -> None:
-    """The connection breaks: what was on its way is lost."""
+    """Break the connection, so that output in transit is lost."""
     kill_chosen(
         lambda words, env: (
             words[VERB_AT : VERB_AT + 2] in (["follow", job.directory], ["submit", job.directory])

@@ -1,6 +1,6 @@
-"""A cluster of this machine alone: `ssh` on its PATH runs the command here, with the environment that sshd would give.
+"""A cluster on this machine only: `ssh` on its PATH runs commands here, in the environment that sshd would provide.
 
-What it can't show (real networks, real process ids per node) is for tests/cluster.
+What it can't reproduce (real networks, separate process ids per node) is for tests/cluster.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from phalanx.node.roster import Node, Roster, worker_name
 
 KEY = "ssh-ed25519 AAAAfake"
 _HERE = {"address": "127.0.0.1", "hostname": "ip-127-0-0-1"}
-# It ends as ssh does when the host does not answer; otherwise the command gets a new session, a clean environment and
-# the home directory to start in.
+# It exits as ssh does when the host does not answer; otherwise the command gets a new session, a clean environment and
+# the home directory as its working directory.
 _SSH = """#!/bin/sh
 while [ $# -gt 2 ]; do
   case $1 in -o) shift 2;; -*) shift;; *) break;; esac
@@ -48,7 +48,7 @@ class Completed:
 
 
 class FakeRemote:
-    """The head, as remote.Remote shows it."""
+    """The head, with the interface of remote.Remote."""
 
     def __init__(self, env: dict[str, str], shell: tuple[str, ...]) -> None:
         self._env = env
@@ -68,7 +68,7 @@ class FakeRemote:
 
 
 class FakeCluster:
-    """`nodes` names on one machine; `down` makes one refuse connections. `shell` runs what a test asks of the head."""
+    """Several node names for one machine; `down` makes one refuse connections. `shell` runs commands on the head."""
 
     name = "fake"
     stack_id = "arn:aws:cloudformation:us-east-1:1:stack/fake/1"
@@ -81,7 +81,7 @@ class FakeCluster:
         self._generation = self.roster.generation
         (root / "shared").mkdir()
         (root / "roster.json").write_text(self.roster.to_json())
-        os.utime(root / "roster.json", (0, 0))  # all nodes have long settled in it
+        os.utime(root / "roster.json", (0, 0))  # an old roster, which all nodes have applied
         path = f"{root}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
         self.env = {
             "PATH": path,
@@ -107,7 +107,7 @@ class FakeCluster:
         (self.root / f"down.{node}").touch()
 
     def up(self, node: str) -> None:
-        """It accepts connections again."""
+        """Make a node accept connections again."""
         (self.root / f"down.{node}").unlink()
 
     def up_once_it_refused(self, node: str) -> None:
@@ -117,7 +117,7 @@ class FakeCluster:
         self.up(node)
 
     def change_roster(self, nodes: int) -> None:
-        """The head writes a new generation with the first nodes alone."""
+        """Write a new generation with only the first nodes, as the head does."""
         self._generation += 1
         newer = replace(self.roster, generation=self._generation, nodes=self.roster.nodes[:nodes])
         beside = self.root / "roster.json.new"
@@ -125,26 +125,26 @@ class FakeCluster:
         beside.replace(self.root / "roster.json")
 
     def replace(self, node: str, instance_id: str) -> None:
-        """Who answers at this node's name from now on is another machine, and knows it."""
+        """Let another machine answer at this node's name, which knows its own id."""
         (another,) = (
             replace(one, instance_id=instance_id, head=True, **_HERE) for one in self.roster.nodes if one.name == node
         )
         (self.root / f"roster.{node}").write_text(replace(self.roster, nodes=(another,)).to_json())
 
     def be_found(self, gpus: int = 0) -> None:
-        """A starter that a scheduler started finds its node by an address that it can bind: there can be one node."""
+        """Give the only node an address that can be bound, by which a scheduler's starter finds its node."""
         nodes = tuple(replace(node, gpus=gpus, **_HERE) for node in self.roster.nodes)
         self.roster = replace(self.roster, nodes=nodes)
         (self.root / "roster.json").write_text(self.roster.to_json())
         os.utime(self.root / "roster.json", (0, 0))
 
     def greet(self, text: str) -> None:
-        """Every node's login scripts print this."""
+        """Make every node's login scripts print this."""
         (self.root / "motd").write_text(text)
 
 
 def roster(nodes: int, slots: int) -> Roster:
-    """A cluster of that many nodes."""
+    """Make a roster of this many nodes."""
     return Roster("fake", 1, nodes, 1, tuple(_node(number, slots) for number in range(1, nodes + 1)))
 
 
@@ -155,7 +155,7 @@ def _node(number: int, slots: int) -> Node:
 
 
 def marked(job_id: str) -> list[int]:
-    """Pids of this machine whose environment carries the job's mark."""
+    """Return the pids of processes whose environment has the job's mark."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -168,7 +168,7 @@ def marked(job_id: str) -> list[int]:
 
 
 def kill_starter(job: Job, node: str) -> None:
-    """SIGKILL, as when the node's kernel does it for want of memory; a starter and its guard at once."""
+    """Kill a starter and its guard at once, as a kernel that is out of memory does."""
     kill_chosen(lambda words, env: "starter" in words and job.id in words and f"FAKE_NODE={node}" in env)
 
 
@@ -178,14 +178,14 @@ def kill_marked(job_id: str) -> None:
 
 
 def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | None = None) -> None:
-    """SIGKILL every process of this machine whose command line and environment are chosen."""
+    """Kill every process on this machine whose command line and environment are chosen."""
     for pid in pids(chosen):
         if pid != besides:
             os.kill(pid, signal.SIGKILL)
 
 
 def pids(chosen: Callable[[list[str], list[str]], bool]) -> Iterator[int]:
-    """Processes of this machine by the words of their command line and their environment."""
+    """Find processes on this machine by their command line and their environment."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

@@ -1,4 +1,4 @@
-"""A Slurm of one node for jobs on `fake_nodes`: its four commands as shell scripts. What they do when is the test's."""
+"""A Slurm of one node for jobs on `fake_nodes`: its four commands are shell scripts, which tests control."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fake_nodes import FakeCluster
 
-# Job N ends as fate.N says before it begins, where there is such a file; else its script runs, with grant.N around it.
+# If a file fate.N exists, job N ends as it says before it starts; otherwise its script runs, inside grant.N.
 _SBATCH = """
 number=$(( $(cat last 2>/dev/null || echo 0) + 1 ))
 cat >script.$number
@@ -39,7 +39,7 @@ SLURM_NODEID=0 SLURM_LOCALID=0 exec "$@"
 
 
 class FakeSlurm:
-    """On the PATH of the head's login shells."""
+    """The fake Slurm, on the PATH of the head's login shells."""
 
     def __init__(self, cluster: FakeCluster, gpus: int = 0) -> None:
         self.root = cluster.root / "slurm"
@@ -53,29 +53,29 @@ class FakeSlurm:
         cluster.be_found(gpus)
 
     def will_end(self, number: int, state: str) -> None:
-        """Job `number` will never begin."""
+        """Let job `number` end before it starts."""
         (self.root / f"fate.{number}").write_text(state)
 
     def end(self, number: int, state: str) -> None:
-        """Job `number` ends now, with all its processes."""
+        """End job `number` now, with all its processes."""
         (self.root / f"over.{number}").touch()
         (self.root / f"state.{number}").write_text(state)
         os.killpg(int((self.root / f"pid.{number}").read_text()), signal.SIGKILL)
 
     def grant(self, **variables: str) -> None:
-        """What its jobs are told from now on."""
+        """Set variables for all later jobs."""
         (self.root / "grant").write_text("".join(f"export {name}='{value}'\n" for name, value in variables.items()))
 
     def asked(self, number: int) -> str:
-        """sbatch's words."""
+        """Return sbatch's arguments for a job."""
         return (self.root / f"asked.{number}").read_text()
 
     def environment_of_srun(self) -> dict[str, str]:
-        """Of the last one."""
+        """Return the environment of the last srun."""
         lines = (self.root / "srun.env").read_text().splitlines()
         return dict(line.partition("=")[::2] for line in lines)
 
     def states(self) -> list[str]:
-        """Of all its jobs, in their order."""
+        """Return the states of all jobs, in order."""
         paths: list[Path] = sorted(self.root.glob("state.*"))
         return [path.read_text().strip() for path in paths]

@@ -1,4 +1,4 @@
-"""A local cloud without nodes: a runner that only remembers, a clock that stands still, the API on loopback."""
+"""A local cloud without nodes: a runner that only records, a clock that stands still, the API on loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import wsgi_clients
 
 from phalanx.localcloud import moto_setup
 
-# As in the local cloud itself, before anything imports moto's EC2.
+# As in the local cloud, before anything imports moto's EC2.
 moto_setup.install()
 
 from moto.backends import get_backend  # noqa: E402
@@ -37,18 +37,18 @@ ALL_KINDS = [
 ZONE = "us-east-1a"
 IMAGE = moto_setup.IMAGES["x86_64"]
 ADMINISTRATOR = Issued("AKIAADMINISTRATOR000", "secret", "", ADMIN)
-# One for all tests: boto3's clients take longer to make than most tests to run.
+# Shared by all tests: making a boto3 client takes longer than most tests.
 _clients: dict[tuple[str, str, str], Any] = {}
 _numbers = itertools.count(1)
 
 
 def name(kind: str) -> str:
-    """A name that no other test uses: moto's resources outlive a test."""
+    """Make a name that no other test uses, because moto's resources outlive a test."""
     return f"{kind}-{next(_numbers)}"
 
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 20.0) -> Any:
-    """Waits for what another thread is about to do; the wait is milliseconds unless the code is wrong."""
+    """Wait for another thread; this takes milliseconds unless the code is wrong."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"did not come about: {what or condition}"
@@ -57,7 +57,7 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 20.0)
 
 
 class FakeRunner:
-    """Remembers what was booted and killed. `broken` makes boots fail with its text; `gate` holds them."""
+    """Records what was booted and killed. `broken` makes boots fail with its message; `gate` blocks them."""
 
     def __init__(self) -> None:
         self.booted: dict[str, Any] = {}
@@ -114,11 +114,11 @@ class FakeClock:
         return self.due[-1]
 
     def delays_s(self) -> list[float]:
-        """How far away the pending calls are."""
+        """Return the delays of the pending calls."""
         return sorted((one.when - self.time).total_seconds() for one in list(self.due))
 
     def advance(self, seconds: float) -> None:
-        """Moves on and makes the calls that are due."""
+        """Advance the time and make the calls that are due."""
         self.time += timedelta(seconds=seconds)
         for one in [one for one in self.due if one.when <= self.time]:
             one.cancel()
@@ -134,18 +134,18 @@ class Cloud:
     clock: FakeClock
 
     def client(self, service: str, issued: Issued = ADMINISTRATOR) -> Any:
-        """A client with the administrator's credentials, or with those given; the same one each time."""
+        """Return a cached client with the administrator's credentials, or with those given."""
         key = (service, issued.access_key_id, issued.session_token)
         if key not in _clients:
             _clients[key] = self.fresh_client(service, issued)
         return _clients[key]
 
     def fresh_client(self, service: str, issued: Issued) -> Any:
-        """A client of its own."""
+        """Make a new client."""
         return wsgi_clients.client(service, REGION, self.context.url_host, issued, lambda: endpoint().app)
 
     def network(self, zones: tuple[str, ...] = (ZONE,)) -> tuple[str, list[str]]:
-        """A VPC with a subnet in each zone."""
+        """Create a VPC with a subnet in each zone."""
         api = self.client("ec2")
         vpc = api.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
         subnets = [
@@ -155,13 +155,13 @@ class Cloud:
         return vpc, subnets
 
     def template(self, **data: Any) -> str:
-        """A launch template's id."""
+        """Create a launch template; return its id."""
         data = {"ImageId": IMAGE, "InstanceType": "c5.large", **data}
         made = self.client("ec2").create_launch_template(LaunchTemplateName=name("template"), LaunchTemplateData=data)
         return made["LaunchTemplate"]["LaunchTemplateId"]
 
     def role(self, service: str = "ec2.amazonaws.com", *statements: dict[str, Any]) -> str:
-        """A role that the service may assume, with one inline policy."""
+        """Create a role that the service may assume, with one inline policy."""
         api, role = self.client("iam"), name("role")
         trust = {"Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}]}
         api.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(trust))
@@ -171,14 +171,14 @@ class Cloud:
         return role
 
     def profile(self, role: str) -> str:
-        """An instance profile's name."""
+        """Create an instance profile; return its name."""
         profile = name("profile")
         self.client("iam").create_instance_profile(InstanceProfileName=profile)
         self.client("iam").add_role_to_instance_profile(InstanceProfileName=profile, RoleName=role)
         return profile
 
     def queue(self, allow_sns: bool = True) -> tuple[str, str]:
-        """A queue's URL and ARN."""
+        """Create a queue; return its URL and ARN."""
         api = self.client("sqs")
         url = api.create_queue(QueueName=name("queue"))["QueueUrl"]
         arn = api.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -193,11 +193,11 @@ class _Quiet(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, *args: Any) -> None:
-        """Tests show no access log."""
+        """Log nothing."""
 
 
 class Endpoint:
-    """One server for all tests; `app` answers for the cloud of the test that runs."""
+    """One server for all tests; `app` is the API of the current test's cloud."""
 
     def __init__(self) -> None:
         self.app: Any = None
@@ -215,7 +215,7 @@ def endpoint() -> Endpoint:
 
 
 def forget_resources(account: str) -> None:
-    """Empties moto: other tests of this process look at all there is."""
+    """Empty moto, because other tests in this process list all resources."""
     for service in ("dynamodb", "ec2", "efs", "iam", "lambda", "logs", "sns", "sqs"):
         for backend in list(get_backend(service)[account].values()):
             backend.reset()
@@ -223,7 +223,7 @@ def forget_resources(account: str) -> None:
 
 @contextmanager
 def cloud(state: Path) -> Iterator[Cloud]:
-    """Everything of the fleet side installed, and its API served on loopback. Not two at a time."""
+    """Install the fleet's parts and serve the API on loopback; only one cloud at a time."""
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
@@ -238,7 +238,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
 
 
 class Group:
-    """A group under test and short names for what is asked of it."""
+    """A group under test, with short methods."""
 
     def __init__(self, local: Cloud, zones=("us-east-1a",), template=None, **settings) -> None:
         self.local, self.name, self.api = local, name("group"), local.client("autoscaling")
@@ -277,7 +277,7 @@ class Group:
 
 
 def subscribed(local: Cloud) -> tuple[str, str]:
-    """A topic that feeds a queue: the topic's ARN and the queue's URL."""
+    """Create a topic with a subscribed queue; return the topic's ARN and the queue's URL."""
     url, queue_arn = local.queue()
     topic = local.client("sns").create_topic(Name=name("topic"))["TopicArn"]
     local.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue_arn)

@@ -1,4 +1,4 @@
-"""The local cloud of a terminal, asked directly: its API as the administrator, and its faults."""
+"""Direct access to a terminal's local cloud: its API as the administrator, and fault injection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import boto3
 
-# Prints what root on a node gets from the metadata service, as the agent does.
+# Prints the credentials that root on a node gets from the metadata service, like the agent.
 _CREDENTIALS = """import urllib.request as http
 def ask(path, **more):
     return http.urlopen(http.Request("http://169.254.169.254/latest/" + path, **more)).read().decode()
@@ -20,12 +20,12 @@ print(ask(roles + ask(roles, headers=(key := {"X-aws-ec2-metadata-token": token}
 
 
 def endpoint(terminal: Any) -> dict[str, Any]:
-    """What a local cloud writes down about itself."""
+    """Read a local cloud's endpoint.json."""
     return json.loads((terminal.state / "local/endpoint.json").read_text())
 
 
 def api(terminal: Any, service: str) -> Any:
-    """boto3's client of a service."""
+    """Make a boto3 client for a service."""
     there = endpoint(terminal)
     return boto3.client(
         service,
@@ -37,7 +37,7 @@ def api(terminal: Any, service: str) -> Any:
 
 
 def api_of_node(terminal: Any, node: str, service: str) -> Any:
-    """boto3's client of a service, with the credentials that root on this node has."""
+    """Make a boto3 client for a service with the credentials of root on this node."""
     asked = f"python3 -c {shlex.quote(_CREDENTIALS)}"
     done = terminal.phalanx("exec", "--sudo", "--json", "--node", node, "--", asked)
     there = json.loads(json.loads(done.stdout)[0]["stdout"])

@@ -1,4 +1,4 @@
-"""A local cloud's nodes without its API, in a process of their own, driven over a pipe."""
+"""A local cloud's nodes without its API, in a separate process that is controlled over a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _users = itertools.count()
 
 
 class Lab:
-    """A local cloud in a process of its own."""
+    """A local cloud in a separate process."""
 
     def __init__(self, mode: str, user: str | None) -> None:
         self.mode = mode
@@ -42,7 +42,7 @@ class Lab:
         if os.geteuid() == 0 and not user:
             os.chown(shared, *[userns.root_of_nodes(mode)] * 2)
         if user:
-            # This checkout and its interpreter may lie in a directory that only root can enter.
+            # This checkout and its interpreter may be in a directory that only root can enter.
             source = self.state / "source"
             shutil.copytree(SOURCE, source)
             command[:2] = ["/usr/bin/python3", shutil.copy(DRIVER, source)]
@@ -75,7 +75,7 @@ class Lab:
         return self.answer()
 
     def boot(self, number: int, script: str = "", vpc: str = "vpc-1", address: str = "", vcpus: int = 2) -> str:
-        """Boot node `number`, which takes our key and then runs `script`; returns its id."""
+        """Boot node `number`, which installs our key and then runs `script`; return its id."""
         address = address or f"10.0.1.{10 + number}"
         instance_id = f"i-{number:017x}"
         machine = {
@@ -108,7 +108,7 @@ class Lab:
         return "\n".join(lines) + "\n"
 
     def ssh(self, instance_id: str, command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """As root on the node, through the dialer."""
+        """Run a command as root on the node, through the dialer."""
         proxy = f"{sys.executable} -IS {DIAL} {self.state}/dial.sock %h %p"
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes")
         argv = ["ssh", "-F", "none", "-i", str(self.key), "-o", "ProxyUseFdpass=yes", "-o", f"ProxyCommand={proxy}"]
@@ -124,14 +124,14 @@ class Lab:
         return done
 
     def wait_booted(self, instance_id: str) -> str:
-        """The console log, once the user data has run and sshd answers."""
+        """Wait until the user data has run and sshd answers; return the console log."""
         console = self.state / "nodes" / instance_id / "console.log"
         wait(lambda: "user data ended" in console.read_text(), f"user data of {instance_id}")
         wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, f"ssh to {instance_id}")
         return console.read_text()
 
     def pids(self) -> set[int]:
-        """Its process and everything below that; empty once it has ended."""
+        """Return its process and all descendants; empty once it has ended."""
         found = {self.process.pid} if self.process.poll() is None else set()
         processes = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
         while children := {int(process.name) for process in processes if _parent(process) in found} - found:
@@ -182,7 +182,7 @@ def an_ordinary_user() -> Iterator[str]:
 
 @contextmanager
 def a_lab_of(kind: str) -> Iterator[Lab]:
-    """One of KINDS: the mode, and who runs it."""
+    """Make a lab of one of KINDS: the mode, and the user who runs it."""
     mode, _, who = kind.partition("-")
     if who == "root" and os.geteuid():
         pytest.skip("needs root")
@@ -199,7 +199,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def pair(lab: Lab) -> tuple[str, str]:
-    """Two nodes that are up, and stay so."""
+    """Two nodes that are up, and stay up."""
     first, second = lab.boot(1, "echo out of node one"), lab.boot(2, vcpus=8)
     lab.wait_booted(first)
     lab.wait_booted(second)

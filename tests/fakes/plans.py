@@ -1,4 +1,4 @@
-"""Plans that reach from the smallest document to the largest that options can make, and the default one's document."""
+"""Plans from the smallest document to the largest that options can make, and the default plan's document."""
 
 import json
 from dataclasses import replace
@@ -33,10 +33,10 @@ PLANS = {
 
 
 def default_document() -> dict[str, Any]:
-    """The document of a plan in which nothing was chosen."""
+    """Return the document of a plan with only defaults."""
     return json.loads(synthesize(plan()))
 
 
 def resources(document: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Name → properties of the resources of one type."""
+    """Map the names of one type's resources to their properties."""
     return {name: r.get("Properties", {}) for name, r in document["Resources"].items() if r["Type"] == kind}

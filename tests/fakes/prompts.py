@@ -1,4 +1,4 @@
-"""A prompt in this process: command lines are typed, and what they print is read."""
+"""A command prompt in this process: runs command lines and captures their output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx import cli
 
 
 class Prompt:
-    """In a directory of its own, which keeps the state too; `out` and `err` hold what the last line printed."""
+    """A prompt in its own directory, with its own state; `out` and `err` are the last command's output."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setenv("PHALANX_STATE_DIR", str(directory / "state"))
@@ -19,7 +19,7 @@ class Prompt:
         self.out = self.err = ""
 
     def __call__(self, *words: str) -> int:
-        """Type `phalanx …`; gives the exit code."""
+        """Run `phalanx …`; return the exit code."""
         status = cli.execute(list(words))
         self.out, self.err = self._capsys.readouterr()
         return status

@@ -1,4 +1,4 @@
-"""A roster of two nodes and one that is missing, and nodes made to measure."""
+"""A roster of two nodes and a missing one, and nodes with chosen fields."""
 
 from __future__ import annotations
 

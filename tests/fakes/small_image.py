@@ -1,4 +1,4 @@
-"""A node's file system before phalanx has touched it, and what the contract is written with."""
+"""A minimal file system of a node before phalanx changes it, and a helper to apply the node contract to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENT = 'PATH="/opt/env/bin:/usr/bin"\nLANG=C.UTF-8\n'
 
 
 def small_image(root: Path) -> Path:
-    """Make one in `root`. Its /proc is empty, so that nothing on this machine is signalled."""
+    """Make one in `root`. Its /proc is empty, so that no process on this machine is signalled."""
     etc = root / "etc"
     (etc / "ssh").mkdir(parents=True)
     (etc / "hosts").write_text("127.0.0.1 localhost\n")
@@ -28,5 +28,5 @@ def small_image(root: Path) -> Path:
 
 
 def apply(root: Path, roster: Roster = ROSTER, instance_id: str = "i-2") -> None:
-    """Write the contract of that node into the image."""
+    """Write a node's contract into the image."""
     contract.apply(roster, instance_id, MACHINE, PAPERS, str(root))

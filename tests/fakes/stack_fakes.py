@@ -1,4 +1,4 @@
-"""CloudFormation of the local cloud over HTTP, as boto3 sees it; no nodes, and time that only tests move."""
+"""The local cloud's CloudFormation, through boto3 over HTTP, without nodes and with a clock that tests control."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANDLE = {"Type": "AWS::CloudFormation::WaitConditionHandle"}
 
 
 def waits(handle: str = "Handle", **properties: Any) -> dict[str, Any]:
-    """A wait condition of ten minutes."""
+    """Declare a wait condition of ten minutes."""
     given = {"Handle": {"Ref": handle}, "Timeout": "600", **properties}
     return {"Type": "AWS::CloudFormation::WaitCondition", "Properties": given}
 
@@ -34,13 +34,13 @@ _current: dict[str, Any] = {}
 
 @functools.cache
 def _client(service: str) -> Any:
-    """One for all tests: making one takes longer than most of them."""
+    """Return a client shared by all tests: making one takes longer than most tests."""
     return wsgi_clients.client(service, REGION, "http://local.cloud:4566", ADMINISTRATOR, lambda: _current["app"])
 
 
 @dataclass
 class Stacks:
-    """The endpoint and what a test asks it."""
+    """The endpoint, with the queries that tests make."""
 
     context: Context
     engine: Engine
@@ -49,16 +49,16 @@ class Stacks:
     app: Any
 
     def client(self, service: str) -> Any:
-        """The administrator's client of a service, for whichever of these answers now."""
+        """Return the administrator's shared client for a service."""
         _current["app"] = self.app
         return _client(service)
 
     def new_client(self, service: str) -> Any:
-        """A client of its own."""
+        """Make a new client."""
         return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, lambda: self.app)
 
     def create(self, resources: dict[str, Any], **given: Any) -> str:
-        """Starts a stack of these resources (or, with Outputs and the like, `sections=`); its id."""
+        """Start a stack of these resources (other sections with `sections=`); return its id."""
         sections = given.pop("sections", {})
         body = json.dumps({"Resources": resources, **sections})
         return self.cloudformation.create_stack(**{"StackName": name("stack"), "TemplateBody": body, **given})[
@@ -73,40 +73,40 @@ class Stacks:
         return self.cloudformation.describe_stacks(StackName=stack)["Stacks"][0]
 
     def settled(self, stack: str) -> str:
-        """The status when nothing is in progress any more."""
+        """Return the status once nothing is in progress."""
         found = self.engine.find(stack, REGION)
         until(lambda: found.status and not found.status.endswith("IN_PROGRESS"), f"{found.name}: {found.status}")
         return found.status
 
     def made(self, resources: dict[str, Any], **given: Any) -> str:
-        """A stack that is CREATE_COMPLETE; its id."""
+        """Create a stack, which must become CREATE_COMPLETE; return its id."""
         stack = self.create(resources, **given)
         assert self.settled(stack) == "CREATE_COMPLETE", self.history(stack)
         return stack
 
     def deleted(self, stack: str) -> str:
-        """The status after DeleteStack."""
+        """Delete a stack; return its final status."""
         self.cloudformation.delete_stack(StackName=stack)
         return self.settled(stack)
 
     def events(self, stack: str) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Return a stack's events, oldest first."""
         pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack)
         return [event for page in pages for event in page["StackEvents"]][::-1]
 
     def history(self, stack: str) -> list[tuple[str, str, str]]:
-        """(logical id, status, reason) of every event, oldest first."""
+        """Return (logical id, status, reason) of every event, oldest first."""
         return [
             (event["LogicalResourceId"], event["ResourceStatus"], event.get("ResourceStatusReason", ""))
             for event in self.events(stack)
         ]
 
     def reason(self, stack: str, logical_id: str, status: str) -> str:
-        """The reason of one event."""
+        """Return the reason of one event."""
         return next(reason for who, what, reason in self.history(stack) if (who, what) == (logical_id, status))
 
     def status(self, stack: str, logical_id: str) -> str:
-        """A resource's status of this moment, without a request."""
+        """Return a resource's current status, without a request."""
         return self.engine.find(stack, REGION).resources[logical_id].status
 
     def physical(self, stack: str, logical_id: str) -> str:
@@ -114,7 +114,7 @@ class Stacks:
         return found["StackResourceDetail"]["PhysicalResourceId"]
 
     def idle_physical(self, stack: str, logical_id: str) -> str:
-        """The same, once everything has happened that can happen by itself."""
+        """Return a resource's physical id once the stack is idle."""
         self.engine.idle()
         return self.physical(stack, logical_id)
 
@@ -124,7 +124,7 @@ class Stacks:
 
 @contextmanager
 def stacks(state: Path) -> Iterator[Stacks]:
-    """The whole API of the local cloud on loopback."""
+    """Serve the whole API of the local cloud on loopback."""
     runner, clock = FakeRunner(), FakeClock()
     listener = socket.create_server(("127.0.0.1", 0))
     url = "http://{}:{}".format(*listener.getsockname()[:2])

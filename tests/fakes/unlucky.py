@@ -1,4 +1,4 @@
-"""A socket on a machine that has run out of file descriptors for a moment."""
+"""A socket on a machine that has briefly run out of file descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plug-in of pytest: unit tests start no process and open no port. Who does is sent to tests/parts."""
+"""A pytest plug-in: unit tests must not start processes or open ports; such tests belong in tests/parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _watched(item: pytest.Item) -> Generator[None, object, object]:
         _running.pop()
 
 
-# Not its teardown: after the last test, that is also the end of the clusters that others have used.
+# The teardown is not watched, because after the last test it also ends the shared clusters.
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     return (yield from _watched(item))

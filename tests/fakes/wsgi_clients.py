@@ -1,4 +1,4 @@
-"""boto3 clients that call a WSGI app in this process: no socket, no server's thread, a third of the time."""
+"""boto3 clients that call a WSGI app in this process, without socket and thread, in a third of the time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from phalanx.localcloud.context import Issued
 
 
 class _Body(io.BytesIO):
-    """What botocore expects of urllib3's answer."""
+    """A body with what botocore expects of urllib3's response."""
 
     def stream(self, **_options: Any) -> Any:
         yield self.read()
 
 
 def client(service: str, region: str, url: str, issued: Issued, app: Callable[[], Any]) -> Any:
-    """A client of `service` for what `app()` gives at each call, without HTTP; requests are signed for `url`."""
+    """Make a client for `service` that calls the app returned by `app()`; requests are signed for `url`."""
     made = boto3.client(
         service,
         region_name=region,
@@ -30,16 +30,16 @@ def client(service: str, region: str, url: str, issued: Issued, app: Callable[[]
         aws_access_key_id=issued.access_key_id,
         aws_secret_access_key=issued.secret_access_key,
         aws_session_token=issued.session_token or None,
-        # The bucket in the path, as boto3 has it for an endpoint that is an address.
+        # The bucket is in the path, as boto3 does for an endpoint that is an address.
         config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
     )
-    # botocore's own door for this: what a handler returns is the answer, and nothing is sent.
+    # botocore's hook for this: a handler's return value is the answer, and nothing is sent.
     made.meta.events.register("before-send", lambda request, **_kwargs: answer(app(), request))
     return made
 
 
 def answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
-    """What `app` says to a request that was prepared for it."""
+    """Return `app`'s answer to a prepared request."""
     said: list[Any] = []
     chunks = app(_environ(request), lambda status, headers, *_rest: said.extend((status, headers)))
     body = b"".join(chunks)
@@ -50,7 +50,7 @@ def answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
 
 
 def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
-    """As the local cloud's HTTP server makes it."""
+    """Build the environment as the local cloud's HTTP server does."""
     url = urlsplit(request.url)
     body = _body(request.body)
     target = url.path + (f"?{url.query}" if url.query else "")
@@ -82,7 +82,7 @@ def _environ(request: AWSPreparedRequest) -> dict[str, Any]:
 
 
 def _body(given: Any) -> bytes:
-    """Texts, bytes, or a file as S3's are."""
+    """Return the bytes of text, of bytes, or of a file, as S3's bodies are."""
     read = given.read() if hasattr(given, "read") else given or b""
     return read.encode() if isinstance(read, str) else read
 

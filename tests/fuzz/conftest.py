@@ -1,6 +1,6 @@
-"""How long each target is fuzzed, from which seed, and what ran: a line for each when all have ended.
+"""Sets each target's time and seed, and prints a line for each target at the end.
 
-PHALANX_FUZZ_S is the time for all of them (default: 4 s each), PHALANX_FUZZ_SEED says which examples come.
+PHALANX_FUZZ_S is the time for each of them (default: 4 s), PHALANX_FUZZ_SEED determines the examples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Examples for a while: of random bytes and values, and of valid ones with something changed in them.
+"""Runs a check on random bytes and values, and on valid ones with changes, for a limited time.
 
-Each example has a deadline, and a bound on the memory that it takes. How long a target is given, and from which seed
-its examples come, is for conftest.py to say, which also shows what ran.
+Each example has a deadline and a limit on its memory. conftest.py sets the time and the seed, and prints what ran.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
-# The machine has other things to do: this is for what hangs, not for what is slow.
+# Generous, because the machine may be busy: this detects hangs, not slowness.
 _EXAMPLE_S = 10
 _MOST_BYTES = 64 << 20
 _ROUND = settings(
@@ -42,7 +41,7 @@ values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.dic
 
 @dataclass
 class Target:
-    """The test that runs now: how long it is given, the seed of its examples, and how many there were."""
+    """The current test: its time, the seed of its examples, and their number."""
 
     timeout_s: float = 4.0
     seed: str = "1"
@@ -54,7 +53,7 @@ target = Target()
 
 
 def fuzz(examples: st.SearchStrategy[Any], check: Callable[[Any], None], corpus: list[Any] = []) -> None:  # noqa: B006
-    """What was found before, then new examples until the time is over."""
+    """Check the corpus, then new examples until the time is over."""
     begun, chance = time.monotonic(), random.Random(target.seed)
     for example in corpus:
         with _bounds():
@@ -65,7 +64,7 @@ def fuzz(examples: st.SearchStrategy[Any], check: Callable[[Any], None], corpus:
 
 
 def changed_bytes(*valid: bytes) -> st.SearchStrategy[bytes]:
-    """One of these with some bytes replaced, left out or put in; or cut off; or any bytes."""
+    """Generate one of these with bytes replaced, removed, inserted or cut off; or any bytes."""
     edit = st.tuples(st.integers(0, max(map(len, valid))), st.integers(0, 8), st.binary(max_size=8))
     return st.binary(max_size=200) | st.builds(
         lambda which, edits: _edited(valid[which], edits), st.integers(0, len(valid) - 1), st.lists(edit, max_size=6)
@@ -73,12 +72,12 @@ def changed_bytes(*valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 def changed_text(*valid: str) -> st.SearchStrategy[str]:
-    """The same for text, which is UTF-8."""
+    """Generate changed text, or any text."""
     return changed_bytes(*(text.encode() for text in valid)).map(lambda data: data.decode(errors="replace"))
 
 
 def changed_value(valid: Any) -> st.SearchStrategy[Any]:
-    """It with any value in the place of one of its parts, or without that; or any value at all."""
+    """Generate the value with one part replaced or removed; or any value."""
     places = list(_places(valid))
     missing = st.just(_MISSING)
     return values | st.builds(

@@ -1,4 +1,4 @@
-"""A sound record of a job and of one of its processes, for targets that change something in them."""
+"""A valid record of a job and of one of its processes, for targets that change them."""
 
 PROCESS = {"number": 0, "label": "0", "node": "deeplearning-worker1", "file": "0"}
 STATE = {

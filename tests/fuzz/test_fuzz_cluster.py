@@ -1,4 +1,4 @@
-"""What a cluster tells: rosters, messages of the queue, frames, a job's state. Whoever wrote it may be an enemy."""
+"""What a cluster sends, perhaps a hostile one: rosters, messages of the queue, frames, a job's state."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_message_changes_what_is_known_of_its_sender_alone():
 
 
 def a_head() -> Any:
-    """One that knows nobody yet; it hears, and does nothing."""
+    """A head that knows no node yet; it reads messages, and does nothing."""
     head: Any = object.__new__(Head)
     log = SimpleNamespace(say=lambda text: None)
     head.agent = SimpleNamespace(settings=SimpleNamespace(worker_role=ROLE), log=log, answered=[])
@@ -112,7 +112,7 @@ def follow_bytes(process: Any = PROCESS, state: Any = STATE) -> bytes:
 
 
 def followed(chunks: list[bytes]) -> list[OutputLine | JobStatus]:
-    """As `Job.follow` does it."""
+    """Read the stream as `Job.follow` does."""
     decoder = FollowDecoder()
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
     return [event if isinstance(event, OutputLine) else JobStatus.from_record(event) for event in events]
@@ -208,7 +208,7 @@ NAMES = st.sampled_from(["top", "top/a", "top/../x", "/x", "../x", "", ".", "top
 
 
 def a_member(kind: bytes, name: str, link: str) -> bytes:
-    """A stream of two members, the second one below the first."""
+    """Build a stream of two members, the second below the first."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, errors="surrogatepass") as archive:
         for one in (name, f"{name}/b"):

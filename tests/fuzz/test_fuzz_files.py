@@ -1,4 +1,4 @@
-"""What a user's directory holds, which may be somebody's repository: phalanx.yaml, hosts files, ignore files."""
+"""Files in a user's directory, which may be a stranger's repository: phalanx.yaml, hosts files, ignore files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODES = tuple(
 ROSTER = Roster("demo", 1, 8, 1, NODES)
 
 
-def test_a_spec_is_read_or_its_mistakes_are_told(tmp_path: Path):
+def test_a_spec_is_read_or_its_mistakes_are_reported(tmp_path: Path):
     file = tmp_path / "phalanx.yaml"
 
     def check(content: bytes) -> None:
@@ -44,7 +44,7 @@ def test_a_spec_is_read_or_its_mistakes_are_told(tmp_path: Path):
     fuzz(changed_bytes(spec.init_text("demo").encode(), b"name: x\nboot: |\n  echo\nnodes: 4\n"), check, corpus)
 
 
-def test_a_hosts_file_is_read_or_its_mistakes_are_told():
+def test_a_hosts_file_is_read_or_its_mistakes_are_reported():
     def check(text: str) -> None:
         with contextlib.suppress(SpecError):
             assert set(hosts_file.parse(text, ROSTER, "hosts")) <= {node.name for node in NODES}

@@ -1,4 +1,4 @@
-"""What any job can write and others read: records, output and the store of code on the shared directory, and frames."""
+"""What any job can write and others read: records, output, the store of code, and frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HEAD = "deeplearning-worker1"
 
 @pytest.fixture
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory of a job whose runner is gone, on a head that asks no node and starts nothing."""
+    """The directory of a job whose runner is gone, on a head that contacts no node and starts nothing."""
     (tmp_path / "roster.json").write_text(roster(2, 1).to_json())
     monkeypatch.setattr(settle, "roster_path", lambda: str(tmp_path / "roster.json"))
     monkeypatch.setattr(settle, "verify", lambda directory: [])
@@ -62,7 +62,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def listed(directory: Path) -> list[JobStatus]:
-    """As `phalanx jobs` and `status` do it."""
+    """List jobs as `phalanx jobs` and `status` do."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         listing.list_jobs(str(directory.parent))
@@ -70,7 +70,7 @@ def listed(directory: Path) -> list[JobStatus]:
 
 
 def logged(directory: Path, capture: pytest.CaptureFixture[bytes]) -> list[OutputLine | JobStatus]:
-    """As `phalanx logs` does it."""
+    """Read the output as `phalanx logs` does."""
     follow.follow(str(directory), wait=False)
     decoder = FollowDecoder()
     events = decoder.feed(capture.readouterr().out)
@@ -122,7 +122,7 @@ BYTE = st.sampled_from([frames.STDOUT, frames.STDERR, 0, ENDED])
 
 
 class PatientLoop(Loop):
-    """For whom nothing is worth a wait: where nothing is ready, its clock says that the time is over."""
+    """A loop that never waits: when nothing is ready, its clock jumps past the deadline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class PatientLoop(Loop):
 
 
 class HostileStarter:
-    """A node's starter that says these bytes when it is asked for anything, and goes."""
+    """A node's starter that answers any request with these bytes, and ends."""
 
     def __init__(self, loop: Loop, words: bytes) -> None:
         self._words = words
@@ -181,7 +181,7 @@ SAID = (
 
 
 def said(changed: int, body: Any) -> bytes:
-    """All that a starter may say, but for this one's body."""
+    """Return all frames that a starter may send, with one body replaced."""
     bodies = [body if number == changed else valid for number, (_, valid, _) in enumerate(SAID)]
     packed = (frames.pack_json(kind, one, process) for (kind, _, process), one in zip(SAID, bodies, strict=True))
     return b"".join(packed)
@@ -231,7 +231,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
 
 
 def code(directory: Path) -> Upload:
-    """Of a small tree."""
+    """Make an Upload of a small tree."""
     (directory / "tree" / "sub").mkdir(parents=True)
     for name, content in {"a.py": b"print(1)\n", "sub/b.py": b"", "sub/same.py": b"print(1)\n"}.items():
         (directory / "tree" / name).write_bytes(content)
@@ -260,7 +260,7 @@ def test_code_comes_whole_or_not_at_all_whatever_was_in_the_store(tmp_path: Path
     contained = [entry[1] for entry in json.loads(upload.manifest) if len(entry) == 4]
 
     def submitted(stream: Asked) -> bool:
-        """Was it taken? Then it has the code that was sent."""
+        """Return whether the code was accepted; check that it is then what was sent."""
         shutil.rmtree(job, ignore_errors=True)
         (job / WORK).mkdir(parents=True)
         (job / MANIFEST).write_bytes(upload.manifest)
@@ -295,7 +295,7 @@ KINDS = (b"fifo", b"directory", b"link")
 
 
 def leave(path: Path, content: bytes) -> None:
-    """A file of this content, or something that is none."""
+    """Write a file with this content, or something that is not a file."""
     if content == b"fifo":
         os.mkfifo(path)
     elif content == b"directory":
@@ -307,7 +307,7 @@ def leave(path: Path, content: bytes) -> None:
 
 
 class Asked(io.BytesIO):
-    """What comes on stdin: what the head asks for, or these bytes."""
+    """The head's stdin: what it requests, or these bytes."""
 
     def __init__(self, upload: Upload, stream: bytes | None) -> None:
         super().__init__(stream or b"")

@@ -1,4 +1,4 @@
-"""A job's hold on a scheduler that is away, dies or answers late. No scheduler runs here."""
+"""A job's allocation from a scheduler that is unavailable, dies or answers late. No scheduler runs here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWAY = RefusedError("fake does not answer\nat all")
 
 
 class Fake:
-    """Gives these answers to looks, one after another; the last one for ever."""
+    """A scheduler that answers `look` with these answers in order, and then repeats the last one."""
 
     NAME = "fake"
 
@@ -56,7 +56,7 @@ def held(scheduler: Any, told: list[str], turn: Any = lambda _: None) -> Allocat
     return Allocation(scheduler, lambda *_: "", stage, told.append, lambda _: None)
 
 
-def test_a_scheduler_that_is_away_for_a_while_ends_no_job_that_queues():
+def test_a_scheduler_that_is_briefly_unavailable_ends_no_queued_job():
     told: list[str] = []
     with pytest.raises(allocation.EndedError):
         held(Fake(Standing(QUEUED), AWAY, AWAY, Standing(QUEUED), Standing(ENDED)), told).obtain(REQUEST)
@@ -64,13 +64,13 @@ def test_a_scheduler_that_is_away_for_a_while_ends_no_job_that_queues():
     assert told == ["queued in fake as 42", away, away, "queued in fake as 42"]
 
 
-def test_one_that_stays_away_ends_it(monkeypatch):
+def test_a_scheduler_that_stays_unavailable_ends_the_job(monkeypatch):
     monkeypatch.setattr(allocation, "_AWAY_WITHIN_S", 0.02)
     with pytest.raises(RefusedError, match="does not answer"):
         held(Fake(AWAY), []).obtain(REQUEST)
 
 
-def test_a_starter_that_came_and_died_takes_no_beats_and_harms_nobody(monkeypatch):
+def test_a_starter_that_died_gets_no_beats_and_does_no_harm(monkeypatch):
     monkeypatch.setattr(allocation, "Pace", lambda: SimpleNamespace(is_due=lambda: True))
     ours, theirs = socket.socketpair()
     (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
@@ -101,12 +101,12 @@ def test_a_starter_that_came_and_died_takes_no_beats_and_harms_nobody(monkeypatc
         (Fake(Standing(HELD, "R")), "fake still says R for 42"),
     ],
 )
-def test_what_is_given_back_is_waited_for_and_what_is_not_is_told(scheduler, words):
+def test_a_released_allocation_is_awaited_and_one_that_stays_is_reported(scheduler, words):
     one = held(scheduler, [])
     one._id = "42"
     assert one.release() == words
 
 
-def test_the_fate_of_one_that_nobody_tells_is_open():
+def test_an_allocation_without_a_known_end_is_reported_as_open():
     one = held(Fake(AWAY), [])
     assert one.fate().phase == HELD

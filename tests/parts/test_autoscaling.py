@@ -38,7 +38,7 @@ def test_a_group_launches_what_is_desired_from_its_template(local):
     assert json.loads(activity["Details"]) == {"Subnet ID": group.subnets[0], "Availability Zone": "us-east-1a"}
 
 
-def test_desired_capacity_must_lie_within_the_bounds(local):
+def test_desired_capacity_must_be_within_the_bounds(local):
     group = Group(local, MinSize=1, MaxSize=3)
     with pytest.raises(ClientError, match="New SetDesiredCapacity value 4 is above max value 3"):
         group.want(4)
@@ -50,7 +50,7 @@ def test_desired_capacity_must_lie_within_the_bounds(local):
         group.api.set_desired_capacity(AutoScalingGroupName="none", DesiredCapacity=1)
 
 
-def test_one_missing_machine_costs_one_instance_and_is_said_in_aws_words(local):
+def test_one_missing_machine_costs_one_instance_and_is_reported_in_aws_words(local):
     faults.apply(local.context, {"capacity": {"c5.large": 3}})
     group = Group(local)
     group.want(4)
@@ -64,7 +64,7 @@ def test_one_missing_machine_costs_one_instance_and_is_said_in_aws_words(local):
     assert len(launched) == 1, "the failed launch shares its cause with those that succeeded"
 
 
-def test_failed_launches_are_retried_ever_more_slowly_and_never_within_a_second(local):
+def test_failed_launches_are_retried_with_growing_delays_and_never_within_a_second(local):
     faults.apply(local.context, {"capacity": {"c5.large": 0}})
     group = Group(local, MinSize=1)
     seen = []
@@ -144,7 +144,7 @@ def test_a_suspended_launch_keeps_terminating_and_launches_when_resumed(local):
     group.reaches(1)
 
 
-def test_a_user_can_say_that_an_instance_is_unhealthy(local):
+def test_a_user_can_mark_an_instance_as_unhealthy(local):
     group = Group(local, MinSize=1)
     (sick,) = group.reaches(1)
     group.api.set_instance_health(InstanceId=sick, HealthStatus="Unhealthy")
@@ -174,7 +174,7 @@ def test_terminating_one_instance_with_and_without_replacement(local):
         api.terminate_instance_in_auto_scaling_group(InstanceId="i-0", ShouldDecrementDesiredCapacity=True)
 
 
-def test_scaling_in_spares_protected_instances_and_says_when_it_can_do_no_more(local):
+def test_scaling_in_spares_protected_instances_and_reports_when_it_is_stuck(local):
     group = Group(local, NewInstancesProtectedFromScaleIn=True)
     group.want(2)
     kept, freed = group.reaches(2)

@@ -1,4 +1,4 @@
-"""What Auto Scaling groups tell a topic, in the shapes that AWS sends."""
+"""Auto Scaling groups' notifications to a topic, in AWS's formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Auto Scaling groups as CloudFormation makes, updates and deletes them."""
+"""Auto Scaling groups as CloudFormation creates, updates and deletes them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def local(tmp_path) -> Iterator[Cloud]:
         yield made
 
 
-class Told:
-    """A callback of CloudFormation's: what it was told, once."""
+class Notified:
+    """A callback of CloudFormation, which must be called once."""
 
     def __init__(self) -> None:
         self.answers: list[str | None] = []
@@ -35,7 +35,7 @@ class Told:
         return self.answers[0]
 
 
-def stack_group(local: Cloud, settled: Told, group: str = "", **properties) -> str:
+def stack_group(local: Cloud, settled: Notified, group: str = "", **properties) -> str:
     group = group or name("stack-head")
     given = {
         "MinSize": "1",
@@ -48,8 +48,8 @@ def stack_group(local: Cloud, settled: Told, group: str = "", **properties) -> s
     return group
 
 
-def test_cloudformation_is_told_when_a_group_is_complete_and_when_it_is_gone(local):
-    settled, gone = Told(), Told()
+def test_cloudformation_is_notified_when_a_group_is_complete_and_when_it_is_gone(local):
+    settled, gone = Notified(), Notified()
     topic, url = subscribed(local)
     notifications = [{"TopicARN": [topic], "NotificationTypes": ALL_KINDS}]
     group = stack_group(local, settled, NotificationConfigurations=notifications)
@@ -57,20 +57,20 @@ def test_cloudformation_is_told_when_a_group_is_complete_and_when_it_is_gone(loc
     until(lambda: any(m["Event"] == ALL_KINDS[0] for _, m in received(local, url)))
     autoscaling.delete_group(local.context, REGION, group, gone)
     assert gone.answer() is None
-    again = Told()
+    again = Notified()
     autoscaling.delete_group(local.context, REGION, group, again)
     assert again.answer() is None
 
 
-def test_a_group_of_none_is_complete_at_once(local):
-    settled = Told()
+def test_an_empty_group_is_complete_at_once(local):
+    settled = Notified()
     stack_group(local, settled, MinSize="0", MaxSize="3")
     assert settled.answer() is None
 
 
-def test_cloudformation_is_told_why_a_group_did_not_stabilize(local):
+def test_cloudformation_learns_why_a_group_did_not_stabilize(local):
     faults.apply(local.context, {"fail_launch": "You are not authorized to use this image."})
-    settled = Told()
+    settled = Notified()
     stack_group(local, settled)
     for delay_s in (1, 2):
         until(lambda delay_s=delay_s: local.clock.delays_s() == [delay_s])
@@ -83,7 +83,7 @@ def test_cloudformation_is_told_why_a_group_did_not_stabilize(local):
 
 def test_deleting_cancels_what_was_awaited_and_stops_retries(local):
     faults.apply(local.context, {"capacity": {"c5.large": 0}})
-    settled, gone = Told(), Told()
+    settled, gone = Notified(), Notified()
     group = stack_group(local, settled)
     until(local.clock.delays_s)
     autoscaling.delete_group(local.context, REGION, group, gone)
@@ -94,8 +94,8 @@ def test_deleting_cancels_what_was_awaited_and_stops_retries(local):
 
 def test_a_group_that_has_the_name_of_a_deleted_one_stays(local):
     faults.apply(local.context, {"capacity": {"c5.large": 0}})
-    gone, settled = Told(), Told()
-    group = stack_group(local, Told())
+    gone, settled = Notified(), Notified()
+    group = stack_group(local, Notified())
     until(local.clock.delays_s)
     autoscaling.delete_group(local.context, REGION, group, gone)
     assert gone.answer() is None
@@ -103,14 +103,14 @@ def test_a_group_that_has_the_name_of_a_deleted_one_stays(local):
     stack_group(local, settled, group=group)
     assert settled.answer() is None
     local.clock.advance(600)
-    later = Told()
-    stack_group(local, later)  # groups are looked at in turn
+    later = Notified()
+    stack_group(local, later)  # groups are reconciled in order
     assert later.answer() is None
     assert autoscaling.group_named(REGION, group).in_service() == 1
 
 
-def test_a_group_that_goes_takes_no_more_instances(local, monkeypatch):
-    may_end, settled, gone = threading.Event(), Told(), Told()
+def test_a_group_that_is_being_deleted_takes_no_more_instances(local, monkeypatch):
+    may_end, settled, gone = threading.Event(), Notified(), Notified()
     group = stack_group(local, settled, MaxSize="3")
     assert settled.answer() is None
     monkeypatch.setattr(local.runner, "kill", lambda *_: may_end.wait(5))
@@ -125,8 +125,8 @@ def test_a_group_that_goes_takes_no_more_instances(local, monkeypatch):
 
 
 def test_a_group_is_not_gone_before_an_instance_that_never_started(local, monkeypatch):
-    """Its interface would hold the subnet and the security group, which CloudFormation deletes next."""
-    ending, may_end, gone = threading.Event(), threading.Event(), Told()
+    """Otherwise its interface would hold the subnet and the security group, which CloudFormation deletes next."""
+    ending, may_end, gone = threading.Event(), threading.Event(), Notified()
 
     def kill(*_) -> None:
         ending.set()
@@ -134,10 +134,10 @@ def test_a_group_is_not_gone_before_an_instance_that_never_started(local, monkey
 
     monkeypatch.setattr(local.runner, "kill", kill)
     local.runner.broken = "no room"
-    group = stack_group(local, Told())
+    group = stack_group(local, Notified())
     assert ending.wait(5)
     autoscaling.delete_group(local.context, REGION, group, gone)
-    stack_group(local, (other := Told()), MinSize="0")  # groups are looked at in turn
+    stack_group(local, (other := Notified()), MinSize="0")  # groups are reconciled in order
     assert other.answer() is None
     assert gone.answers == []
     may_end.set()
@@ -145,7 +145,7 @@ def test_a_group_is_not_gone_before_an_instance_that_never_started(local, monkey
 
 
 def test_protected_instances_make_the_deletion_by_cloudformation_fail(local):
-    settled, gone = Told(), Told()
+    settled, gone = Notified(), Notified()
     group = stack_group(local, settled, NewInstancesProtectedFromScaleIn=True)
     assert settled.answer() is None
     autoscaling.delete_group(local.context, REGION, group, gone)
@@ -153,7 +153,7 @@ def test_protected_instances_make_the_deletion_by_cloudformation_fail(local):
 
 
 def test_an_update_keeps_running_instances_and_the_capacity_it_does_not_name(local):
-    settled, updated = Told(), Told()
+    settled, updated = Notified(), Notified()
     group = stack_group(local, settled, MinSize="0", MaxSize="3")
     assert settled.answer() is None
     api = local.client("autoscaling")

@@ -1,4 +1,4 @@
-"""Beats over real datagrams on loopback, one by one: who is heard, and how a worker learns that there is news."""
+"""Beats over real datagrams on loopback: which workers are heard, and how a worker learns of a new generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.node import beats
 
 
 def free_port() -> int:
-    """A port of loopback for datagrams that nobody has, also where tests run side by side."""
+    """Return a free UDP port on loopback, also when tests run in parallel."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def ends(monkeypatch):
-    """An ear and a beat whose threads do nothing by themselves."""
+    """An ear and a beat whose threads do not run."""
     with monkeypatch.context() as here:
         here.setattr(beats, "PORT", free_port())
         here.setattr(beats.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
@@ -37,7 +37,7 @@ THREAD = threading.Thread
 
 
 def exchange(ear, beat) -> bool:
-    """One beat and its answer; whether there was news."""
+    """Exchange one beat and its answer; return whether there was news."""
     beat.news.clear()
     answering = threading.Thread(target=ear.answer)
     answering.start()
@@ -46,7 +46,7 @@ def exchange(ear, beat) -> bool:
     return beat.news.is_set()
 
 
-def test_a_worker_is_heard_and_told_of_a_new_generation(ends):
+def test_a_worker_is_heard_and_learns_of_a_new_generation(ends):
     ear, beat = ends
     ear.generation = beat.generation = 3
     assert not exchange(*ends)
@@ -56,7 +56,7 @@ def test_a_worker_is_heard_and_told_of_a_new_generation(ends):
     assert ear.heard["127.0.0.1"] > first
 
 
-def test_a_silent_head_is_news_and_its_silence_is_counted(ends):
+def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):
     ear, beat = ends
     beat._socket.settimeout(0.01)
     beat.once()
@@ -68,7 +68,7 @@ def test_a_silent_head_is_news_and_its_silence_is_counted(ends):
     assert (beat.heard, beat.unanswered) == (True, 0)
 
 
-def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):
+def test_the_head_notifies_known_workers_before_their_next_beat(ends):
     ear, beat = ends
     assert not exchange(*ends)
     ear.tell(1)
@@ -76,7 +76,7 @@ def test_the_head_tells_who_has_beaten_before_they_ask_again(ends):
     assert beat.news.is_set()
 
 
-def test_another_head_is_greeted_at_once(ends):
+def test_a_new_head_gets_a_beat_at_once(ends):
     ear, beat = ends
     beat.head, beat.heard = "", True
     beat.aim("127.0.0.1")

@@ -1,4 +1,4 @@
-"""A boot step that fails: the command, its output, and who is told; and how commands are run."""
+"""A boot step that fails: the command, its output, and the report; and how commands are run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_script(root, text: str) -> list[str]:
     return said
 
 
-def test_the_boot_script_runs_and_is_heard(tmp_path):
+def test_the_boot_script_runs_and_its_output_is_logged(tmp_path):
     assert run_script(tmp_path, "echo $EFS_MOUNT\necho two >&2\n") == ["/efs", "two"]
 
 
@@ -73,7 +73,7 @@ def test_a_failed_boot_in_words():
 
 
 class Told:
-    """An agent whose messages and log are kept."""
+    """An agent whose messages and log are recorded."""
 
     def __init__(self) -> None:
         self.identity = SimpleNamespace(instance_id="i-7")
@@ -86,7 +86,7 @@ class Told:
         self.messages.append((kind, content))
 
 
-def test_a_worker_tells_the_head_after_the_evidence_is_shipped():
+def test_a_worker_reports_to_the_head_after_its_log_is_shipped():
     told = Told()
     failure.report(SimpleNamespace(head=False), told, "boot script", CommandError("the boot script", 9, "no disk"))
     assert told.order == ["said", "shipped", "told"]
@@ -94,7 +94,7 @@ def test_a_worker_tells_the_head_after_the_evidence_is_shipped():
     assert told.messages == [("failed", content)]
 
 
-def test_a_head_tells_cloudformation(monkeypatch):
+def test_a_head_reports_to_cloudformation(monkeypatch):
     signals = []
     monkeypatch.setattr(failure.outcome, "signal", lambda *told: signals.append(told))
     failure.report(SimpleNamespace(head=True, wait_handle="url"), None, "identity", OSError("no metadata"))
@@ -103,7 +103,7 @@ def test_a_head_tells_cloudformation(monkeypatch):
     assert "boot step 'identity' failed" in text and "no metadata" in text
 
 
-def test_a_mistake_of_ours_is_told_with_its_place():
+def test_a_bug_of_ours_is_reported_with_its_place():
     told = Told()
     try:
         raise KeyError("number")
@@ -159,7 +159,7 @@ class TestMount:
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
         assert len(commands) == 4
 
-    def test_what_will_not_pass_fails_at_once(self, commands, tmp_path, monkeypatch):
+    def test_a_permanent_error_fails_at_once(self, commands, tmp_path, monkeypatch):
         self.failures += [CommandError("mount", 32, "access denied by server")]
         with pytest.raises(CommandError, match="access denied"):
             self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
@@ -167,6 +167,6 @@ class TestMount:
 
 
 @pytest.mark.parametrize(("elapsed_s", "nodes", "about_s"), [(0, 4, 0.1), (10, 4, 10 / 3), (600, 4, 5), (0, 1000, 0.5)])
-def test_looking_for_news_costs_a_third_of_the_wait(elapsed_s, nodes, about_s):
+def test_polling_costs_a_third_of_the_wait(elapsed_s, nodes, about_s):
     for _ in range(20):
         assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, nodes, settled=False) <= 1.31 * about_s

@@ -1,4 +1,4 @@
-"""A template that goes through a bucket: S3 and CloudFormation of the local cloud, as `phalanx.clouds` uses them."""
+"""A template that is sent through a bucket: the local cloud's S3 and CloudFormation, as `phalanx.clouds` uses them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LARGE = json.dumps({"Description": "x", "Metadata": {"m": "y" * 60_000}, "Resour
 
 
 class Here(AwsCloud):
-    """AWS's door, which leads to the local cloud of a test."""
+    """The AWS cloud, connected to the local cloud of a test."""
 
     def __init__(self, running: Stacks) -> None:
         super().__init__(REGION)
         self._running = running
-        # An object's URL begins with the address that this client has.
+        # An object's URL begins with this client's address.
         self._s3 = running.new_client("s3")
 
     def client(self, service: str):
@@ -57,7 +57,7 @@ def test_a_large_template_makes_a_stack_and_leaves_the_bucket_empty(running, clo
     stack = cloud.create_stack(name("large"), LARGE, {}, bucket)
     assert objects(cloud, bucket) == []
     assert running.settled(stack) == "CREATE_COMPLETE"
-    # As the head reads it: what was sent, whatever way it came.
+    # As the head reads it: what was sent, whichever way.
     body = cloud.call("cloudformation", "get_template", StackName=stack)["TemplateBody"]
     assert body == json.loads(LARGE)
 
@@ -69,14 +69,14 @@ def test_the_object_is_encrypted_while_it_is_there(cloud, bucket):
 
 
 @pytest.mark.parametrize("way_out", [KeyboardInterrupt, CloudError])
-def test_whatever_ends_it_the_object_goes(cloud, bucket, way_out):
+def test_the_object_is_deleted_whatever_the_end(cloud, bucket, way_out):
     with pytest.raises(way_out), buckets.lent(cloud, bucket, "demo", LARGE):
         assert objects(cloud, bucket) == ["phalanx/demo.json"]
         raise way_out("stop")
     assert objects(cloud, bucket) == []
 
 
-def test_a_bucket_with_versions_keeps_none(cloud, bucket):
+def test_a_bucket_with_versioning_keeps_no_version(cloud, bucket):
     cloud.call("s3", "put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     with buckets.lent(cloud, bucket, "demo", LARGE):
         pass

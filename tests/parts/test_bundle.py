@@ -1,4 +1,4 @@
-"""What goes over with a job: the code as it is, without what is made again from it, and one runner."""
+"""What is sent with a job: the code unchanged, without generated files, and one runner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.code import bundle, code_tree
 
 
 def unpack(tree: code_tree.CodeTree, into: Path, progress=lambda _: None) -> Path:
-    """With the real tar, as on the head."""
+    """Pack the tree and unpack it with the real tar, as on the head."""
     archive = bundle.tar({"job.json": b"{}"}, tree, "work", progress)
     into.mkdir()
     subprocess.run(["tar", "-x", "-f", "-", "-C", str(into)], input=archive, check=True)
@@ -41,7 +41,7 @@ def test_the_copy_is_the_directory(tmp_path):
     assert (tmp_path / "out" / "job.json").read_bytes() == b"{}"
 
 
-def test_progress_tells_files_and_bytes(tmp_path):
+def test_progress_counts_files_and_bytes(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     (code / "a").write_bytes(b"12345")
@@ -50,7 +50,7 @@ def test_progress_tells_files_and_bytes(tmp_path):
     assert seen == [bundle.SendProgress(1, 5, 5)]
 
 
-def test_a_file_that_grows_or_shrinks_meanwhile_spoils_nothing(tmp_path):
+def test_a_file_that_grows_or_shrinks_meanwhile_does_no_harm(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
     for name in ("a-growing", "b-gone", "c-last"):

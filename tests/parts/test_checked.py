@@ -1,4 +1,4 @@
-"""A zipapp on a directory where others write is run only if it is what it was, and nothing else is run in its place."""
+"""A zipapp in a directory where others can write is run only if it is unchanged, and nothing is run in its place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_imported_later_is_what_was_checked(runner: Path, tmp_path: Path
         assert process.communicate("go\n", timeout=20) == ("own\n", "")
 
 
-def test_nobody_writes_into_its_memory(runner: Path):
+def test_nothing_can_write_into_its_memory(runner: Path):
     with begin(runner, digest_of(runner), "verb") as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         [memory] = [fd for fd in Path(f"/proc/{process.pid}/fd").iterdir() if "memfd" in str(fd.readlink())]
@@ -72,7 +72,7 @@ def test_anything_else_is_refused_at_once(runner: Path, kind: str):
     assert process.returncode == NOT_THERE
 
 
-def test_without_a_verb_it_only_looks(runner: Path):
+def test_without_a_verb_it_only_checks(runner: Path):
     with begin(runner, digest_of(runner)) as process:
         assert process.communicate(timeout=20) == ("", "")
     assert process.returncode == 0

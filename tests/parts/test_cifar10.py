@@ -1,4 +1,4 @@
-"""CIFAR-10's binary version, which no package holds: the example's reader, on records made as its format says."""
+"""CIFAR-10's binary version, which no package contains: the example's reader on records in that format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def data():
 
 
 def record(label: int, red: int, green: int, blue: int) -> bytes:
-    """The class, then three planes of 32 rows of 32 bytes."""
+    """Make a record: the class, then three planes of 32 rows of 32 bytes."""
     return bytes([label]) + b"".join(bytes([value]) * 1024 for value in (red, green, blue))
 
 
@@ -39,6 +39,6 @@ def test_planes_become_channels_and_files_follow_each_other(data, tmp_path):
     assert data.cifar10(tmp_path, "test")[1].tolist() == [7]
 
 
-def test_a_directory_without_the_files_is_told(data, tmp_path):
+def test_a_directory_without_the_files_is_reported(data, tmp_path):
     with pytest.raises(SystemExit, match="no CIFAR-10 files"):
         data.cifar10(tmp_path, "train")

@@ -1,4 +1,4 @@
-"""The program and other processes: what is told when its own output or start, or one that it starts, goes wrong."""
+"""The program as a process: its messages when its output or its start, or a process that it starts, fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def phalanx(tmp_path, monkeypatch, capsys):
     return Prompt(tmp_path, monkeypatch, capsys)
 
 
-def test_a_full_output_is_told_in_a_word(tmp_path):
+def test_a_full_output_is_reported_in_one_line(tmp_path):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-c", "from phalanx.cli import main; main()", "--version"],
@@ -34,7 +34,7 @@ def test_a_full_output_is_told_in_a_word(tmp_path):
 
 
 def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path):
-    # Stands in for a slow import: it is interrupted while phalanx.cli imports it.
+    # Simulates a slow import, which is interrupted while phalanx.cli runs it.
     (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     done = subprocess.run(
         [sys.executable, "-c", "from phalanx.cli import main"],
@@ -47,7 +47,7 @@ def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["run", "--", "true"]])
-def test_a_cluster_whose_local_cloud_is_gone_is_told(phalanx, command, tmp_path):
+def test_a_cluster_whose_local_cloud_is_gone_is_reported(phalanx, command, tmp_path):
     cluster = Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1", "/efs").save()
     (cluster.directory / "ssh_config").write_text("Host *\n  HostName 127.0.0.1\n  Port 1\n")
     assert phalanx(*command) == 6

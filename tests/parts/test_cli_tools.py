@@ -1,4 +1,4 @@
-"""get, put, forward, ls and completion, as typed."""
+"""get, put, forward, ls and completion, by their command lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phalanx.reach.transfer import Copied, Moved
 
 @pytest.fixture
 def phalanx(tmp_path, monkeypatch, capsys):
-    """Types a command line in a directory with a cluster `demo`; gives (status, out, err)."""
+    """Run a command line in a directory with a cluster `demo`; return (status, out, err)."""
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -93,11 +93,11 @@ def test_the_last_lines_of_the_output(phalanx, cluster, tmp_path):
         ({*map(str, range(12)), "mpiexec"}, "It has 0 to 11, mpiexec."),
     ],
 )
-def test_processes_are_listed_in_short(labels, text):
+def test_processes_are_listed_in_short_form(labels, text):
     assert logs._listed(labels) == text
 
 
-def test_what_get_can_t_bring_is_told(phalanx, job):
+def test_what_get_can_t_copy_is_reported(phalanx, job):
     status, _, err = phalanx("get", "first", "los")
     assert (status, "contains loss" in err) == (1, True)
     status, _, err = phalanx("get", "frist", "loss")
@@ -106,7 +106,7 @@ def test_what_get_can_t_bring_is_told(phalanx, job):
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
 
 
-def test_data_go_over_and_their_place_is_told(phalanx, cluster, tmp_path):
+def test_data_are_copied_and_their_place_is_printed(phalanx, cluster, tmp_path):
     (tmp_path / "here/data").mkdir()
     (tmp_path / "here/data/a").write_text("a")
     (tmp_path / "here/data/out").symlink_to("/etc")
@@ -117,7 +117,7 @@ def test_data_go_over_and_their_place_is_told(phalanx, cluster, tmp_path):
 
 @pytest.fixture
 def files(tmp_path):
-    """Two files and a directory in the directory where commands are typed."""
+    """Two files and a directory in the current directory."""
     for name in ("a.py", "b.py"):
         (tmp_path / "here" / name).write_text(name)
     (tmp_path / "here/src").mkdir()
@@ -166,18 +166,18 @@ def test_sizes_are_for_people(count, text):
 
 
 @pytest.mark.parametrize("ports", ["x", "0", "70000", "1:2:3", "80:"])
-def test_ports_that_are_none_are_told(phalanx, cluster, ports):
+def test_invalid_ports_are_reported(phalanx, cluster, ports):
     status, _, err = phalanx("forward", ports)
     assert (status, "is neither PORT nor PORT:PORT" in err) == (2, True)
 
 
-def test_a_port_that_is_taken_is_told(phalanx, cluster):
+def test_a_port_that_is_taken_is_reported(phalanx, cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, _, err = phalanx("forward", str(taken.getsockname()[1]))
     assert (status, "is not available" in err) == (1, True)
 
 
-def test_ls_tells_of_every_cluster_what_its_cloud_says(phalanx, monkeypatch, tmp_path):
+def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     assert "This machine knows no cluster" in phalanx("ls")[2]
     fake = FakeCloud()
     stack_id = fake.put("one", "CREATE_COMPLETE")
@@ -196,7 +196,7 @@ def test_ls_tells_of_every_cluster_what_its_cloud_says(phalanx, monkeypatch, tmp
 
 
 def completed(words: str, monkeypatch, capsys) -> list[str]:
-    """What bash is offered after `phalanx WORDS` and Tab."""
+    """Return what bash completes after `phalanx WORDS` and Tab."""
     monkeypatch.setenv("_PHALANX_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"phalanx {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))

@@ -1,4 +1,4 @@
-"""Stacks come up in order, wait, fail, roll back and go, as CloudFormation's do."""
+"""Stacks are created in order, wait, fail, roll back and are deleted, as in CloudFormation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def topic_named(text: object) -> dict[str, object]:
     return {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": text}}
 
 
-def test_events_tell_each_step_in_order_with_physical_ids_and_the_token(cloud):
+def test_events_show_each_step_in_order_with_physical_ids_and_the_token(cloud):
     stack = cloud.made({"Second": {**TOPIC, "DependsOn": "First"}, "First": TOPIC}, ClientRequestToken="token-1")
     steps = [(who, status) for who, status, _ in cloud.history(stack)][1:-1]
     each = ["CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
@@ -124,7 +124,7 @@ def test_a_failed_signal_rolls_the_stack_back(cloud, body, reason):
     assert cloud.reason(stack, "Wait", "CREATE_FAILED") == reason
 
 
-def test_time_runs_out_and_what_else_was_going_on_is_cancelled(cloud):
+def test_a_timeout_cancels_what_is_in_progress(cloud):
     resources = {"Handle": HANDLE, "Short": waits(Timeout="60"), "Long": waits(Timeout="600"), "Topic": TOPIC}
     stack = cloud.create(resources)
     cloud.engine.idle()
@@ -168,7 +168,7 @@ def test_what_happens_on_failure_is_the_callers_choice(cloud, given, status, lef
     assert (vpc in vpcs) is left
 
 
-def test_deletion_goes_the_other_way_round(cloud):
+def test_deletion_runs_in_reverse_order(cloud):
     chain = {"A": TOPIC, "B": {**TOPIC, "DependsOn": "A"}, "C": {**TOPIC, "DependsOn": ["A", "B"]}}
     stack = cloud.made(chain)
     assert cloud.deleted(stack) == "DELETE_COMPLETE"
@@ -176,7 +176,7 @@ def test_deletion_goes_the_other_way_round(cloud):
     assert gone[:3] == ["C", "B", "A"]
 
 
-def test_a_deleted_stack_is_known_by_its_id_alone_and_its_name_is_free(cloud):
+def test_a_deleted_stack_is_known_by_its_id_only_and_its_name_is_free(cloud):
     stack = cloud.made({"Topic": TOPIC})
     name = cloud.describe(stack)["StackName"]
     cloud.deleted(stack)
@@ -198,7 +198,7 @@ def test_deleting_while_creating_cancels_the_creation(cloud):
     assert put(handle, {"Status": "SUCCESS", "UniqueId": "late"}) == 403
 
 
-def test_what_cannot_be_deleted_says_why_and_can_be_kept(cloud):
+def test_a_resource_that_cannot_be_deleted_has_a_reason_and_can_be_kept(cloud):
     network = {
         "Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}},
         "Subnet": {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "10.0.1.0/24"}},

@@ -1,4 +1,4 @@
-"""What AWS refuses, the local cloud refuses: at CreateStack, in AWS's own words."""
+"""The local cloud refuses what AWS refuses: at CreateStack, with AWS's messages."""
 
 from __future__ import annotations
 

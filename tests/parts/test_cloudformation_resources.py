@@ -1,4 +1,4 @@
-"""A stack in the shape of AWS's deep learning template: everything is made, and nothing remains after its deletion."""
+"""A stack like AWS's deep learning template: everything is created, and nothing remains after its deletion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
 
 
 def inventory(cloud: Stacks):
-    """What there is, by kind; default resources of the account included."""
+    """Count all resources by type, including the account's default ones."""
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     return {
         "vpcs": {item["VpcId"] for item in ec2.describe_vpcs()["Vpcs"]},
@@ -107,7 +107,7 @@ def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_
 def test_a_group_that_cannot_launch_fails_with_auto_scalings_words(cloud):
     cloud.runner.broken = "no room"
     resources = everything()
-    del resources["Ready"]  # its time would run out while the clock moves
+    del resources["Ready"]  # it would time out while the clock advances
     try:
         stack = cloud.create(resources, **{**GIVEN, "sections": {**SECTIONS, "Outputs": {}}})
         cloud.engine.idle()
@@ -187,7 +187,7 @@ HALF_MADE = {
 }
 
 
-def test_what_fails_half_made_leaves_nothing(cloud, monkeypatch):
+def test_a_resource_that_fails_midway_leaves_nothing(cloud, monkeypatch):
     def refuse(*_args):
         raise ResourceFailed("refused")
 
@@ -229,7 +229,7 @@ def test_getatt_takes_what_the_schema_says(cloud):
         assert missing <= UNSUPPORTED.get(kind, set()), (kind, missing)
 
 
-# Parts of types that clusters have no use for.
+# Types that clusters do not use.
 UNSUPPORTED = {
     "AWS::EC2::VPC": {"Ipv6CidrBlocks"},
     "AWS::EC2::Subnet": {"Ipv6CidrBlocks", "BlockPublicAccessStates"},

@@ -1,4 +1,4 @@
-"""The node contract as its readers take it: a login shell, sshd, ssh."""
+"""The node contract as its readers see it: a login shell, sshd, ssh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection goes from the dialer through dial.py to whoever plays ssh; nothing else of this machine is needed."""
+"""The dialer passes a connection through dial.py to a stand-in for ssh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answering() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
-    """A dialer in a directory too deep for a socket's address; port 22 stands for the answering server."""
+    """A dialer in a path too long for a socket's address; port 22 means the answering server."""
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     deep.mkdir(parents=True)
 
@@ -65,7 +65,7 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -
     ("host", "port", "words"),
     [("203.0.113.9", "22", "belongs to no running instance"), ("i-1", "23", "Connection refused")],
 )
-def test_a_refusal_is_one_line_and_stands_too_where_whoever_asks_looks_for_it(
+def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
     path: Path, host: str, port: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says").write_text("ssh: before\n")
@@ -83,7 +83,7 @@ def test_without_a_local_cloud_it_says_so(tmp_path: Path) -> None:
     assert (done.returncode, "does not answer" in done.stderr) == (1, True)
 
 
-def test_a_failed_accept_does_not_make_it_deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_keeps_serving_after_a_failed_accept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bind = dialer._bind
     monkeypatch.setattr(dialer, "_bind", lambda path: Unlucky(bind(path)))
     made = Dialer(tmp_path / "dial.sock", _locate, lambda *_: socket.socket())
@@ -100,7 +100,7 @@ def test_only_the_owner_may_dial(path: Path) -> None:
 
 
 def test_it_loads_no_python_module_but_its_own() -> None:
-    """The start before every ssh: what -IS loads by itself, and two C modules."""
+    """It starts before every ssh, so it loads only what -IS does, and two C modules."""
     source = Path(PROGRAM).read_text().replace('"__main__"', '"elsewhere"')
     code = f"import sys; before = set(sys.modules); exec({source!r}); print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, timeout=20)

@@ -1,4 +1,4 @@
-"""Instances of the local cloud, through the EC2 API, with a runner that only remembers."""
+"""Instances of the local cloud, through the EC2 API, with a runner that only records."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_termination_kills_the_node_and_frees_what_the_instance_held(local):
     assert api.describe_network_interfaces(Filters=filters)["NetworkInterfaces"] == []
 
 
-def test_capacity_refusals_have_the_words_of_aws_and_leave_nothing_behind(local):
+def test_capacity_refusals_have_aws_messages_and_leave_nothing_behind(local):
     _, (subnet,) = local.network()
     faults.apply(local.context, {"capacity": {"c5.large": 1}})
     made = run(local, subnet)
@@ -231,7 +231,7 @@ def test_boot_delay_and_kill_and_partition_on_demand(local):
     assert state(local, made["InstanceId"]) == "stopped"
 
 
-def test_an_unknown_fault_is_refused_with_those_there_are(local):
+def test_an_unknown_fault_is_refused_with_the_known_ones(local):
     with pytest.raises(faults.FaultError, match="unknown fault capcity; the faults are capacity, "):
         faults.apply(local.context, {"capcity": {}})
     with pytest.raises(faults.FaultError, match="no instance i-0 runs here"):
@@ -245,7 +245,7 @@ def test_stop_is_refused_clearly(local):
         local.client("ec2").stop_instances(InstanceIds=[made["InstanceId"]])
 
 
-def test_who_reboots_stays_running_and_who_has_terminated_is_ignored(local):
+def test_a_rebooting_instance_stays_running_and_a_terminated_one_is_ignored(local):
     _, (subnet,) = local.network()
     api = local.client("ec2")
     ended, made = run(local, subnet)["InstanceId"], run(local, subnet)["InstanceId"]
@@ -279,7 +279,7 @@ def test_metadata_facts_are_for_the_address_that_asks(local):
     assert find("vpc-other", made["PrivateIpAddress"]) is None
 
 
-def test_a_role_that_ec2_may_not_assume_is_told_to_the_instance(local):
+def test_a_role_that_ec2_may_not_assume_is_reported_to_the_instance(local):
     _, (subnet,) = local.network()
     profile = local.profile(local.role("lambda.amazonaws.com"))
     made = run(local, subnet, IamInstanceProfile={"Name": profile})

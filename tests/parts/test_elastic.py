@@ -1,4 +1,4 @@
-"""An elastic job on nodes that come and go: its engine here is a shell script that starts its rank again and again."""
+"""An elastic job on nodes that come and go; its engine is a shell script that restarts its rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> FakeCluster:
 
 
 class Run:
-    """A job whose ranks say `here` and wait for a file."""
+    """A job whose ranks print `here` and wait for a file."""
 
     def __init__(self, cluster: FakeCluster, fewest: int, most: int) -> None:
         code = cluster.root / "code"
@@ -40,7 +40,7 @@ class Run:
         self._events = self.job.follow()
 
     def wait_for(self, *ranks: str) -> None:
-        """Until each of these has said so once more."""
+        """Wait until each of these ranks has printed it once more."""
         missing = set(ranks)
         while missing:
             event = next(self._events)
@@ -58,7 +58,7 @@ class Run:
         yield from self._events
 
 
-def test_it_goes_on_with_those_left_and_grows_again(cluster):
+def test_it_continues_with_the_remaining_nodes_and_grows_again(cluster):
     run = Run(cluster, 2, 3)
     run.wait_for("head", "2", "3")
     cluster.down("deeplearning-worker3")
@@ -75,7 +75,7 @@ def test_it_goes_on_with_those_left_and_grows_again(cluster):
     assert len(set(endpoints)) == 1
 
 
-def test_an_engine_that_is_killed_on_a_node_that_lives_is_started_again(cluster):
+def test_an_engine_that_is_killed_on_a_living_node_is_restarted(cluster):
     run = Run(cluster, 3, 3)
     run.wait_for("head", "2", "3")
     kill_chosen(lambda words, env: f"{cluster.root}/bin/torchrun" in words and "FAKE_NODE=deeplearning-worker3" in env)
@@ -85,7 +85,7 @@ def test_an_engine_that_is_killed_on_a_node_that_lives_is_started_again(cluster)
     assert [verdict.clean for verdict in status.nodes] == [True, True, True]
 
 
-def test_too_few_are_its_end_although_engines_start_ranks_once_more(cluster):
+def test_too_few_nodes_end_it_although_engines_restart_ranks(cluster):
     torchrun = cluster.root / "bin" / "torchrun"
     torchrun.write_text(torchrun.read_text().replace("until ", "trap : TERM\nuntil "))
     run = Run(cluster, 3, 3)
@@ -98,7 +98,7 @@ def test_too_few_are_its_end_although_engines_start_ranks_once_more(cluster):
     kill_marked(run.job.id)  # that node can't be asked; here its processes are this machine's
 
 
-def test_more_nodes_than_asked_for_stay_out(cluster):
+def test_more_nodes_than_requested_stay_out(cluster):
     run = Run(cluster, 1, 2)
     run.wait_for("head", "2")
     cluster.change_roster(nodes=3)

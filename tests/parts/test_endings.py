@@ -1,4 +1,4 @@
-"""How long a job's end may take: what its ranks do when they are told to end, and an engine that does not end."""
+"""How long a job's end may take: with ranks that handle the signal, and with an engine that does not end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_nodes import FakeCluster, marked
 
 from phalanx.jobs.job import JobSpec, JobStatus, OutputLine, submit
 
-# As torchrun: told to end, it ends its rank; then it takes its time.
+# Like torchrun: at the signal it ends its rank, and then takes its time.
 LINGERING = """#!/bin/sh
 while [ "$1" != --no-python ]; do shift; done
 shift
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> FakeCluster:
 
 
 def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[JobStatus, list[bytes], float]:
-    """The job's last state, what it printed after its only `tail` was killed, and how long its end took (seconds)."""
+    """Kill the job's only `tail`; return the last state, the output after that, and the seconds until its end."""
     job = submit(cluster, JobSpec(("sh", "-c", script), launcher, per_node=1, directory=cluster.root / "code"))
     events = job.follow()
     on = 0
@@ -54,7 +54,7 @@ def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[
 
 
 def wait_for_tail(job_id: str) -> int:
-    """The pid of the rank that becomes `tail` once it has spoken."""
+    """Wait for the rank's first output; return the pid of its `tail`."""
     deadline = time.monotonic() + 20
     while True:
         found = [pid for pid in marked(job_id) if command_of(pid).startswith(b"tail")]
@@ -71,7 +71,7 @@ def command_of(pid: int) -> bytes:
         return b""  # it ended meanwhile
 
 
-def test_an_engine_whose_ranks_have_ended_is_not_waited_for_long(cluster):
+def test_an_engine_whose_ranks_have_ended_is_not_awaited_for_long(cluster):
     script = "echo on; [ $RANK = 2 ] && exec tail -f /dev/null; exec sleep 60"
     status, _, took_s = end_after_a_kill(cluster, script, "torchrun")
     assert status.message == "rank 2 on deeplearning-worker2 was ended by SIGKILL"
@@ -79,6 +79,6 @@ def test_an_engine_whose_ranks_have_ended_is_not_waited_for_long(cluster):
     assert took_s < 7.0
 
 
-def test_a_rank_has_time_to_save_what_it_has(cluster):
+def test_a_rank_has_time_to_save_its_state(cluster):
     _, lines, _ = end_after_a_kill(cluster, SAVING, "exec")
     assert lines == [b"saved"]

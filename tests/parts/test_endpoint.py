@@ -1,4 +1,4 @@
-"""The local cloud's process seen from outside, played by a small HTTP server in this process."""
+"""The local cloud's process seen from outside; a small HTTP server in this process stands in for it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write(url, pid):
 
 @pytest.fixture
 def daemon():
-    """A process with the command line of a local cloud, which holds its lock and does nothing."""
+    """A process with a local cloud's command line, which holds its lock and does nothing."""
     lock = endpoint.state() / "lock"
     code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
     words = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
@@ -99,7 +99,7 @@ def test_none_is_found_without_a_record_or_with_that_of_a_dead_process(daemon):
         endpoint.running()
 
 
-def test_one_that_lives_and_does_not_answer_is_told_with_the_way_out(daemon):
+def test_one_that_lives_but_does_not_answer_is_reported_with_a_remedy(daemon):
     write("http://127.0.0.1:9", daemon.pid)
     with pytest.raises(LocalCloudError, match=r"does not answer(.|\n)*phalanx local stop --force"):
         endpoint.find()
@@ -110,7 +110,7 @@ def test_it_does_not_stop_while_it_holds_clusters(served):
         endpoint.stop()
 
 
-def test_it_is_stopped_by_force_and_waited_for(served, daemon):
+def test_it_is_stopped_by_force_and_awaited(served, daemon):
     endpoint.stop(force=True)
     assert daemon.wait(5) is not None
     assert endpoint.find() is None
@@ -125,7 +125,7 @@ def test_one_that_does_not_answer_is_killed_by_force_alone(daemon):
     assert endpoint.find_process() is None
 
 
-def test_one_that_hangs_is_not_waited_for_long(daemon, monkeypatch):
+def test_one_that_hangs_is_not_awaited_for_long(daemon, monkeypatch):
     monkeypatch.setattr(endpoint, "ANSWER_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write(f"http://127.0.0.1:{silent.getsockname()[1]}", daemon.pid)
@@ -136,7 +136,7 @@ def test_one_that_hangs_is_not_waited_for_long(daemon, monkeypatch):
     assert endpoint.find_process() is None
 
 
-def test_a_mode_that_there_is_not_is_told_before_anything_is_started(monkeypatch):
+def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
     monkeypatch.setenv("PHALANX_LOCAL_MODE", "foo")
     with pytest.raises(LocalCloudError, match="PHALANX_LOCAL_MODE is 'foo'") as told:
         endpoint.begin()
@@ -144,7 +144,7 @@ def test_a_mode_that_there_is_not_is_told_before_anything_is_started(monkeypatch
     assert not list(endpoint.state().iterdir())
 
 
-def test_it_is_started_and_waited_for(monkeypatch):
+def test_it_is_started_and_awaited(monkeypatch):
     monkeypatch.setattr(endpoint, "_words", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
     record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
     record |= {"dial": "d", "state": "s"}
@@ -154,7 +154,7 @@ def test_it_is_started_and_waited_for(monkeypatch):
     assert endpoint.wait().pid == os.getpid()
 
 
-def test_a_stranger_that_was_given_the_number_of_a_dead_one_is_left_alone():
+def test_another_process_with_a_reused_pid_is_left_alone():
     stranger = subprocess.Popen(["sleep", "60"])
     try:
         write("http://127.0.0.1:9", stranger.pid)
@@ -167,13 +167,13 @@ def test_a_stranger_that_was_given_the_number_of_a_dead_one_is_left_alone():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x"}', '{"pid": 1}', "\udcff"])
-def test_a_damaged_record_is_as_good_as_none(text):
+def test_a_damaged_record_counts_as_none(text):
     (endpoint.state() / "endpoint.json").write_text(text, errors="surrogateescape")
     assert endpoint.find() is None
     assert not endpoint.stop()
 
 
-def test_one_whose_record_is_lost_is_told_and_ended_by_force(daemon, monkeypatch):
+def test_one_whose_record_is_lost_is_reported_and_ended_by_force(daemon, monkeypatch):
     monkeypatch.setattr(endpoint, "START_TIMEOUT_S", 0.05)
     for ask in (endpoint.find, endpoint.stop):
         with pytest.raises(LocalCloudError, match=r"endpoint.json is lost(.|\n)*phalanx local stop --force"):

@@ -23,7 +23,7 @@ def local(tmp_path) -> Iterator[Cloud]:
 
 
 def function(local: Cloud, source: str, *statements: dict, **settings) -> str:
-    """A function's name; `source` is its index.py."""
+    """Create a function whose index.py is `source`; return its name."""
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
         archive.writestr("index.py", textwrap.dedent(source))

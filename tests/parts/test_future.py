@@ -1,4 +1,4 @@
-"""Jobs as futures, on nodes that are this machine (see fake_nodes)."""
+"""Jobs as futures, on fake nodes on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.jobs.job import Job, JobSpec, JobState, submit
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a shell script as a job on two nodes."""
+    """Start a shell script as a job on two nodes."""
     cluster = FakeCluster(tmp_path)
     (tmp_path / "code").mkdir()
     started: list[Job] = []

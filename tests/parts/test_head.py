@@ -1,4 +1,4 @@
-"""A head and its workers in conversation: real keys and files, with the queue, the table and the group in memory."""
+"""A head and its workers: with real keys and files, and with the queue, the table and the group in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLE = "AROA0123456789ABCDEFG"
 
 
 def received(message: dict | str) -> dict:
-    """As SQS gives it; a test may name another `sender` than the node that the message is about."""
+    """Build a message as received from SQS; its `sender` need not be the node that it is about."""
     if isinstance(message, str):
         return {"Body": message, "Attributes": {"SenderId": f"{ROLE}:i-2"}}
     sender = message.pop("sender", f"{ROLE}:{message.get('instance_id')}")
@@ -28,7 +28,7 @@ def received(message: dict | str) -> dict:
 
 
 class Memory:
-    """The services of one cluster: a table, a queue and a group that do what they are told."""
+    """The services of one cluster: a table, a queue and a group in memory."""
 
     def __init__(self) -> None:
         self.epoch = ""
@@ -90,7 +90,7 @@ def keys(tmp_path_factory) -> dict[int, tuple[str, str]]:
 
 
 def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: int = 2):
-    """The agent of node `number`, at home under `root`."""
+    """Make the agent of node `number`, with its files below `root`."""
     home = root / str(number)
     (home / "etc/ssh").mkdir(parents=True, exist_ok=True)
     (home / "proc").mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def says_hello(agent) -> None:
 
 
 def turn(made: Head) -> None:
-    """One round of the head's loop."""
+    """Run one round of the head's loop."""
     made._checked_at = 0.0
     made.work()
     made.listen()
@@ -155,7 +155,7 @@ def test_from_hello_to_success(memory, keys, tmp_path):
     assert len(memory.signals) == 1
 
 
-def test_a_shortage_shrinks_the_group_and_is_told_in_its_words(memory, keys, tmp_path):
+def test_a_shortage_shrinks_the_group_and_is_reported_with_its_reason(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two = an_agent(memory, keys, tmp_path, 2)
     refusals = tuple(Refusal(f"cause {n}", "no sufficient capacity") for n in range(3))
@@ -182,7 +182,7 @@ def test_a_boot_that_fails_below_the_minimum_ends_the_cluster(memory, keys, tmp_
     assert len(memory.signals) == 1
 
 
-def test_what_is_no_message_changes_nothing(memory, keys, tmp_path):
+def test_an_invalid_message_changes_nothing(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     memory.sent += ["no json", "[]", "null", {"kind": "hello"}, {"kind": "ack"}, {"kind": "failed"}, {"kind": "?"}]
     memory.sent += [{"Type": "Notification", "Message": "{}"}]
@@ -192,7 +192,7 @@ def test_what_is_no_message_changes_nothing(memory, keys, tmp_path):
 
 
 def hello_of(agent, **changes) -> dict:
-    """A hello of this node, changed by whoever sends it."""
+    """Build a hello of this node with changes."""
     says_hello(agent)
     return {**agent.queue.sent.pop(), **changes}
 
@@ -240,7 +240,7 @@ def test_a_newcomer_is_believed_once_auto_scaling_and_ec2_know_it(memory, keys, 
     assert memory.logged[-1] == "hello from i-2 at 10.0.1.12"
 
 
-def test_a_node_that_claims_another_address_is_none(memory, keys, tmp_path):
+def test_a_node_that_claims_another_address_is_not_believed(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two = an_agent(memory, keys, tmp_path, 2)
     memory.reading = Reading(3, ("i-2",), ())
@@ -322,7 +322,7 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
 
 
 class Silence:
-    """Stands in for beats to a head that does not answer them."""
+    """Stands in for beats that a head does not answer."""
 
     head = "10.0.0.4"
 
@@ -335,7 +335,7 @@ KNOWN = {"number": 3, "head": "i-1", "head_address": "10.0.0.4"}
 
 @pytest.fixture
 def two(memory, keys, tmp_path, monkeypatch):
-    """A worker in the newest roster, and what it does with a head like this."""
+    """A worker in the newest roster, and a function that runs it with a given head."""
 
     def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
         if address[0] == Silence.head:
@@ -348,10 +348,10 @@ def two(memory, keys, tmp_path, monkeypatch):
     return lambda beat: worker.replace_lost_head(agent, KNOWN, beat)
 
 
-def test_a_head_that_is_gone_without_a_word_is_replaced(memory, two):
+def test_a_head_that_vanishes_silently_is_replaced(memory, two):
     silence = Silence()
     memory.gate.clear()
-    two(silence)  # and goes on, though Auto Scaling does not answer yet
+    two(silence)  # and continues, though Auto Scaling does not answer yet
     memory.gate.set()
     deadline = time.monotonic() + 10
     while memory.terminated != ["i-1"]:
@@ -364,7 +364,7 @@ def test_a_head_that_is_gone_without_a_word_is_replaced(memory, two):
 def test_a_head_that_may_live_is_left_alone(memory, two):
     two(Silence(29))
     refusing = Silence()
-    refusing.head = "127.0.0.254"  # nobody listens there, and the machine says so
+    refusing.head = "127.0.0.254"  # nothing listens there, and the machine refuses the connection
     two(refusing)
     memory.items["generation"]["number"] = 4  # it has written a roster meanwhile, perhaps without this node
     two(Silence())

@@ -1,4 +1,4 @@
-"""Policy evaluation as AWS documents it, and the same through signed requests of a role."""
+"""Policy evaluation as AWS documents it, directly and through signed requests of a role."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_conditions(condition, verdict):
     assert allowed(allow(Condition=condition), ask) is verdict
 
 
-def test_an_unknown_operator_never_opens_a_door():
+def test_an_unknown_operator_never_grants_access():
     unknown = {"StringResembles": {"aws:RequestedRegion": "us-east-1"}}
     ask = Ask("sqs:SendMessage", QUEUE, {"aws:requestedregion": ["us-east-1"]})
     deny = {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": unknown}
@@ -133,7 +133,7 @@ def local(tmp_path_factory) -> Iterator[Cloud]:
 
 
 def as_role(local: Cloud, *statements: dict) -> tuple[str, Issued]:
-    """A role with these permissions, and credentials of it as a Lambda function has them."""
+    """Create a role with these permissions; return it with credentials like a Lambda function's."""
     role = local.role("lambda.amazonaws.com", *statements)
     arn = f"arn:aws:iam::{local.context.account}:role/{role}"
     return role, credentials.for_function(local.context, arn, name("function")).issued
@@ -162,7 +162,7 @@ def test_a_role_may_send_to_its_queue_and_do_nothing_else(local):
     sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "1", "MessageBody": "a batch needs the same right"}])
 
 
-def test_every_protocol_says_no_in_its_own_way(local):
+def test_every_protocol_refuses_in_its_own_format(local):
     deny = {"Effect": "Deny", "Action": "autoscaling:*", "Resource": "*"}
     _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:*", "Resource": "*"}, deny)
     describe = local.client("autoscaling", issued).describe_auto_scaling_groups
@@ -299,7 +299,7 @@ def test_a_role_is_given_only_to_the_service_it_trusts(local):
 
 @pytest.fixture
 def ambiguous(local):
-    """Sends requests that could be read in two ways, signed by a role that may only look at groups; (status, text)."""
+    """Send ambiguous requests, signed by a role that may only describe groups; return (status, text)."""
     _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:Describe*", "Resource": "*"})
 
     def ask(body: str, path: str = "/", method: str = "POST", service: str = "autoscaling", **headers: str):
@@ -365,7 +365,7 @@ def test_the_group_of_an_instance_is_the_one_it_is_in(local):
     assert error["Code"] == "AccessDenied"
 
 
-def test_an_address_is_judged_by_whichever_name_it_is_given(local):
+def test_an_address_is_checked_under_every_name_it_is_given(local):
     address = local.client("ec2").allocate_address(Domain="vpc")
     one = "arn:aws:ec2:*:*:elastic-ip/eipalloc-of-mine"
     instances = "arn:aws:ec2:*:*:instance/*"

@@ -1,4 +1,4 @@
-"""What .gitignore leaves out is what git itself leaves out, for patterns of every kind in nested files."""
+""".gitignore excludes what git itself excludes, for patterns of every kind in nested files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_repository(root: Path, dice: random.Random) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         except OSError:
-            continue  # what is to be a directory is a file
+            continue  # a file has the directory's name
     directories = sorted(path for path in root.rglob("*") if path.is_dir() and ".git" not in path.parts)
     for directory in (root, *dice.sample(directories, 2)):
         lines = ["".join(dice.choices(PIECES, k=dice.randint(1, 5))) for _ in range(dice.randint(1, 4))]

@@ -35,7 +35,7 @@ def facts(instance_id: str = "i-1", public: str | None = "203.0.113.5", role: st
 
 
 class Service:
-    """An Imds with a clock that the test moves; `who` answers for everyone on loopback."""
+    """An Imds with a clock that tests control; all requests come from the instance `who`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -137,12 +137,12 @@ def test_without_public_address_or_role_their_paths_are_404(service: Service) ->
     assert [service.status(f"meta-data/{path}") for path in ("public-ipv4", "iam/security-credentials/")] == [404, 404]
 
 
-def test_without_a_token_nothing_is_told(service: Service) -> None:
+def test_without_a_token_nothing_is_revealed(service: Service) -> None:
     assert service.ask("GET", "/latest/meta-data/instance-id")[0] == 401
     assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: "made up"})[0] == 401
 
 
-def test_a_token_is_for_one_instance_and_for_a_time(service: Service) -> None:
+def test_a_token_is_for_one_instance_and_expires(service: Service) -> None:
     token = service.token("60")
     service.now_s = 59
     assert service.ask("GET", "/latest/meta-data/instance-id", {TOKEN: token})[0] == 200
@@ -154,7 +154,7 @@ def test_a_token_is_for_one_instance_and_for_a_time(service: Service) -> None:
 
 
 @pytest.mark.parametrize("ttl_s", ["0", "21601", "-1", "soon", ""])
-def test_a_token_needs_a_ttl_that_aws_takes(service: Service, ttl_s: str) -> None:
+def test_a_token_needs_a_ttl_that_aws_accepts(service: Service, ttl_s: str) -> None:
     assert service.ask("PUT", "/latest/api/token", {TTL: ttl_s})[0] == 400
 
 
@@ -162,7 +162,7 @@ def test_a_proxied_request_gets_no_token(service: Service) -> None:
     assert service.ask("PUT", "/latest/api/token", {TTL: "60", "X-Forwarded-For": "10.0.0.9"})[0] == 403
 
 
-def test_a_stranger_is_told_nothing(service: Service) -> None:
+def test_nothing_is_revealed_to_a_stranger(service: Service) -> None:
     service.who = None
     assert service.ask("PUT", "/latest/api/token", {TTL: "60"})[0] == 404
     assert service.asked[-1] == ("vpc-1", "127.0.0.1")

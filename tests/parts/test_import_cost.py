@@ -1,4 +1,4 @@
-"""Which modules a command line pulls in: by name, because a stopwatch would be wrong on a busy machine."""
+"""Which modules a command line imports: by name, because timing is unreliable on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends of jobs on nodes that are this machine: by themselves, by a stop, by a death, and always proven."""
+"""Ends of jobs on fake nodes: by themselves, by a stop, by a death, and always verified."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_signal_is_named_and_counts_as_in_a_shell(two_nodes, code):
     assert status.process_exit_code == 128 + signal.SIGSEGV
 
 
-def test_what_leaves_its_parent_session_and_environment_is_found_and_ended(two_nodes, code):
+def test_a_process_that_leaves_its_parent_session_and_environment_is_found_and_ended(two_nodes, code):
     (code / "escape.sh").write_text("(setsid env -i sh -c 'sleep 300 & exec sleep 300' &) ; exit 0\n")
     _, status = run(two_nodes, code, "sh", "escape.sh", processes=1)
     assert status.state is JobState.SUCCEEDED
@@ -85,7 +85,7 @@ def test_a_node_that_is_lost_ends_the_job_and_is_asked_again(two_nodes, code):
 
 
 @pytest.mark.parametrize("hosts", [(), ("deeplearning-worker2",)], ids=["on all nodes", "not on the head"])
-def test_a_lost_job_is_settled_with_nobody_looking(two_nodes, code, hosts):
+def test_a_lost_job_is_settled_without_any_query(two_nodes, code, hosts):
     job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code, hosts=hosts))
     wait_for_line(job.follow(), "on")
     os.kill(runner_pid(job), signal.SIGKILL)

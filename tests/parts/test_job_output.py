@@ -1,4 +1,4 @@
-"""What ranks wrote on nodes that are this machine: kept byte for byte, followed, and found again."""
+"""Output of ranks on fake nodes: kept byte for byte, followed, and found again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from phalanx.jobs.job import (
 )
 
 
-def test_a_login_script_that_prints_spoils_nothing(two_nodes, code):
+def test_a_login_script_that_prints_does_no_harm(two_nodes, code):
     two_nodes.greet("Welcome to this node!\n")
     lines, status = run(two_nodes, code, "echo", "hi")
     assert sorted(lines) == ["0: hi", "1: hi"]
@@ -42,7 +42,7 @@ def test_any_bytes_are_kept(two_nodes, code):
     ]
 
 
-def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(two_nodes, code):
+def test_a_line_of_100_mb_arrives_whole_and_the_end_is_reported(two_nodes, code):
     script = "head -c 100000000 /dev/zero | tr '\\0' x; exit 3"
     job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
     received, status = 0, None
@@ -58,9 +58,9 @@ def test_a_line_of_100_mb_arrives_whole_and_the_end_is_told(two_nodes, code):
 
 @contextmanager
 def small_disk(directory: str) -> Iterator[tuple[str, ...]]:
-    """A disk of 4 MB at `directory`, for those alone who come in by the words that it gives."""
+    """Mount a disk of 4 MB at `directory`, visible only to commands with the prefix that is yielded."""
     mount = 'mount -t tmpfs -o size=4m,mode=755 tmpfs "$0" && echo there && exec cat'
-    # A namespace of users makes anybody its root.
+    # In a user namespace anybody can be root.
     with subprocess.Popen(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, directory],
         stdin=subprocess.PIPE,
@@ -74,7 +74,7 @@ def small_disk(directory: str) -> Iterator[tuple[str, ...]]:
         yield ("nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials")
 
 
-def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
+def test_a_full_disk_ends_the_output_but_not_the_reporting(tmp_path, code):
     tight = FakeCluster(tmp_path)
     with small_disk(tight.shared) as enter:
         tight.shell = (*enter, *tight.shell)
@@ -88,7 +88,7 @@ def test_a_full_disk_ends_the_output_and_not_the_telling(tmp_path, code):
         assert list_jobs(tight)[0].exit_code == 5
 
 
-def test_leaving_changes_nothing_and_coming_back_shows_all(two_nodes, code):
+def test_detaching_changes_nothing_and_returning_shows_all(two_nodes, code):
     job = submit(
         two_nodes,
         JobSpec(("sh", "-c", "echo $RANK; sleep 0.2; echo bye"), "exec", directory=code, name="mine"),
@@ -102,7 +102,7 @@ def test_leaving_changes_nothing_and_coming_back_shows_all(two_nodes, code):
     assert outcome(again.follow(process="1"))[0] == ["1: 1", "1: bye"]
 
 
-def test_a_broken_connection_is_made_again_from_where_it_broke(two_nodes, code, monkeypatch):
+def test_a_broken_connection_resumes_where_it_broke(two_nodes, code, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     (code / "count.sh").write_text("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.05; done\n")
     job = submit(two_nodes, JobSpec(("sh", "count.sh"), "exec", directory=code))

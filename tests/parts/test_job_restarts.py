@@ -1,4 +1,4 @@
-"""Jobs that start again on nodes that are this machine, by what they did and by what was done to them."""
+"""Restarts of jobs on fake nodes, after failures of their own and after kills."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(two_n
         ("deeplearning-worker1", True),
         ("deeplearning-worker2", False),
     ]
-    kill_marked(job.id)  # nothing reaches them on a node that is gone; here they are this machine's
+    kill_marked(job.id)  # on a lost node they could not be reached; here they run on this machine
 
 
-def test_a_machine_that_shuts_down_tells_all_and_the_job_starts_again_when_it_is_back(two_nodes, code):
+def test_a_machine_that_shuts_down_ends_all_and_the_job_restarts_when_it_is_back(two_nodes, code):
     command = ("sh", "-c", "echo on $PHALANX_RESTART; sleep $((300 - 300 * PHALANX_RESTART))")
     job = submit(two_nodes, JobSpec(command, "exec", directory=code, restarts=1))
     wait_for_line(job.follow(), "on 0")

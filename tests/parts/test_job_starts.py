@@ -1,4 +1,4 @@
-"""Jobs up to their first rank, on nodes that are this machine: what ranks are given, and what is told before that."""
+"""Jobs up to their first rank, on fake nodes: what ranks get, and what is reported before they start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_words_and_the_working_directory_reach_every_rank_as_they_are(two_nodes,
 
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
-def test_a_missing_command_is_told_once_before_any_rank_starts(two_nodes, code, launcher):
+def test_a_missing_command_is_reported_once_before_any_rank_starts(two_nodes, code, launcher):
     lines, status = run(two_nodes, code, "nosuch", launcher=launcher)
     assert status.exit_code == 127
     assert status.message.startswith("command 'nosuch' is not on deeplearning-worker1, deeplearning-worker2 (PATH ")
@@ -58,7 +58,7 @@ def test_a_missing_command_is_told_once_before_any_rank_starts(two_nodes, code, 
 
 @pytest.mark.parametrize(("launcher", "processes"), [("exec", None), ("mpi", None), ("mpi", 1)])
 @pytest.mark.parametrize("words", [("train.py",), ("-m", "train")])
-def test_a_missing_package_is_told_once_before_any_rank_starts(two_nodes, code, launcher, processes, words):
+def test_a_missing_package_is_reported_once_before_any_rank_starts(two_nodes, code, launcher, processes, words):
     (code / "train.py").write_text("import json\nimport nosuch.deep\nprint('began')\n")
     lines, status = run(two_nodes, code, "python3", *words, launcher=launcher, processes=processes)
     assert status.message.startswith("no module named 'nosuch' on deeplearning-worker1, which train")
@@ -66,7 +66,7 @@ def test_a_missing_package_is_told_once_before_any_rank_starts(two_nodes, code, 
     assert [line for line in lines if line[0].isdigit()] == []
 
 
-def test_an_engine_that_is_missing_is_told_with_its_recipe(two_nodes, code):
+def test_a_missing_engine_is_reported_with_its_recipe(two_nodes, code):
     (code / "train.py").write_text("import mxnet\n")
     _, status = run(two_nodes, code, "python3", "train.py", launcher="dmlc")
     assert status.message.startswith("no module named 'mxnet' on deeplearning-worker1")
@@ -83,7 +83,7 @@ def test_an_engine_that_is_missing_is_told_with_its_recipe(two_nodes, code):
         ({"launcher": "torchrun", "env": {"LOCAL_RANK": "7"}}, "LOCAL_RANK can't be set: the launcher torchrun sets"),
     ],
 )
-def test_what_can_not_be_started_is_refused_as_a_dry_run_refuses_it_and_leaves_no_job(two_nodes, code, asked, words):
+def test_what_can_not_be_started_is_refused_as_in_a_dry_run_and_leaves_no_job(two_nodes, code, asked, words):
     spec = JobSpec(("true",), **{"launcher": "exec", "directory": code, **asked})
     for detach in (False, True):
         with pytest.raises(JobError) as refused:
@@ -110,7 +110,7 @@ def test_a_node_that_refuses_is_named_with_what_ssh_said(two_nodes, code):
     assert "Connection refused" in status.nodes[1].message
 
 
-def test_a_node_that_has_just_joined_is_waited_for(two_nodes, code):
+def test_a_node_that_has_just_joined_is_awaited(two_nodes, code):
     two_nodes.change_roster(nodes=2)
     two_nodes.down("deeplearning-worker2")
     job = submit(two_nodes, JobSpec(("true",), "exec", directory=code))
@@ -133,7 +133,7 @@ def test_a_node_that_leaves_before_the_job_begins_costs_no_restart(two_nodes, co
     assert status.verified
 
 
-def test_a_head_that_does_not_take_the_job_is_told(two_nodes, code):
+def test_a_head_that_does_not_take_the_job_is_reported(two_nodes, code):
     (two_nodes.root / "roster.json").unlink()
     with pytest.raises(JobError, match=r"there is no .*roster\.json: this is not the head"):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))

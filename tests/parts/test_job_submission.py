@@ -1,4 +1,4 @@
-"""Submissions that are interrupted, or meet something odd: no job is left, or one that is whole; nothing half done."""
+"""Submissions that are interrupted or meet errors: they leave no job or a complete one, never a partial one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_a_submission_leaves_that_broke_off_with_its_head_is_removed_by_the
     assert list(jobs.glob("*")) == []
 
 
-def test_ctrl_c_while_the_code_goes_over_leaves_no_job(two_nodes, code, monkeypatch):
+def test_ctrl_c_while_the_code_is_sent_leaves_no_job(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def interrupted(self, write):
@@ -82,9 +82,7 @@ def test_ctrl_c_while_the_code_goes_over_leaves_no_job(two_nodes, code, monkeypa
     assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
 
 
-def test_the_nodes_are_dialled_while_the_code_is_still_coming_and_let_go_when_it_breaks_off(
-    two_nodes, code, monkeypatch
-):
+def test_the_nodes_are_connected_while_the_code_is_sent_and_released_when_it_breaks_off(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def broken_off(self, _write):
@@ -102,7 +100,7 @@ def test_the_nodes_are_dialled_while_the_code_is_still_coming_and_let_go_when_it
     assert list(two_nodes.root.glob("tmp.*/phalanx-*")) == []
 
 
-def test_a_node_that_refused_while_the_code_was_coming_is_dialled_once_more(two_nodes, code, monkeypatch):
+def test_a_node_that_refused_while_the_code_was_sent_is_tried_again(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def slowly(self, write):
@@ -147,7 +145,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def starters(cluster: FakeCluster) -> set[str]:
-    """Where starters of this cluster's jobs run."""
+    """Return the nodes where starters of this cluster's jobs run."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -159,7 +157,7 @@ def starters(cluster: FakeCluster) -> set[str]:
     return found
 
 
-def test_ctrl_c_when_all_the_code_has_gone_over_stops_the_job(two_nodes, code, monkeypatch):
+def test_ctrl_c_after_all_the_code_was_sent_stops_the_job(two_nodes, code, monkeypatch):
     send = HeadCommand.send
 
     def interrupted(self, write):

@@ -1,4 +1,4 @@
-"""This machine's own key for a cluster, made by the real ssh-keygen."""
+"""This machine's key for a cluster, made by the real ssh-keygen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function of the stack, as it is packed into the template: run against a local cloud and a real HTTP server."""
+"""The stack's function as packed into the template, run against a local cloud and a real HTTP server."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ LAUNCH, ERROR = "autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAU
 
 @pytest.fixture
 def handle():
-    """A wait handle: `.url`, `.puts` as (content type, document), `.status` is what it answers."""
+    """A wait handle: its `.url`, its `.puts` as (content type, document), and the `.status` that it answers."""
     handle = SimpleNamespace(puts=[], status=200)
 
     class Handler(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def subnet(local):
 
 @pytest.fixture
 def function(monkeypatch, handle, local, subnet):
-    """The packed program with the environment that the template gives it, and an address that nobody holds yet."""
+    """The packed program with the environment from the template, and an address that is not associated."""
     address = local.client("ec2").allocate_address(Domain="vpc")["AllocationId"]
     monkeypatch.setenv("EIP_ALLOCATION_ID", address)
     monkeypatch.setenv("HEAD_GROUP", "demo-head")
@@ -81,7 +81,7 @@ class Function:
         self.program["handler"](event(message), None)
 
     def launch(self) -> str:
-        """An instance that runs."""
+        """Launch an instance and wait until it runs."""
         asked = {"ImageId": IMAGE, "MinCount": 1, "MaxCount": 1, "InstanceType": "c5.large", "SubnetId": self.subnet}
         instance_id = self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
         until(lambda: self.state(instance_id) == "running")
@@ -144,7 +144,7 @@ def test_it_waits_until_the_instance_runs(function):
     assert not list(states)
 
 
-def test_an_instance_that_never_shows_up_is_given_up(function, handle):
+def test_an_instance_that_never_appears_is_given_up(function, handle):
     naps: list[int] = []
     function.program["time"].sleep = naps.append
     function.send(EC2InstanceId="i-0123456789abcdef0")
@@ -195,7 +195,7 @@ def test_a_long_reason_is_cut(function, handle):
 
 @pytest.mark.parametrize(("status", "raises"), [(403, False), (503, True)])
 def test_a_used_up_handle_is_no_error_but_a_failing_one_is_tried_again(function, handle, status, raises):
-    """Lambda calls again when the handler raises."""
+    """Lambda retries when the handler raises."""
     handle.status = status
     if raises:
         with pytest.raises(Exception, match="503"):
@@ -219,7 +219,7 @@ def test_other_notifications_are_ignored(function, handle, message):
     assert function.holder() is None
 
 
-def test_the_packed_program_is_the_source_without_its_words():
+def test_the_packed_program_is_the_source_without_comments():
     packed = function_source()
     assert len(packed) < 4096
     assert '"""' not in packed

@@ -1,4 +1,4 @@
-"""The local cloud's own side: control endpoints, keys, idling, starting once, and moto as it must be."""
+"""The local cloud itself: control endpoints, keys, idle stop, a single start, and moto's requirements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_key_that_was_not_issued_here_is_refused_in_each_protocol(cloud, servi
 
 
 class Asker:
-    """The control endpoints over a WSGI call."""
+    """Calls the control endpoints through WSGI."""
 
     def __init__(self, cloud: Stacks) -> None:
         self.stopped: list[bool] = []
@@ -94,7 +94,7 @@ def test_stop_is_refused_while_there_are_stacks_unless_forced(cloud):
     status, answer = ask("POST", "/_localcloud/stop", {})
     assert (status, name in str(answer["stacks"])) == ("409", True)
     assert ask("POST", "/_localcloud/stop", {"force": True})[0] == "200"
-    assert ask.stopped == []  # the answer goes out first
+    assert ask.stopped == []  # the answer is sent first
     cloud.clock.advance(1)
     assert ask.stopped == [True]
     cloud.deleted(stack)
@@ -128,7 +128,7 @@ def test_the_image_parameters():
         assert parameters.image_id(intel) == moto_setup.IMAGES["x86_64"], intel
         graviton = image["parameter"].format(cpu="arm64", arch="arm64")
         assert parameters.image_id(graviton) == moto_setup.IMAGES["arm64"], graviton
-    # Without "base-" or a framework it resolves to nothing in AWS either.
+    # Without "base-" or a framework the parameter does not exist in AWS, either.
     nameless = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
     assert parameters.image_id(nameless) is None
 
@@ -152,7 +152,7 @@ def test_another_version_of_moto_is_refused(monkeypatch):
 
 
 def test_a_region_is_read_when_it_is_asked_for():
-    """moto was imported the quick way by the fakes; no other test uses this region."""
+    """The fakes import moto in the quick way; no other test uses this region."""
     offerings: dict = instance_types.INSTANCE_TYPE_OFFERINGS["availability-zone"]
     assert "ap-south-1" not in list(offerings)
     ec2 = ec2_backends["123456789012"]["ap-south-1"]
@@ -212,7 +212,7 @@ except lifecycle.CannotStart as reason:
     assert done.stdout.endswith(f"localcloud.log signal {signal.SIGTERM}\n")
 
 
-def test_a_failed_accept_does_not_make_it_deaf():
+def test_it_keeps_serving_after_a_failed_accept():
     def app(_environ, start_response):
         start_response("204 No Content", [])
         return []

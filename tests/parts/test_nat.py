@@ -1,4 +1,4 @@
-"""The nodes' way out: what may be reached, as what names are answered, and which of pip's settings go along."""
+"""The nodes' NAT gateway: what they may reach, how names are resolved, and which pip settings they get."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def query(name: str, kind: int = 1) -> bytes:
 
 
 def answered(reply: bytes) -> tuple[int, list[str]]:
-    """(code, addresses) of a reply."""
+    """Parse a reply; return (code, addresses)."""
     number, flags, _, count, *_ = struct.unpack_from("!HHHHHH", reply)
     assert number == 7
     assert flags & 0x8000
@@ -37,7 +37,7 @@ def answered(reply: bytes) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254", "::1", "::ffff:127.0.0.1", "224.0.0.1"]
 )
-def test_this_machine_is_no_way_out(address):
+def test_this_machine_itself_is_not_reachable(address):
     with pytest.raises(routes.Refused, match="own"):
         routes.connect(address, 80)
 
@@ -77,7 +77,7 @@ def test_the_machines_own_proxy_is_asked_with_its_password(monkeypatch):
     assert routes.proxy_for("a.inside.test") is None
 
 
-def test_a_proxys_refusal_is_told(monkeypatch):
+def test_a_proxys_refusal_is_reported(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
 

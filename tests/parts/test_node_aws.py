@@ -1,4 +1,4 @@
-"""The small AWS client against a loopback server: what it sends, what it tries again, what it gives up on."""
+"""The small AWS client against a loopback server: what it sends, what it retries, what it gives up on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.node.sigv4 import Credentials, Request
 
 
 class Script(BaseHTTPRequestHandler):
-    """Answers with what the test laid out, in order, and keeps what came."""
+    """Gives the test's answers in order, and records the requests."""
 
     protocol_version = "HTTP/1.1"
     answers: list[tuple[int, str]]
@@ -77,13 +77,13 @@ def an_error(code: str, message: str = "words", status: int = 400) -> tuple[int,
         (500, "<R><Error><Code>ResourceContention</Code><Message>m</Message></Error></R>"),
     ],
 )
-def test_what_passes_is_tried_again(server, client, trouble):
+def test_temporary_errors_are_retried(server, client, trouble):
     server.answers += [trouble, trouble, (200, '{"ok":1}')]
     assert client.json("sqs", "AmazonSQS.SendMessage", {}) == {"ok": 1}
     assert len(server.seen) == 3
 
 
-def test_what_does_not_pass_is_told_at_once(server, client):
+def test_permanent_errors_are_reported_at_once(server, client):
     server.answers += [an_error("ValidationException", 'a "quoted" thing')]
     with pytest.raises(AwsError, match="GetItem: ValidationException: a ") as caught:
         client.json("dynamodb", "DynamoDB_20120810.GetItem", {})
@@ -98,7 +98,7 @@ def test_trouble_has_a_deadline(server, client, monkeypatch):
         client.json("sqs", "AmazonSQS.SendMessage", {})
 
 
-def test_keys_that_ended_are_asked_for_again(server):
+def test_expired_keys_are_fetched_again(server):
     asked = []
 
     def keys(fresh: bool) -> Credentials:
@@ -116,7 +116,7 @@ def test_one_connection_serves_many_calls(server, client):
     assert len(server.connections) == 1
 
 
-def test_nobody_there_is_an_error_in_words(monkeypatch):
+def test_no_answer_is_a_clear_error(monkeypatch):
     monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
     nowhere = Aws("us-east-1", lambda _: Credentials("A", "s"), "http://127.0.0.1:9")
     with pytest.raises(AwsError, match=r"SendMessage: .*refused"):
@@ -173,7 +173,7 @@ ACTIVITIES = """<R xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/"><Act
 def test_the_fleet_is_read_with_its_refusals(server, client):
     server.answers += [(200, GROUP), (200, ACTIVITIES)]
     reading = Fleet(client, "demo-workers").read()
-    # What was refused before the last launch that succeeded is over.
+    # Refusals before the last successful launch no longer matter.
     assert reading == Reading(3, ("i-1", "i-3"), (Refusal("from 2 to 3", "No capacity."),))
 
 

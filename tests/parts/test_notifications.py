@@ -1,4 +1,4 @@
-"""SNS deliveries: at once, only where a policy allows them, and a receiver that waits is woken by the message."""
+"""SNS deliveries: at once, and only where a policy allows them; a message wakes a waiting receiver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bodies(local: Cloud, url: str, wait_s: int = 0) -> list[str]:
     return [message["Body"] for message in answer.get("Messages", [])]
 
 
-def test_a_message_lies_in_the_queue_when_publish_returns(local):
+def test_a_message_is_in_the_queue_when_publish_returns(local):
     url, arn = local.queue()
     topic = topic_to(local, arn)
     local.client("sns").publish(TopicArn=topic, Message="hello", Subject="greeting")
@@ -42,7 +42,7 @@ def test_a_message_lies_in_the_queue_when_publish_returns(local):
     assert envelope["TopicArn"] == topic
 
 
-def test_a_message_carries_who_sent_it(local):
+def test_a_message_carries_its_sender(local):
     url, arn = local.queue()
     local.client("sns").publish(TopicArn=topic_to(local, arn), Message="hello")
     local.client("sqs").send_message(QueueUrl=url, MessageBody="hello")

@@ -1,4 +1,4 @@
-"""Jobs' records after everything was killed at once, and after a power failure: none is lost, each is old or new."""
+"""Jobs' records after everything was killed at once, or after a power failure: each is the old one or the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phalanx.runner.verbs.submit import _keep
 
 KILLS = 10
 SEED = 11
-# Writes records as submissions and runners do, and says what each write that has returned left behind.
+# Writes records as submissions and runners do, and prints each record whose write has returned.
 WRITER = """
 import os, sys
 from phalanx.runner.files import state as states
@@ -56,7 +56,7 @@ def test_what_was_recorded_is_there_after_everything_was_killed_at_once(tmp_path
 
 
 def killed_writer(root: Path, after_s: float) -> dict[str, str]:
-    """The last state that it said of each job; its first word starts the clock."""
+    """Run the writer and kill it; return the last state that it printed of each job."""
     argv = [sys.executable, "-c", WRITER, str(root)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as writer:
         assert writer.stdout
@@ -69,9 +69,9 @@ def killed_writer(root: Path, after_s: float) -> dict[str, str]:
 
 @dataclass
 class Disk:
-    """Stands for `os` in the module that writes records: does what is asked, and keeps the order of it.
+    """Replaces `os` in the module that writes records: performs the calls and records their order.
 
-    A name is a directory's; a file's content is its own, whatever it is called.
+    A name belongs to its directory; a file's content is separate from its name.
     """
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -121,13 +121,12 @@ World = dict[str, "bytes | None"]
 
 
 def worlds(calls: list[tuple[Any, ...]]) -> Iterator[World]:
-    """What a disk may hold when the power failed after these calls: names with contents, None for a directory.
+    """Yield what a disk may contain if the power fails after these calls: names with contents, None for a directory.
 
-    What was synced is there. Of what was done to names since, any part may be; of what was written since, nothing,
-    half or all of it.
+    What was synced is present. Of later changes to names, any subset may be; of later writes, nothing, half or all.
     """
     kept, pending = names(calls)
-    # Of a disk that syncs nothing only the latest are varied: each doubles the worlds.
+    # If nothing is synced, only the latest changes are varied, because each doubles the number of worlds.
     kept, pending = kept + pending[:-_VARIED], pending[-_VARIED:]
     for chosen in itertools.product((False, True), repeat=len(pending)):
         done = [*kept, *(call for call, is_kept in zip(pending, chosen, strict=True) if is_kept)]
@@ -136,7 +135,7 @@ def worlds(calls: list[tuple[Any, ...]]) -> Iterator[World]:
 
 
 def names(calls: list[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """What was done to names: what is on the disk for certain, and what is not."""
+    """Split the changes to names into those that are on the disk for certain, and those that may not be."""
     kept: list[tuple[Any, ...]] = []
     pending: list[tuple[Any, ...]] = []
     for call in calls:
@@ -187,7 +186,7 @@ def make(world: World, root: Path) -> None:
 
 
 def history(root: Path, disk: Disk) -> list[tuple[int, str, str]]:
-    """Two jobs' lives on this disk: after how many calls which job was recorded as what."""
+    """Record two jobs' lives on this disk; return (number of calls, job, recorded state)."""
     recorded = []
     for job_id in ("J1", "J2"):
         job = {"id": job_id, "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.0}
@@ -196,13 +195,13 @@ def history(root: Path, disk: Disk) -> list[tuple[int, str, str]]:
         _keep(job, directory)
         for name in ORDER:
             states.write(directory, {**states.initial(job, False), "state": name})
-            if name != "running":  # the one that may be forgotten
+            if name != "running":  # the only state that may be lost
                 recorded.append((len(disk.calls), job_id, name))
     return recorded
 
 
 def damage(root: Path, disk: Disk, recorded: list[tuple[int, str, str]]) -> list[str]:
-    """What is wrong with which record, after every prefix of the calls, on every disk that it may leave."""
+    """List the wrong records after every prefix of the calls, on every disk that it may leave."""
     seen, found = set(), []
     for end in range(len(disk.calls) + 1):
         latest = {job_id: name for at, job_id, name in recorded if at <= end}
@@ -238,5 +237,5 @@ def test_after_a_power_failure_every_record_is_the_old_or_the_new_one(
     recorded = history(tmp_path / "jobs", disk)
     monkeypatch.undo()
     found = damage(tmp_path / "jobs", disk, recorded)
-    # The second time shows that it would be seen.
+    # The second case shows that the test detects a loss.
     assert (found == []) == is_honest, found[:5]

@@ -1,4 +1,4 @@
-"""What is left of a job is ended and proved gone; nobody else's process is touched."""
+"""The rest of a job is ended and verified to be gone, and no other process is touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = f"test-{os.getpid()}"
 
 
 def start(script: str, job: str = JOB) -> subprocess.Popen[bytes]:
-    """A marked shell that has said "ready"."""
+    """Start a marked shell and wait until it has printed "ready"."""
     process = subprocess.Popen(
         ["sh", "-c", script], env={**os.environ, MARK: job}, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -64,7 +64,7 @@ def test_a_starter_that_lives_is_found_however_it_was_started(tmp_path: Path, ve
         process.communicate()
 
 
-def test_what_ends_by_itself_in_a_moment_is_let_alone(monkeypatch):
+def test_a_process_that_is_about_to_end_is_left_alone(monkeypatch):
     monkeypatch.setattr(reaper, "PATIENCE_S", 5.0)
     process = start("echo ready; exec sleep 0.1")
     assert sweep([process]) == {"ended": [], "killed": [], "left": []}
@@ -75,10 +75,12 @@ def test_nothing_is_left_where_nothing_was():
     assert sweep([]) == {"ended": [], "killed": [], "left": []}
 
 
-def test_a_willing_process_is_asked_and_a_deaf_one_is_killed():
+def test_a_process_gets_sigterm_and_one_that_ignores_it_is_killed():
     willing, deaf = start("echo ready; exec sleep 60"), start("trap '' TERM; echo ready; while :; do sleep 1; done")
     report = sweep([willing, deaf], grace_s=0.2)
-    ended, killed = (" ".join(report[what]) for what in ("ended", "killed"))  # a shell, or what it has become by then
+    ended, killed = (
+        " ".join(report[what]) for what in ("ended", "killed")
+    )  # a shell, or the program that it has executed by then
     assert f"({willing.pid})" in ended and f"sh ({deaf.pid})" in ended
     assert f"({willing.pid})" not in killed and f"sh ({deaf.pid})" in killed
     assert report["left"] == []

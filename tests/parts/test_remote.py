@@ -1,4 +1,4 @@
-"""ssh from the outside: its command line, its answers, with a program on PATH that answers as ssh does."""
+"""Running commands over ssh: its command line and its answers, with a stand-in for ssh on PATH."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.errors import ClusterError
 from phalanx.ssh import remote as module
 from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote, classify
 
-# Behaves as OpenSSH: -f -N makes a master that listens on ControlPath; a command runs by a shell.
+# Behaves like OpenSSH: -f -N makes a master that listens on ControlPath; a shell runs the command.
 FAKE_SSH = f"""#!{sys.executable} -IS
 import os, socket, subprocess, sys
 words = sys.argv[1:]
@@ -100,7 +100,7 @@ def test_run_gives_status_and_output_over_one_connection(head, bin_directory):
     assert sum(" -N " in call for call in calls(bin_directory)) == 1
 
 
-def test_a_failing_command_is_told_with_what_it_said(head):
+def test_a_failing_command_is_reported_with_its_output(head):
     with pytest.raises(ClusterError, match=r"`echo no >&2; exit 2` on deeplearning-master ended with status 2: no"):
         head.run("echo no >&2; exit 2", timeout_s=5)
 
@@ -142,8 +142,8 @@ def test_a_connection_leaves_no_lock_file(head):
     assert not list(head.control_path.parent.glob(f"{head.control_path.name}.*"))
 
 
-def test_a_lock_whose_file_its_holder_removed_is_taken_anew(tmp_path):
-    """Two wait for one lock file; the first to get it removes it, and the second must not run beside a third."""
+def test_a_lock_whose_file_its_holder_removed_is_taken_again(tmp_path):
+    """Two wait for one lock file; the first removes it, and the second must not run at the same time as a third."""
     inside, most = [], []
 
     def enter():
@@ -170,7 +170,7 @@ def test_the_user_s_runtime_directory_is_preferred_where_it_is_one(tmp_path, mon
         assert module.control_directory() == Path(f"/tmp/phalanx-{os.getuid()}")
 
 
-def test_a_control_directory_of_somebody_else_is_refused_and_does_not_stop_closing(tmp_path, monkeypatch):
+def test_a_control_directory_of_another_user_is_refused_and_does_not_prevent_closing(tmp_path, monkeypatch):
     foreign = tmp_path / "foreign"
     foreign.mkdir(mode=0o777)
     foreign.chmod(0o777)
@@ -189,7 +189,7 @@ def test_closing_goes_on_without_ssh(tmp_path, monkeypatch):
     assert not node.control_path.exists()
 
 
-def test_a_refused_host_is_mended_once(head, bin_directory):
+def test_a_refused_host_is_repaired_once(head, bin_directory):
     refusal = bin_directory / "refusal"
     refusal.write_text("No ED25519 host key is known for x.\nHost key verification failed.\n")
     seen = []
@@ -204,13 +204,13 @@ def test_a_refused_host_is_mended_once(head, bin_directory):
     assert seen == [HostRefused]
 
 
-def test_what_can_t_be_mended_is_raised(head, bin_directory):
+def test_what_can_t_be_repaired_is_raised(head, bin_directory):
     (bin_directory / "refusal").write_text("ssh: connect to host x port 22: Connection refused\n")
     with pytest.raises(ConnectionLost, match=r"nothing listens there"):
         Remote(head.config, head.host, mend=lambda error: False).connect()
 
 
-def test_what_its_proxy_said_counts_although_ssh_says_more(head, bin_directory, monkeypatch):
+def test_the_proxys_message_takes_precedence_over_sshs(head, bin_directory, monkeypatch):
     monkeypatch.setattr(module, "_LISTENS_AGAIN_AFTER_S", ())
     (bin_directory / "proxy").write_text("phalanx: [Errno 111] Connection refused\n")
     words = "mm_receive_fd: recvmsg: expected received 1 got 0\nproxy dialer did not pass back a connection\n"
@@ -219,7 +219,7 @@ def test_what_its_proxy_said_counts_although_ssh_says_more(head, bin_directory, 
         head.connect()
 
 
-def test_an_sshd_that_is_away_for_a_moment_is_waited_for(head, bin_directory, monkeypatch):
+def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, monkeypatch):
     refusal = bin_directory / "refusal"
     refusal.write_text("kex_exchange_identification: read: Connection reset by peer\n")
 

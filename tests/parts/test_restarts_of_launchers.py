@@ -1,7 +1,6 @@
-"""Every launcher's job starts again after a failure, or not when that is no use, on nodes that are this machine.
+"""Every launcher's job restarts after a failure, unless that is useless, on fake nodes.
 
-Open MPI is the real one; the other engines are shell scripts that start their rank as the engine does. Real ones are
-in tests/cluster.
+Open MPI is real; the other engines are shell scripts that start ranks as the engine does. tests/cluster has real ones.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from fake_nodes import FakeCluster
 from phalanx.jobs.job import JobState
 from phalanx.launchers import LAUNCHERS
 
-# How each engine starts what follows its own flags.
+# How each engine starts what follows its flags.
 STARTER = """#!/bin/sh
 until [ "$1" = {last_flag} ]; do shift; done
 shift
@@ -29,7 +28,7 @@ class GcsClient:
     def __init__(self, address): pass
     def get_all_node_info(self, timeout): return {1: Node, 2: Node}
 """
-# All roles of a parameter server run the same command. The scheduler listens, and workers are connected when they end.
+# All roles of a parameter server run the same command. The scheduler listens, and workers connect until they end.
 SCHEDULER = (
     "import os, socket, time; s = socket.create_server(('', int(os.environ['DMLC_PS_ROOT_PORT']))); time.sleep(60)"
 )
@@ -51,7 +50,7 @@ esac
 
 @pytest.fixture
 def equipped(two_nodes: FakeCluster) -> FakeCluster:
-    """The two nodes have every engine."""
+    """Two nodes with every engine."""
     scripts = {
         "torchrun": STARTER.format(last_flag="--no-python"),
         "deepspeed": STARTER.format(last_flag="--no_python"),
@@ -67,7 +66,7 @@ def equipped(two_nodes: FakeCluster) -> FakeCluster:
 
 
 def attempts(equipped: FakeCluster, code: Path, launcher: str, script: str):
-    """What the ranks said, without their names, and the job's last state."""
+    """Run a job; return the ranks' output without their names, and the job's last state."""
     texts = {"rank.sh": "echo try $PHALANX_RESTART\n" + script, "scheduler.py": SCHEDULER, "worker.py": WORKER}
     for name, text in {**texts, "dmlc.sh": PARAMETER_SERVER}.items():
         (code / name).write_text(text)
@@ -87,7 +86,7 @@ def test_a_rank_that_failed_starts_again_with_every_launcher(equipped, code, lau
 
 @pytest.mark.parametrize("launcher", ["mpi", "deepspeed", "dmlc", "ray"])
 def test_what_fails_the_same_way_at_once_is_tried_once_more_by_any_kind_of_engine(equipped, code, launcher):
-    """Ranks below one engine, or below one on each node; ranks beside services, with and without a keeper."""
+    """Ranks of one engine, or of one on each node; ranks with services, with and without a keeper."""
     _, status = attempts(equipped, code, launcher, "exit 3\n")
     assert (status.state, status.exit_code, status.attempt) == (JobState.FAILED, 3, 1)
     assert status.message.endswith("(twice the same within 5 s of its start, so it is not tried again (1 of 3))")

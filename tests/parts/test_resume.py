@@ -1,4 +1,4 @@
-"""The example's training begins again where its checkpoint was written, and trains no epoch twice."""
+"""The example's training resumes from its checkpoint, and trains no epoch twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion_mnist"
 IMAGES = 128
-# One import of torch for both. The first run is killed while it writes another checkpoint.
+# Both runs share one import of torch. The first is killed while it writes another checkpoint.
 TWICE = """import data, pathlib, runpy, sys
 data.VALIDATION_IMAGES = 64
 for epochs in "12":
@@ -32,7 +32,7 @@ def write_images(directory: Path) -> None:
         (directory / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(header + labels, 1))
 
 
-def test_training_goes_on_after_the_last_epoch_that_was_kept(tmp_path):
+def test_training_resumes_after_the_last_saved_epoch(tmp_path):
     write_images(tmp_path / "data")
     for name in ("train.py", "data.py", "model.py"):
         (tmp_path / name).symlink_to(EXAMPLE / name)
@@ -50,5 +50,5 @@ def test_training_goes_on_after_the_last_epoch_that_was_kept(tmp_path):
     )
     rows = [line for line in done.stdout.splitlines() if line[:1] in "12" and "processes" not in line]
     assert [row.split()[0] for row in rows] == ["1", "1", "2"], done.stdout + done.stderr
-    # To the very time that it took: it was read, not trained again.
+    # Even the time is equal: the row was read, not trained again.
     assert rows[0] == rows[1]

@@ -1,4 +1,4 @@
-"""What a job's processes leave on a node goes with the job, and nothing else does."""
+"""What a job's processes leave on a node is removed with the job, and nothing else is."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monk
     place = tmp_path / "short"
     place.mkdir()
     monkeypatch.setattr("phalanx.runner.starter.scratch._SHORT_TEMPORARY", str(place))
-    monkeypatch.setattr("phalanx.runner.starter.scratch._HYDRAS_DAEMON", "test_hydra_proxy")  # real ones may run here
+    monkeypatch.setattr(
+        "phalanx.runner.starter.scratch._HYDRAS_DAEMON", "test_hydra_proxy"
+    )  # real ones may run on this machine
     (place / "hydra_hwloc_xmlfile_abc").touch()
     with subprocess.Popen(["/usr/bin/test_hydra_proxy", "60"], executable="/bin/sleep") as daemon:
-        # A program that has just begun has no words for a moment.
+        # A program that has just started has no command line for a moment.
         while not Path(f"/proc/{daemon.pid}/cmdline").read_bytes():
             time.sleep(0.001)
         scratch.remove()

@@ -75,7 +75,7 @@ def test_a_dry_run_names_it_and_masks_it(demo, monkeypatch, capsys):
         (["--secret", "TOKEN=@nofile"], "can't read nofile"),
     ],
 )
-def test_a_secret_that_can_t_be_had_is_told_without_showing_it(demo, capsys, words, said):
+def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, capsys, words, said):
     assert cli.execute(["run", *words, "--", "true"]) == 2
     err = capsys.readouterr().err
     assert said in err

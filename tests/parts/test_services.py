@@ -1,4 +1,4 @@
-"""Jobs whose processes have roles, services and ports, on nodes that are this machine (see fake_nodes)."""
+"""Jobs whose processes have roles, services and ports, on fake nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from phalanx.code import bundle
 from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
 from phalanx.runner.starter.check import taken
 
-# Each role's part, as a parameter server plays it: servers and scheduler serve until somebody ends them.
+# What each role of a parameter server does: servers and scheduler serve until they are ended.
 SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo told; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
 
 
 @pytest.fixture
 def cluster(tmp_path: Path):
-    """Two nodes; in the end no job of the test may have left anything."""
+    """Two nodes; at the end no job of the test may have left anything."""
     cluster = FakeCluster(tmp_path)
     yield cluster
     for directory in (tmp_path / "shared").glob(".phalanx/jobs/*"):
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path):
 
 
 def run(cluster, code: Path, *command: str, **options) -> tuple[list[str], JobStatus]:
-    """(lines as "process: text", final status) of a dmlc job."""
+    """Run a dmlc job; return its lines as "process: text", and its final status."""
     lines, status = [], None
     for event in submit(cluster, JobSpec(command, "dmlc", per_node=1, directory=code, **options)).follow():
         if isinstance(event, OutputLine):
@@ -41,7 +41,7 @@ def run(cluster, code: Path, *command: str, **options) -> tuple[list[str], JobSt
 
 
 def when_all_serve(cluster, worker: str) -> str:
-    """A worker that does its part only once the services' output has reached the head."""
+    """Write a worker that starts only once the services' output has reached the head."""
     jobs = f"{cluster.shared}/.phalanx/jobs"
     everywhere = f"[ $(cat {jobs}/$PHALANX_JOB/output/*er*.log | grep -c serving) -ge 3 ]"
     return SERVE.replace("{worker}", f"until {everywhere}; do sleep 0.1; done; {worker}")
@@ -72,12 +72,12 @@ def test_a_worker_that_dies_ends_its_services(cluster, code):
     assert status.verified
 
 
-def test_a_port_that_is_taken_refuses_the_job_when_no_other_will_do(cluster, code, monkeypatch):
+def test_a_port_that_is_taken_refuses_the_job_when_no_other_is_possible(cluster, code, monkeypatch):
     with socket.socket() as listener:
         listener.bind(("", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        # That phalanx has one port alone to choose stands for a port that the user has named.
+        # With only one port to choose, this is like a port that the user has set.
         give_runner_ports(monkeypatch, port, 1)
         lines, status = run(cluster, code, "sh", "-c", "echo began")
     assert (status.state, status.exit_code) == (JobState.FAILED, 2)
@@ -97,7 +97,7 @@ def test_ports_that_phalanx_chose_are_chosen_again(cluster, code, monkeypatch):
 
 
 def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
-    """Runners of this test's jobs choose from these ports alone, the first one first."""
+    """Let runners of this test's jobs choose only from these ports, in order."""
     sources = {name: (bundle._PACKAGE / name).read_text() for name in bundle._modules()}
     for module, pattern, text in (
         ("runner/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
@@ -112,7 +112,7 @@ def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
 
 @contextmanager
 def pair_of_ports() -> Iterator[tuple[int, socket.socket]]:
-    """The first of two neighbouring ports that are both free, and a socket bound to it."""
+    """Yield the first of two adjacent free ports, and a socket bound to it."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("", 0))
@@ -126,7 +126,7 @@ def pair_of_ports() -> Iterator[tuple[int, socket.socket]]:
             return
 
 
-def test_the_code_is_put_where_the_user_says_and_runs_there(cluster, code, tmp_path):
+def test_the_code_is_copied_to_the_users_directory_and_runs_there(cluster, code, tmp_path):
     there = tmp_path / "nodes own" / "train"
     (code / "lib").mkdir()
     (code / "lib" / "text").write_text("first")
@@ -140,7 +140,7 @@ def test_the_code_is_put_where_the_user_says_and_runs_there(cluster, code, tmp_p
     assert (there / "made-worker").exists()
 
 
-def test_a_place_that_the_code_cant_be_put_into_is_told(cluster, code):
+def test_a_directory_that_can_t_hold_the_code_is_reported(cluster, code):
     (code / "t.py").write_text("")
     _, status = run(cluster, code, "true", sync_dir="/dev/null/train")
     nodes = "deeplearning-worker1, deeplearning-worker2"

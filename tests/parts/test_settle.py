@@ -1,4 +1,4 @@
-"""What is told of a node that can't be asked any more, and of what a job held elsewhere, when its runner is no help."""
+"""What is reported of a lost node, and of what a job holds in a scheduler, when its runner has died."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from phalanx.runner.system import boot_id
 
 
 def running(cluster: FakeCluster, code: Path) -> tuple[Job, Iterator[OutputLine | JobStatus]]:
-    """A job whose two ranks have begun, and what comes of it."""
+    """Start a job and wait for its two ranks; return it with its later events."""
     code.mkdir()
     job = submit(cluster, JobSpec(("sh", "-c", "echo on; exec sleep 300"), "exec", directory=code))
     events = job.follow()
@@ -47,11 +47,11 @@ def test_a_replacement_does_not_answer_for_the_node_before_it(tmp_path: Path):
     assert status.message.startswith("deeplearning-worker2 was lost")
     assert [verdict.clean for verdict in status.nodes] == [True, False]
     assert status.nodes[1].message.startswith("unverified, fenced: i-2 is gone, and its name is i-99's now")
-    kill_marked(job.id)  # here its processes are this machine's
+    kill_marked(job.id)  # here its processes run on this machine
 
 
-def test_a_node_whose_sshd_reads_its_configuration_anew_is_asked_again(tmp_path: Path):
-    """Every new roster makes all sshds do so, often when the others are asked because a node was lost."""
+def test_a_node_whose_sshd_reloads_its_configuration_is_asked_again(tmp_path: Path):
+    """Every new roster makes all sshds reload, often just when nodes are asked because another was lost."""
     cluster, node = FakeCluster(tmp_path), "deeplearning-worker2"
     job, events = running(cluster, tmp_path / "code")
     cluster.down(node)
@@ -63,7 +63,7 @@ def test_a_node_whose_sshd_reads_its_configuration_anew_is_asked_again(tmp_path:
 
 
 class Refusing:
-    """A scheduler that grants, then fails in a way that nobody thought of, and takes nothing back."""
+    """A scheduler that grants an allocation, then fails unexpectedly, and refuses to cancel."""
 
     NAME = "fake"
 
@@ -84,7 +84,7 @@ class Refusing:
 
 
 def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
-    """As the runner's daemon does it; in a process of its own, whose signals it sets."""
+    """Run a job as the runner's daemon does, in a separate process, because it sets signal handlers."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -101,7 +101,7 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
     os.waitpid(pid, 0)
 
 
-def test_what_a_scheduler_may_still_hold_is_told_whatever_the_runner_died_of(tmp_path: Path, capfd):
+def test_what_a_scheduler_may_still_hold_is_reported_whatever_the_runner_died_of(tmp_path: Path, capfd):
     cluster, directory = FakeCluster(tmp_path), tmp_path / "shared" / "J1"
     (directory / "output").mkdir(parents=True)
     (tmp_path / "code").mkdir()
@@ -122,7 +122,7 @@ def test_what_a_scheduler_may_still_hold_is_told_whatever_the_runner_died_of(tmp
 
 
 def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
-    """The directory of a job whose runner was killed when it had written its first state, and nothing else."""
+    """Return the directory of a job whose runner was killed right after it had written its first state."""
     code.mkdir()
     like = submit(cluster, JobSpec(("echo", "begun"), "exec", processes=1, directory=code))
     like.wait(60)
@@ -136,7 +136,7 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
 
 
 def runner(cluster: FakeCluster, directory: Path, *words: str) -> str:
-    """What a verb of the job's runner prints on the head."""
+    """Run a verb of the job's runner on the head; return its output."""
     argv = ["python3", "-IS", str(directory / "runner.pyz"), words[0], str(directory), cluster.stack_id, *words[1:]]
     done = subprocess.run(argv, env=cluster.env, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
@@ -159,7 +159,7 @@ def test_a_job_whose_runner_died_before_it_planned_anything_is_lost(tmp_path: Pa
     assert [node["clean"] for node in job["nodes"]] == [True, True]
 
 
-def test_it_begins_anew_where_it_may_restart_and_that_counts(tmp_path: Path):
+def test_it_starts_again_if_it_may_restart_and_that_counts(tmp_path: Path):
     cluster = FakeCluster(tmp_path)
     directory = accepted(cluster, tmp_path / "code", restarts=1)
     runner(cluster, directory, "settle")
@@ -169,7 +169,7 @@ def test_it_begins_anew_where_it_may_restart_and_that_counts(tmp_path: Path):
     assert job["attempts"][0]["message"].startswith("the job's runner died")
 
 
-def test_it_is_lost_when_it_can_not_begin_anew_and_says_why(tmp_path: Path):
+def test_it_is_lost_when_it_can_not_start_again_and_says_why(tmp_path: Path):
     cluster = FakeCluster(tmp_path)
     directory = accepted(cluster, tmp_path / "code", restarts=1)
     (directory / "job.json").unlink()

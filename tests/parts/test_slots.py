@@ -39,7 +39,7 @@ def test_a_job_that_fills_free_slots_leaves_those_that_are_taken(two_nodes, code
     assert {event.message for event in events if isinstance(event, JobStatus)} == {""}
 
 
-def test_who_shares_slots_is_told_with_whom(two_nodes, code):
+def test_a_job_that_shares_slots_is_reported_with_which_jobs(two_nodes, code):
     first, _ = start(two_nodes, code, 3)
     job = submit(two_nodes, JobSpec(("true",), "exec", per_node=2, directory=code))
     messages = [event.message for event in job.follow() if isinstance(event, JobStatus)]

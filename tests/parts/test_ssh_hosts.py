@@ -1,4 +1,4 @@
-"""The user's own ssh configuration: what ssh itself makes of it."""
+"""The user's own ssh configuration, as ssh itself reads it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_the_head_is_dialled_by_the_local_cloud(home, tmp_path):
     assert (worker["proxyjump"], worker["proxyusefdpass"]) == ("demo", "no")
 
 
-def test_one_line_in_the_user_s_file_serves_all_clusters_for_ever(home):
+def test_one_line_in_the_users_file_serves_all_clusters(home):
     config = home / ".ssh" / "config"
     first = ssh_hosts.install(cluster())
     assert first.added

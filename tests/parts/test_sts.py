@@ -1,4 +1,4 @@
-"""Sessions of another role, as AWS STS gives them: who may have one, under which name, and for how long."""
+"""Sessions of another role by AWS STS: which principals may have one, under which name, and for how long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def local(tmp_path_factory) -> Iterator[Cloud]:
 
 
 def session(local: Cloud, *statements: dict) -> tuple[str, Issued]:
-    """The ARN of a role with these permissions, and a session of it."""
+    """Create a role with these permissions; return its ARN and a session of it."""
     arn = arn_of(local, local.role("lambda.amazonaws.com", *statements))
     return arn, credentials.for_function(local.context, arn, name("function")).issued
 
@@ -33,7 +33,7 @@ def arn_of(local: Cloud, role: str) -> str:
 
 
 def guest(local: Cloud, *trusted: str, effect: str = "Allow") -> str:
-    """The name of a role that may send, and trusts these principals."""
+    """Create a role that may send and trusts these principals; return its name."""
     role = local.role("nobody.amazonaws.com", SEND)
     statement = {"Effect": effect, "Principal": {"AWS": list(trusted)}, "Action": "sts:AssumeRole"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
@@ -42,7 +42,7 @@ def guest(local: Cloud, *trusted: str, effect: str = "Allow") -> str:
 
 
 def assumed(local: Cloud, issued: Issued, role: str, **options: Any) -> tuple[dict, Issued]:
-    """AssumeRole's answer, and the credentials in it."""
+    """Call AssumeRole; return its answer and the credentials in it."""
     given = {"RoleSessionName": "job-1@i-1", **options}
     answer = local.client("sts", issued).assume_role(RoleArn=arn_of(local, role), **given)
     keys = answer["Credentials"]

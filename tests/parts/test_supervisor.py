@@ -1,4 +1,4 @@
-"""The line between the API process and the supervisor when one end fails: nobody waits for ever, nothing is left."""
+"""The channel between the API process and the supervisor when one end fails: nothing hangs, nothing is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.supervisor import Supervisor
 
 
-def test_a_supervisor_that_hangs_does_not_hold_who_asks(monkeypatch):
+def test_a_supervisor_that_hangs_does_not_block_its_clients(monkeypatch):
     monkeypatch.setattr(client, "_SEND_TIMEOUT_S", 1)
     ours, theirs = wire.pair()
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""cfn-lint, AWS's own schemas in hand, has nothing to say about the document."""
+"""cfn-lint, with AWS's schemas, finds nothing wrong in the document."""
 
 import subprocess
 import sys

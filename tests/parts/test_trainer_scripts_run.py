@@ -1,4 +1,4 @@
-"""The scripts of `phalanx tf-scripts`, run by bash: tasks start, and servers end when the last worker has."""
+"""The scripts of `phalanx tf-scripts`, run by bash: tasks start, and servers end after the last worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.jobs.trainer_scripts import Host, scripts
 
 LIMIT_S = 60
 
-# A server tells its pid and serves; a worker waits until a file says that it may end.
+# A server writes its pid and serves; a worker runs until a file exists.
 _PROGRAM = """
 import os, sys, time
 flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)

@@ -1,4 +1,4 @@
-"""Files home and to the shared directory, on a head that is this machine (see fake_nodes)."""
+"""Copying files home and to the shared directory, with a fake head on this machine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_whole_work_directory_and_odd_names_come(cluster, job, tmp_path):
     assert ODD_NAME in names(tmp_path / "all")
 
 
-def test_what_is_not_there_is_told_with_what_is(cluster, job):
+def test_a_missing_path_is_reported_with_what_is_there(cluster, job):
     with pytest.raises(TransferError, match=r"there is no .*work/chekpoints \(job 261121-0001\)") as caught:
         get(cluster, "chekpoints", job=job)
     assert "work contains" in caught.value.hint
@@ -93,7 +93,7 @@ def test_an_absolute_path_needs_no_job(cluster, job, tmp_path):
         get(cluster, "old", job=None)
 
 
-def test_a_destination_in_no_directory_is_told(cluster, job, tmp_path):
+def test_a_destination_in_a_missing_directory_is_reported(cluster, job, tmp_path):
     with pytest.raises(TransferError, match="there is no directory"):
         get(cluster, "checkpoints", tmp_path / "no/where", job)
 
@@ -120,7 +120,7 @@ def test_data_go_to_the_shared_directory_and_into_what_is_there(cluster, tmp_pat
     assert put(cluster, tmp_path / "data/a", "sets/two").place == f"{cluster.shared}/sets/two"
 
 
-def test_what_can_t_be_put_is_told(cluster, tmp_path):
+def test_what_can_t_be_put_is_reported(cluster, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(TransferError, match=r"there is no .*fil here") as caught:
         put(cluster, tmp_path / "fil")
@@ -142,7 +142,7 @@ def test_the_place_on_the_shared_directory(cluster):
 
 
 def stream(*members):
-    """What a head that is not to be trusted could send."""
+    """Build a stream that a hostile head could send."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|") as tar:
         for name, kind, link in members:

@@ -1,4 +1,4 @@
-"""Certificates by the real ssh-keygen, and a real sshd that believes them."""
+"""Certificates by the real ssh-keygen, and a real sshd that accepts them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def signed(keys) -> tuple[trust.Authority, dict[str, tuple[str, str]]]:
 
 
 def sign(authority: trust.Authority, nodes: list[Node], network: str) -> dict[str, tuple[str, str]]:
-    """As for a VPC with these addresses."""
+    """Sign certificates for a VPC with these addresses."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trust.validate, "NETWORK", network)
         return authority.sign(nodes, "phalanx")
@@ -95,7 +95,7 @@ def test_all_jobs_run_and_the_first_error_comes_through():
     assert sorted(done) == list(range(20))
 
 
-def test_only_the_listening_sshd_is_told(tmp_path, monkeypatch):
+def test_only_the_listening_sshd_is_signalled(tmp_path, monkeypatch):
     for pid, line in {
         "11": b"sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\0",
         "12": b"sshd: phalanx [priv]\0",
@@ -117,7 +117,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def server(keys, signed, tmp_path):
-    """A real sshd with node 1's host certificate; gives its port and the file of revoked keys."""
+    """A real sshd with node 1's host certificate; yields its port and the file of revoked keys."""
     authority, certificates = signed
     (tmp_path / "host").write_text((keys / "host1").read_text())
     (tmp_path / "host").chmod(0o600)
@@ -153,7 +153,7 @@ def server(keys, signed, tmp_path):
 
 
 def log_in(keys: Path, signed, tmp_path: Path, port: int, alias: str) -> subprocess.CompletedProcess[str]:
-    """With node 2's key and certificate, as the host that `alias` names."""
+    """Log in with node 2's key and certificate, to the host under the name `alias`."""
     authority, certificates = signed
     (tmp_path / "user-cert.pub").write_text(certificates["i-2"][1] + "\n")
     (tmp_path / "known").write_text(f"@cert-authority * {authority.public_key}\n")
@@ -190,7 +190,7 @@ def test_a_certificate_is_no_use_outside_of_the_vpc(keys, signed, tmp_path, serv
 
 
 def test_a_new_authority_signs_for_old_keys(keys, tmp_path):
-    """A head that comes back has another authority; the roster's keys are enough to sign again."""
+    """A replaced head has another authority, and the keys in the roster suffice to sign again."""
     authority = trust.Authority(str(tmp_path / "key"), "demo")
     two = node(keys, 2)
     certificates = authority.sign([replace(two, name="deeplearning-worker7")], "phalanx")

@@ -1,4 +1,4 @@
-"""Programs on the head that live as long as somebody holds them, on a head that is this machine (see fake_nodes)."""
+"""Programs on the head that live as long as their connection, with a fake head on this machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_it_answers_on_a_port_and_ends_with_all_that_it_started(service):
 
 def test_it_ends_when_its_holder_is_gone(service):
     service.start()
-    # What ssh does when the process at its other end was killed.
+    # As ssh does when the process at its other end was killed.
     service._process.stdin.close()
     deadline = time.monotonic() + 10
     while sleepers() and time.monotonic() < deadline:
@@ -79,7 +79,7 @@ def test_it_ends_when_its_holder_is_gone(service):
     assert not sleepers()
 
 
-def test_a_program_that_is_not_there_is_told_with_the_way_to_it(cluster):
+def test_a_missing_program_is_reported_with_how_to_install_it(cluster):
     missing = Service(cluster, tensorboard("/efs"))
     with pytest.raises(ClusterError, match="'tensorboard' is not on the head") as caught:
         missing.start()
@@ -87,7 +87,7 @@ def test_a_program_that_is_not_there_is_told_with_the_way_to_it(cluster):
     assert "pip install --user tensorboard" in caught.value.hint
 
 
-def test_a_program_that_fails_is_told_with_its_last_words(cluster):
+def test_a_program_that_fails_is_reported_with_its_last_lines(cluster):
     add(cluster, "jupyter", "#!/bin/sh\necho no such extension: $*; exit 5\n")
     failing = Service(cluster, notebook("/efs", "token"))
     with pytest.raises(ClusterError, match=r"no such extension: notebook --no-browser --ServerApp.ip=127\.0\.0\.1"):
@@ -95,7 +95,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(cluster):
     failing.close()
 
 
-def test_a_port_that_is_taken_is_told(cluster):
+def test_a_port_that_is_taken_is_reported(cluster):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"port {port} of this machine is not available") as caught:
@@ -125,7 +125,7 @@ def test_a_port_that_nothing_listens_on_is_noticed_through_ssh():
         closing.join()
 
 
-def test_a_forward_that_ssh_refuses_is_told_in_ssh_s_words():
+def test_a_forward_that_ssh_refuses_is_reported_with_sshs_message():
     refused = FakeForward("echo 'bind: Cannot assign requested address' >&2; exit 255")
     with pytest.raises(ClusterError, match="Cannot assign requested address"), forward(refused, free_port(), 1):
         pass

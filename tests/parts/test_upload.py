@@ -1,4 +1,4 @@
-"""Large directories go over in parts: only what is not there yet; and no job sees what another does to its copy."""
+"""Large directories are sent in parts, only what is not there yet; and each job has its own copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Large enough to go over in parts."""
+    """A directory large enough to be sent in parts."""
     code = tmp_path / "code"
     (code / "sub" / "empty").mkdir(parents=True)
     (code / "big").write_bytes(os.urandom(BIG))
@@ -42,7 +42,7 @@ def code(tmp_path: Path) -> Path:
 
 
 def run(cluster, code: Path, script: str = "true") -> tuple[JobStatus, Path, int]:
-    """The final status, the job's work/, and the bytes of code that went over."""
+    """Run a job; return its final status, its work/, and the bytes of code that were sent."""
     seen = [0]
     job = submit(
         cluster,
@@ -54,7 +54,7 @@ def run(cluster, code: Path, script: str = "true") -> tuple[JobStatus, Path, int
 
 
 def picture(root: Path) -> dict[str, tuple]:
-    """What is below: contents, links, whether it can be run, and when a file was changed."""
+    """Describe a directory: contents, links, executable bits, and modification times."""
     found = {}
     for path in root.rglob("*"):
         content = os.fspath(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
@@ -67,10 +67,10 @@ def picture(root: Path) -> dict[str, tuple]:
     return found
 
 
-def test_the_copy_is_the_directory_and_only_what_changed_goes_over_again(cluster, code):
+def test_the_copy_is_the_directory_and_only_changes_are_sent_again(cluster, code):
     _, first, sent = run(cluster, code)
     assert picture(first) == picture(code)
-    assert BIG < sent < BIG + 1000  # the two alike went over once
+    assert BIG < sent < BIG + 1000  # the two equal files were sent once
     (code / "run.sh").write_text("#!/bin/sh\necho other\n")
     (code / "same").unlink()
     _, second, sent = run(cluster, code)
@@ -79,7 +79,7 @@ def test_the_copy_is_the_directory_and_only_what_changed_goes_over_again(cluster
     assert run(cluster, code)[2] == 0
 
 
-def test_what_a_job_does_to_its_copy_is_its_own_affair(cluster, code):
+def test_what_a_job_does_to_its_copy_affects_no_other(cluster, code):
     status, first, _ = run(cluster, code, "echo more >> big; truncate -s 0 same; rm run.sh")
     assert status.exit_code == 0
     assert (first / "big").stat().st_size == BIG + 5
@@ -104,7 +104,7 @@ def test_secrets_and_code_in_parts_come_apart_again(cluster, code):
     assert lines == ["ü{}", str(BIG)]
 
 
-def test_a_file_that_changes_or_vanishes_on_its_way_spoils_nothing(cluster, code, monkeypatch):
+def test_a_file_that_changes_or_vanishes_while_it_is_sent_does_no_harm(cluster, code, monkeypatch):
     send = jobs.HeadCommand.answer
 
     def meanwhile(self, key):
@@ -127,7 +127,7 @@ def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, cod
     whole = upload._write
 
     def broken(out, file):
-        """The second file comes half."""
+        """Break off in the middle of the second file."""
         if Path(file.name).name == "run.sh":
             out.write((100).to_bytes(8, "big") + b"half")
             raise BrokenPipeError("cut")

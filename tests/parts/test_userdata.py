@@ -1,4 +1,4 @@
-"""The agent inside user data: small enough, and alive on every Python that a node may have."""
+"""The agent inside user data: it is small enough, and runs on every Python that a node may have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONFIG = {
 
 
 def pythons() -> list[str]:
-    """The oldest and the newest that a node may have, as far as they are installed here, and this one."""
+    """Return the oldest and the newest Python that a node may have, if installed here, and this one."""
     found = [sys.executable]
     for version in ("3.9", "3.13"):
         installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
@@ -77,7 +77,7 @@ def test_user_data_has_room_left():
 
 
 def elsewhere(cache: Path) -> str:
-    """The payload as another process gives it: sets have another order there."""
+    """Compute the payload in another process, where sets have another order."""
     done = subprocess.run(
         [
             sys.executable,
@@ -104,7 +104,7 @@ def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path)
     assert kept.read_text() in packed
 
 
-def test_other_sources_are_packed_anew(tmp_path, monkeypatch):
+def test_other_sources_are_packed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     payload, source = userdata.payload(), userdata._source
     monkeypatch.setattr(userdata, "_source", lambda name: source(name) + "\nMORE = 1\n" * (name == "roster"))
@@ -116,7 +116,7 @@ def test_other_sources_are_packed_anew(tmp_path, monkeypatch):
 
 
 class Cloud(BaseHTTPRequestHandler):
-    """Metadata service, CloudFormation, the table and a wait handle, as far as stage 1 asks them."""
+    """Stands in for the metadata service, CloudFormation, the table and a wait handle, for stage 1."""
 
     template = ""
     signals: list[dict]
@@ -176,7 +176,7 @@ def document(**payload: str) -> str:
 def run_user_data(
     python: str, directory: Path, url: str, boot: str = "", **changes: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the rendered script as cloud-init would, in a root of its own; `check` ends before anything is touched."""
+    """Run the rendered script as cloud-init would, in a separate root; `check` ends before any change."""
     script = directory / "part-001"
     script.write_bytes(userdata.render({**CONFIG, **changes}, boot))
     environment = {
@@ -207,7 +207,7 @@ def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
 
 
 def assert_all_is_light(python: str, agent: Path) -> None:
-    """Every module can be imported there, and none brings what costs each node much of its CPU."""
+    """Check that every module can be imported there, and that none imports what takes much CPU time."""
     names = [f"phalanx.node.{path.stem}" for path in (agent / "phalanx/node").glob("*.py") if path.stem != "__main__"]
     script = f"import sys; sys.path.insert(0, {str(agent)!r}); import {', '.join(names)}; print(*sys.modules)"
     done = subprocess.run([python, "-IS", "-c", script], capture_output=True, text=True, timeout=60)
@@ -215,7 +215,7 @@ def assert_all_is_light(python: str, agent: Path) -> None:
     assert not {"dataclasses", "inspect", "traceback", "xml"} & set(done.stdout.split())
 
 
-def test_a_changed_stage_2_is_refused_and_told(tmp_path, cloud):
+def test_a_changed_stage_2_is_refused_and_reported(tmp_path, cloud):
     handler, url = cloud
     evil = base64.b85encode(lzma.compress(b"boot\0print('evil')")).decode()
     handler.template = document(rest=evil)
@@ -235,7 +235,7 @@ def test_a_changed_boot_script_is_refused(tmp_path, cloud):
     assert not (tmp_path / "root/opt/phalanx/agent/phalanx/node/boot-script").exists()
 
 
-def test_a_template_without_an_agent_is_told(tmp_path, cloud):
+def test_a_template_without_an_agent_is_reported(tmp_path, cloud):
     handler, url = cloud
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stderr) == (1, "")
@@ -244,7 +244,7 @@ def test_a_template_without_an_agent_is_told(tmp_path, cloud):
     assert told["kind"] == "failed" and told["instance_id"] == "i-1" and "holds no agent" in told["output"]
 
 
-def test_a_setting_that_is_wrong_is_told_with_the_place(tmp_path, cloud):
+def test_a_wrong_setting_is_reported_with_its_place(tmp_path, cloud):
     handler, url = cloud
     done = run_user_data(sys.executable, tmp_path, url, nodes="four", wait_handle=f"{url}/handle")
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""Jobs handed to a Slurm that grants, preempts and ends them as the test says (see fake_slurm)."""
+"""Jobs through a fake Slurm that grants, preempts and ends them as the test says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.jobs.job import JOBS, Job, JobSpec, JobState, JobStatus, OutputLine
 
 @pytest.fixture
 def cluster(tmp_path: Path):
-    """One node; in the end no job of the test may have left anything."""
+    """One node; at the end no job of the test may have left anything."""
     cluster = FakeCluster(tmp_path, nodes=1)
     yield cluster
     for directory in (tmp_path / "shared").glob(f"{JOBS}/*"):
@@ -46,7 +46,7 @@ def wait_for_line(events, text: str) -> None:
     raise AssertionError(f"{text!r} never came")
 
 
-def test_a_job_that_is_preempted_before_it_begins_asks_anew_when_it_may(cluster):
+def test_a_job_that_is_preempted_before_it_starts_asks_again_if_it_may(cluster):
     slurm = FakeSlurm(cluster)
     slurm.will_end(1, "PREEMPTED")
     lines, status = outcome(start(cluster, "sh", "-c", "echo restart $PHALANX_RESTART", restarts=1).follow())
@@ -55,7 +55,7 @@ def test_a_job_that_is_preempted_before_it_begins_asks_anew_when_it_may(cluster)
     assert slurm.states() == ["PREEMPTED", "COMPLETED"]
 
 
-def test_one_that_is_preempted_while_it_runs_asks_anew_and_another_end_is_final(cluster):
+def test_one_that_is_preempted_while_it_runs_asks_again_and_another_end_is_final(cluster):
     slurm = FakeSlurm(cluster)
     job = start(cluster, "sh", "-c", "echo restart $PHALANX_RESTART; sleep 600", restarts=5)
     events = job.follow()

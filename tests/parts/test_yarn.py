@@ -1,4 +1,4 @@
-"""YARN against a server that answers as Hadoop documents its ResourceManager's REST API. No Hadoop runs here."""
+"""YARN, with a server that answers as Hadoop documents its ResourceManager's REST API. No Hadoop runs here."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class FakeResourceManager(BaseHTTPRequestHandler):
     """Answers as Hadoop's documentation of the ResourceManager's REST API does."""
 
     asked: ClassVar[list[tuple[str, str, dict]]] = []
-    # One after another; the last one stays. A PUT is accepted, and done a moment later.
+    # The states in order; the last one stays. A PUT is accepted, and takes effect a moment later.
     states: ClassVar[list[str]] = []
     has_filter = True
-    # Where containers run, with these variables; None: they never do.
+    # Where containers run, with these variables; None: they never run.
     runs_in: ClassVar[Path | None] = None
     environment: ClassVar[dict[str, str]] = {}
 
@@ -50,9 +50,9 @@ class FakeResourceManager(BaseHTTPRequestHandler):
                 ).start()
 
     def run_container(self, command: str) -> None:
-        """As the distributed shell's master does with the file that its own command writes first.
+        """Run the container like the distributed shell's master, from the file that its own command writes.
 
-        YARN writes each into a launch_container.sh, between double quotes.
+        YARN writes each command into a launch_container.sh, between double quotes.
         """
         subprocess.run(["sh", "-c", f'exec bash -c "{command.partition(" && ")[0]}"'], cwd=self.runs_in, check=True)
         started = (self.runs_in / "shellCommands").read_bytes()[2:].decode()
@@ -90,7 +90,7 @@ class FakeResourceManager(BaseHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def as_a_file(monkeypatch):
-    """A runner starts others by its own file."""
+    """Pretend to run from a zipapp, because a runner starts others from its own file."""
     monkeypatch.setattr(sys, "argv", [__file__])
 
 
@@ -130,14 +130,14 @@ def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(ma
     assert (found.phase, found.killed) == (ENDED, True)
 
 
-def test_what_yarn_refuses_is_told_in_its_own_words(manager):
+def test_what_yarn_refuses_is_reported_with_its_message(manager):
     with pytest.raises(RefusedError, match="unknown queue: nosuch"):
         yarn.submit(asking(manager, "--queue", "nosuch"), no_command)
     with pytest.raises(RefusedError, match="--memory"):
         yarn.submit(asking(manager, "--nonsense", "1"), no_command)
 
 
-def test_one_that_knows_nobody_is_told_with_what_it_lacks(manager):
+def test_one_without_authentication_is_reported_with_what_it_lacks(manager):
     FakeResourceManager.has_filter = False
     with pytest.raises(
         RefusedError, match=r"403 Forbidden for new-application\nThe Res.* hadoop\.http\.filter"
@@ -156,7 +156,7 @@ def test_one_that_knows_nobody_is_told_with_what_it_lacks(manager):
         ("FAILED", "FAILED", "FAILED: AM container was preempted", True, True),
     ],
 )
-def test_how_an_application_ended_is_told_in_yarns_words(state, final, words, killed, again):
+def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, final, words, killed, again):
     diagnostics = words.partition(": ")[2]
     found = yarn.standing({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
     assert (found.phase, found.words, found.killed, found.again) == (ENDED, words, killed, again)
@@ -202,13 +202,13 @@ def test_a_resource_manager_that_is_not_there_is_named():
         yarn.submit(asking("nonsense"), no_command)
 
 
-def test_another_server_than_yarns_is_told(manager, monkeypatch):
+def test_a_server_that_is_not_yarn_is_reported(manager, monkeypatch):
     monkeypatch.setattr(FakeResourceManager, "answer", lambda handler, *_: handler.wfile.write(b"SSH-2.0\r\n"))
     with pytest.raises(RefusedError, match="does not answer"):
         yarn.look(f"{manager}/ws/v1/cluster/apps/application_1_0001", no_command)
 
 
-def test_an_answer_without_what_was_asked_for_is_told(monkeypatch):
+def test_an_incomplete_answer_is_reported(monkeypatch):
     for answer in ({}, {"app": {}}, {"app": None}, []):
         monkeypatch.setattr(yarn, "_ask", lambda *_, answer=answer: answer)
         with pytest.raises(RefusedError, match="in its answer"):

@@ -1,4 +1,4 @@
-"""The book of an attempt's processes: who lives where, and who speaks for whom."""
+"""The book of an attempt's processes: which live where, and which represents a node."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_process_ages_from_its_own_start():
 
 
 @pytest.mark.parametrize(("node", "number"), [("n1", None), ("n2", 1), ("n3", None)])
-def test_a_node_is_spoken_for_by_its_first_rank_that_lives(node, number):
+def test_a_node_is_represented_by_its_first_living_rank(node, number):
     found = book(MPIEXEC, rank("7"), rank("3"), rank("1"))
     found.ended(3)
     assert found.witness(node) == number
@@ -84,7 +84,7 @@ def test_a_node_is_spoken_for_by_its_first_rank_that_lives(node, number):
         (Member("mpiexec@n2", "n2", is_rank=False), 1, "mpiexec@n2 ended with exit code 1"),
     ],
 )
-def test_an_end_is_told_with_the_place(member, code, text):
+def test_an_end_is_reported_with_its_place(member, code, text):
     assert member.ended_as(code) == text
 
 

@@ -1,4 +1,4 @@
-"""The boot log's thread: it sends what is said, whenever that is, and a copy of the process sends what was not sent."""
+"""The boot log's thread: it ships lines at any time, and a forked process ships what was not shipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20
 
 
 class Stream:
-    """Keeps the texts of each call."""
+    """Records the texts of each call."""
 
     def __init__(self) -> None:
         self.calls: queue.Queue[list[str]] = queue.Queue()
@@ -28,7 +28,7 @@ def log(monkeypatch) -> bootlog.BootLog:
     return bootlog.BootLog()
 
 
-def test_what_is_said_later_is_sent_too(log):
+def test_later_lines_are_sent_too(log):
     stream: Any = Stream()
     log.say("one")
     log.ship(stream)
@@ -38,7 +38,7 @@ def test_what_is_said_later_is_sent_too(log):
     log.close(WAIT_S)
 
 
-def test_the_end_waits_for_all_that_was_said(log, monkeypatch):
+def test_the_end_waits_for_all_lines(log, monkeypatch):
     monkeypatch.setattr(bootlog, "_LINES", 2)
     monkeypatch.setattr(bootlog, "_BATCH_S", WAIT_S)
     stream: Any = Stream()
@@ -50,7 +50,7 @@ def test_the_end_waits_for_all_that_was_said(log, monkeypatch):
     assert not log.lines
 
 
-def test_a_copy_of_the_process_ships_anew(log):
+def test_a_forked_process_ships_its_own_lines(log):
     first: Any = Stream()
     log.ship(first)
     log.close(WAIT_S)

@@ -1,4 +1,4 @@
-"""Up against a cloud in memory: whatever was there before, and whatever goes wrong."""
+"""`up` with a cloud in memory: from any earlier state, and with any failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_up_leaves_a_record_that_ssh_can_use():
     assert "ProxyCommand dial %h %p" in cluster.ssh_config.read_text()
 
 
-def test_a_head_that_ssh_does_not_reach_is_told_and_the_cluster_kept(monkeypatch):
+def test_a_head_that_ssh_does_not_reach_is_reported_and_the_cluster_kept(monkeypatch):
     def refuse(remote):
         raise ConnectionLost("can't log in to deeplearning-master: timeout", "Does `ssh_from` allow your address?")
 
@@ -54,7 +54,7 @@ def test_a_head_that_ssh_does_not_reach_is_told_and_the_cluster_kept(monkeypatch
 NOBODY = "can't log in to deeplearning-master: its address belongs to no running instance"
 
 
-def test_a_head_that_is_ready_before_its_address_is_waited_for(monkeypatch):
+def test_a_head_that_is_ready_before_its_address_is_awaited(monkeypatch):
     tries = []
 
     def refuse_twice(remote):
@@ -143,7 +143,7 @@ def test_an_update_under_way_is_left_alone():
         up(cloud)
 
 
-def test_a_failure_tells_the_reason_keeps_the_logs_and_frees_the_name(state):
+def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(state):
     logs = {"i-1": "line 1\nfalse: exit 1", "i-2": "fine", "2026/11/[$LATEST]1": "START"}
     cloud = FakeCloud(script=list(HEAD_FAILED), logs=logs)
     with pytest.raises(StackFailed) as failure:
@@ -164,7 +164,7 @@ def test_a_refused_creation_leaves_no_record():
     assert store.known() == []
 
 
-def test_the_reason_of_a_failure_is_told_even_when_its_remains_can_t_be_deleted(monkeypatch):
+def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted(monkeypatch):
     cloud = FakeCloud(script=list(HEAD_FAILED))
 
     def refuse(stack_id):

@@ -1,4 +1,4 @@
-"""What is kept of what can be made again: the newest few of a kind, and never an error."""
+"""The cache keeps the newest few files of a kind, and never fails."""
 
 from __future__ import annotations
 

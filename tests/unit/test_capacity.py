@@ -1,4 +1,4 @@
-"""The pool of machines: limits by type, zone and vCPUs, and launches that fail on demand."""
+"""The capacity pool: limits by type, zone and vCPUs, and launches that fail on demand."""
 
 from __future__ import annotations
 

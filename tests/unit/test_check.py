@@ -1,4 +1,4 @@
-"""What is not on a node is told before anything starts."""
+"""What a node lacks is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nodes_that_lack_the_same_share_a_line():
     assert (findings.message, findings.code) == ("no mpiexec on n1, n3\nno data on n2", 2)
 
 
-def test_nodes_that_have_all_are_in_nobodys_way():
+def test_nodes_without_problems_are_not_mentioned():
     findings = Findings()
     findings.add("n1", found())
     assert (bool(findings), findings.taken) == (False, set())

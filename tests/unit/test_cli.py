@@ -99,7 +99,7 @@ def test_a_plan_and_a_template_for_aws_need_no_credentials_offline(phalanx, tmp_
 
 
 @pytest.mark.parametrize("command", ["plan", "template", "up"])
-def test_a_type_that_the_cloud_refuses_is_told_with_its_line(phalanx, cloud, tmp_path, monkeypatch, command):
+def test_a_type_that_the_cloud_refuses_is_reported_with_its_line(phalanx, cloud, tmp_path, monkeypatch, command):
     def facts(spec, key):
         raise SpecError(f"type: us-east-1 has no instance type '{spec.type}'", "Did you mean c5.large?")
 
@@ -154,7 +154,7 @@ def test_a_progress_bar_goes_into_a_pipe_as_it_was_written(capfd):
     assert capfd.readouterr().out == "[1] a line\n[0] \r10%\r20%\r30%\r\n"
 
 
-def test_a_state_directory_that_can_t_be_used_is_told_with_the_way_out(phalanx, cloud, tmp_path):
+def test_a_state_directory_that_can_t_be_used_is_reported_with_the_way_out(phalanx, cloud, tmp_path):
     (tmp_path / "state").write_text("a file")
     assert phalanx("up") == 1
     assert f"error: {tmp_path}/state/clusters/demo" in phalanx.err
@@ -193,7 +193,7 @@ def test_plan_has_json(phalanx, cloud):
     assert json.loads(phalanx.out)["spec"]["nodes"] == 3
 
 
-def test_all_mistakes_of_a_spec_are_told(phalanx, tmp_path):
+def test_all_mistakes_of_a_spec_are_reported(phalanx, tmp_path):
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnods: 4\nnodes: 0\n")
     assert phalanx("up") == 2
     assert "nods" in phalanx.err
@@ -364,7 +364,7 @@ def test_down_of_a_local_cluster_whose_local_cloud_is_gone_only_forgets(phalanx,
 @pytest.mark.parametrize(
     "command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["logs"], ["stop"], ["run", "--", "true"]]
 )
-def test_a_cluster_that_nobody_knows_is_told_with_the_way_out(phalanx, command):
+def test_a_cluster_that_nobody_knows_is_reported_with_the_way_out(phalanx, command):
     assert phalanx(*command) == 6
     assert "phalanx up" in phalanx.err
 

@@ -1,4 +1,4 @@
-"""Intrinsic functions: values, references, and refusals in CloudFormation's words."""
+"""Intrinsic functions: values, references, and refusals with CloudFormation's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order: everything after what it needs, nothing waits without need, circles are found."""
+"""Dependency order: everything comes after what it needs, nothing waits longer, and cycles are found."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NAMES = [f"N{number}" for number in range(6)]
 
 @st.composite
 def acyclic(draw):
-    """Dependencies that point backwards only, listed in any order."""
+    """Draw dependencies that only point backwards, listed in any order."""
     pairs = draw(st.sets(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=12))
     order = draw(st.permutations(NAMES))
     return {name: {need for who, need in pairs if who == name and need < name} for name in order}
 
 
 def walked(dependencies):
-    """The batches in which the names were handed out."""
+    """Return the batches of names that the walk yields."""
     walk, batches = Walk(dependencies), []
     while batch := walk.ready():
         batches.append(batch)
@@ -42,7 +42,7 @@ def test_every_name_goes_once_and_after_what_it_needs_and_nothing_waits_that_cou
 
 @settings(max_examples=30, deadline=None)
 @given(acyclic(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=4, unique=True))
-def test_exactly_the_circle_is_named(dependencies, circle):
+def test_exactly_the_cycle_is_named(dependencies, circle):
     assert find_cycle(dependencies) == []
     tied = {name: set(needs) for name, needs in dependencies.items()}
     for name, need in zip(circle, circle[1:] + circle[:1], strict=True):

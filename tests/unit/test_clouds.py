@@ -1,4 +1,4 @@
-"""The door to AWS's API: refusals in words, pages, remains; no network, no credentials."""
+"""Calls of AWS's API: errors, pages, leftover resources; without network and credentials."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_refusal_says_what_failed_and_the_way_out(error, message, hint):
         ("AccessDenied", "role not found in policy", False),
     ],
 )
-def test_gone_is_told_from_refused(code, words, gone):
+def test_gone_is_distinguished_from_refused(code, words, gone):
     assert is_gone(refused(code, words)) is gone
 
 
 class Scripted(AwsCloud):
-    """Answers calls from a table of (service, operation) → answer, error, or list of them."""
+    """Answers calls from a table: (service, operation) → an answer, an error, or a list of them."""
 
     def __init__(self, answers):
         super().__init__("us-east-1")
@@ -182,6 +182,6 @@ def test_an_unknown_type_brings_the_nearest_or_what_fits_the_cloud(wanted, cloud
     assert hint in told.value.hint
 
 
-def test_an_unknown_cloud_is_told():
+def test_an_unknown_cloud_is_reported():
     with pytest.raises(SpecError, match="there is no cloud 'gcp'"):
         clouds.get("gcp", "r")

@@ -50,7 +50,7 @@ def test_a_name_can_t_leave_the_directory(name):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "demo", "cloud": "aws", "region": "r", "newer": 1}'])
-def test_a_damaged_record_is_told(state, text):
+def test_a_damaged_record_is_reported(state, text):
     saved()
     (state / "clusters/demo/cluster.json").write_text(text)
     with pytest.raises(ClusterError, match="is damaged"):
@@ -75,7 +75,7 @@ def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
     assert (state / "clusters/demo/known_hosts").read_text() == f"@cert-authority * {AUTHORITY}\n"
 
 
-def test_a_new_authority_is_told_from_the_known_one():
+def test_a_new_authority_is_distinguished_from_the_known_one():
     cluster = saved()
     store.write_ssh_config(cluster, AUTHORITY, SshRoute())
     assert not store.write_authority(cluster, AUTHORITY)

@@ -1,4 +1,4 @@
-"""What a cluster's beginning came to, as the head tells it."""
+"""The outcome of a cluster's creation, as the head signals it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a directory goes over with a job, and what is no directory of code."""
+"""Which files of a directory are sent with a job, and what is not a directory of code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.errors import JobError
 
 
 def make(root: Path, ignored: str = "", *names: str) -> None:
-    """Empty files, and a .gitignore with these lines."""
+    """Create empty files, and a .gitignore with these lines."""
     (root / ".gitignore").write_text(ignored)
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def names(root: Path) -> list[str]:
     return [entry.name for entry in code_tree.scan(root).entries]
 
 
-def test_what_is_made_again_or_of_this_machine_stays_here(tmp_path):
+def test_generated_and_local_files_are_not_sent(tmp_path):
     for name in (
         ".git/HEAD",
         ".venv/x",
@@ -45,7 +45,7 @@ def test_ignore_files_hold_below_their_directory_and_phalanxignore_overrules(tmp
     assert names(tmp_path)[2:] == ["data", "data/x", "sub", "sub/.gitignore", "sub/best.pt"]
 
 
-def test_the_rest_of_the_repository_has_its_say_unless_it_ignores_all(tmp_path):
+def test_the_rest_of_the_repositorys_rules_apply_unless_they_exclude_all(tmp_path):
     (tmp_path / ".git").mkdir()
     make(tmp_path, "*.log\n/code/big\n", "code/big", "code/a.log", "code/a.py")
     assert names(tmp_path / "code") == ["a.py"]
@@ -72,7 +72,7 @@ def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
         code_tree.scan(tmp_path)
 
 
-def test_what_is_no_directory_of_code_is_named_at_once(tmp_path, monkeypatch):
+def test_what_is_not_a_directory_of_code_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for place, words in (
         ("/", "the whole machine"),

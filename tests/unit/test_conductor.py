@@ -1,4 +1,4 @@
-"""An attempt from its checks to its end; its starters are handlers in the runner's own loop: no process, no wait."""
+"""An attempt from its checks to its end; its starters are handlers in the runner's loop: no process, no wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLEAN = {"ended": [], "killed": [], "left": []}
 
 
 class Starter:
-    """A node's: all is there; what it starts lives until it is told to end. Tests change what it answers."""
+    """A node's starter: nothing is missing, and what it starts runs until it is ended. Tests change its answers."""
 
     def __init__(self, loop: Loop) -> None:
         self.found: dict[str, object] = WELL
@@ -114,7 +114,7 @@ def stage(loop: Loop, tmp_path) -> SimpleNamespace:
 
 @pytest.fixture
 def asked(monkeypatch) -> list[str]:
-    """Nodes that were asked over a new connection: they do not answer."""
+    """The nodes that were queried over a new connection; they do not answer."""
     names: list[str] = []
 
     class Inquiry:
@@ -131,7 +131,7 @@ def asked(monkeypatch) -> list[str]:
 
 @pytest.fixture
 def conduct(stage, starters, asked, monkeypatch) -> Callable[..., Conductor]:
-    # Children of this process are other tests'.
+    # Children of this process belong to other tests.
     monkeypatch.setattr("phalanx.runner.head.conductor.reap", list)
 
     def make(*processes: Process) -> Conductor:
@@ -166,7 +166,7 @@ def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):
     assert [starter.heard for starter in starters.values()] == [[frames.CHECK, frames.END]] * 2
 
 
-def test_a_rank_that_fails_ends_the_others_and_is_what_is_told(conduct, starters):
+def test_a_rank_that_fails_ends_the_others_and_is_reported(conduct, starters):
     starters[OTHER].on_spawn = ending(starters[OTHER], 3)
     conductor = conduct(rank(0, HEAD), rank(1, OTHER))
     conductor.run()
@@ -175,8 +175,8 @@ def test_a_rank_that_fails_ends_the_others_and_is_what_is_told(conduct, starters
     assert starters[HEAD].heard == [frames.CHECK, frames.SPAWN, frames.TERMINATE, frames.END]
 
 
-def test_of_two_that_fail_the_first_is_told_although_the_other_was_heard_before_it(conduct, starters, monkeypatch):
-    # Between the two this machine may stall.
+def test_of_two_that_fail_the_first_is_reported_although_the_other_was_heard_before_it(conduct, starters, monkeypatch):
+    # This machine may stall between the two.
     monkeypatch.setattr("phalanx.runner.head.verdict._MOMENT_S", 3600.0)
     before = time.time()
     starters[HEAD].on_spawn = ending(starters[HEAD], 3)
@@ -198,7 +198,7 @@ def test_a_stop_ends_all_and_is_no_failure(conduct, starters, stage):
     assert starters[HEAD].heard[-2:] == [frames.TERMINATE, frames.END]
 
 
-def test_a_node_that_had_none_of_the_job_is_asked_too(conduct, starters, asked):
+def test_a_node_without_processes_of_the_job_is_asked_too(conduct, starters, asked):
     starters[HEAD].on_spawn = ending(starters[HEAD], 0)
     verdicts = conduct(rank(0, HEAD)).run()
     assert asked == [OTHER]
@@ -235,7 +235,7 @@ def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_en
     os.close(heard)
 
 
-def test_an_engine_that_ended_a_rank_is_waited_for_because_it_knows_why(conduct, starters, monkeypatch):
+def test_an_engine_that_ended_a_rank_is_awaited_because_it_knows_why(conduct, starters, monkeypatch):
     monkeypatch.setattr("phalanx.runner.head.conductor._ENGINE_MAY_SPEAK_S", 0.0)
     starter = starters[HEAD]
 

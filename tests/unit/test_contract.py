@@ -33,7 +33,7 @@ def test_the_documented_files(root):
     assert "10.0.1.12 deeplearning-worker2 ip-10-0-1-12" in hosts
 
 
-def test_again_changes_nothing(root):
+def test_applying_the_contract_again_changes_nothing(root):
     apply(root)
     before = {path: (root / path).stat().st_mtime_ns for path in everything(root)}
     apply(root)
@@ -91,8 +91,8 @@ def test_others_may_know_hosts_too(root):
     ]
 
 
-def test_left_behind_by_nobody(root):
-    """Files are written beside and renamed: no beginnings lie about."""
+def test_no_temporary_file_is_left_behind(root):
+    """Files are written to temporary files, which are renamed."""
     apply(root)
     assert not [path for path in everything(root) if ".phalanx-" in path]
 

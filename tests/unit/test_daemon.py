@@ -1,4 +1,4 @@
-"""The agent that stays: what it does when it meets an error, its own or the cloud's."""
+"""The agent's daemon: how it handles errors, its own and the cloud's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from phalanx.node.aws_client import AwsError
 
 
 class Enough(BaseException):
-    """The test has seen what it wanted."""
+    """Ends the loop under test."""
 
 
 @pytest.fixture
 def serve(monkeypatch, tmp_path):
-    """Serve as a worker whose every try ends with `error`, `tries` times; the errors that were told."""
+    """Serve as a worker whose every try fails with `error`, `tries` times; return the reported errors."""
 
     def run(error: Exception, tries: int, member: bool = False) -> list[str]:
         told: list[str] = []
@@ -44,17 +44,17 @@ def serve(monkeypatch, tmp_path):
     return run
 
 
-def test_a_mistake_of_ours_is_told_at_once(serve):
+def test_a_bug_of_ours_is_reported_at_once(serve):
     assert serve(KeyError("x"), 1) == ["agent: 'x'"]
 
 
-def test_the_clouds_trouble_is_told_when_it_lasts(serve):
+def test_the_clouds_errors_are_reported_when_they_last(serve):
     refused = AwsError("PutItem", "AccessDenied", "no")
     assert serve(refused, 1) == []
     assert serve(refused, 2) == ["agent: PutItem: AccessDenied: no"]
 
 
-def test_a_member_outlives_the_clouds_trouble(serve):
+def test_a_member_survives_the_clouds_errors(serve):
     assert serve(OSError("unreachable"), 9, member=True) == []
 
 

@@ -1,4 +1,4 @@
-"""Daemons that engines ask for: each agent gets one answer."""
+"""Daemons that engines request: each agent gets one answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def daemons(told) -> Daemons:
     return Daemons(lambda agent, code: told.append((agent, code)))
 
 
-def test_who_waits_is_given_out_once_when_its_node_may_be_reached(daemons):
+def test_a_waiting_daemon_is_started_once_its_node_may_be_reached(daemons):
     daemons.hold(ONE)
     daemons.hold(TWO)
     assert daemons.due(lambda node: node == "n2") == [TWO]
@@ -29,7 +29,7 @@ def test_who_waits_is_given_out_once_when_its_node_may_be_reached(daemons):
     assert daemons.due(lambda _node: True) == []
 
 
-def test_who_still_waits_is_refused_and_who_was_given_out_is_not(daemons, told):
+def test_a_daemon_that_still_waits_is_refused_and_a_started_one_is_not(daemons, told):
     daemons.hold(ONE)
     daemons.hold(TWO)
     daemons.due(lambda node: node == "n1")
@@ -46,7 +46,7 @@ def test_an_agent_hears_once_how_its_daemon_ended(daemons, told):
     assert told == [(11, -9)]
 
 
-def test_the_end_of_another_process_is_nobodys(daemons, told):
+def test_the_end_of_another_process_concerns_no_daemon(daemons, told):
     daemons.started(5, ONE.agent)
     assert not daemons.ended(4, 1)
     assert (bool(daemons), told) == (True, [])

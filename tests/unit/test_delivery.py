@@ -1,4 +1,4 @@
-"""Which way a template goes: inside the request, through a bucket, or not at all."""
+"""How a template is sent: in the request, through a bucket, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents stay true: every local link leads somewhere, every `phalanx` command that they name exists."""
+"""The documents stay correct: every local link is valid, and every `phalanx` command in them exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def without_quoted_code(text: str) -> str:
 
 
 def heading_anchors(text: str) -> set[str]:
-    """The anchors that GitHub makes of headings: lower case, spaces to hyphens, other punctuation dropped."""
+    """Return GitHub's anchors of headings: lower case, hyphens for spaces, without other punctuation."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -36,7 +36,7 @@ def test_local_links_lead_somewhere(document: Path) -> None:
 
 
 def exists(words: list[str]) -> bool:
-    """Whether `phalanx WORD [WORD]` leads to a command; `phalanx local status` takes the group first."""
+    """Whether `phalanx WORD [WORD]` is a command; `local status` is in a group."""
     command: click.Command | None = cli
     for word in words:
         if not isinstance(command, click.Group):
@@ -61,7 +61,7 @@ QUOTED_MESSAGES = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md")
 
 
 def without_line_breaks(source: str) -> str:
-    """Python source in which a text that is written over several lines stands in one."""
+    """Join the strings in Python source that are written over several lines."""
     return re.sub(r"\"\s*\n\s*f?\"", "", source)
 
 

@@ -1,4 +1,4 @@
-"""The end of an attempt: who is told when, how long is waited, and what nodes say in the end."""
+"""The end of an attempt: when processes are signalled, how long it waits, and what nodes report."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def steps(end: WindDown, *moments: tuple[float, bool]) -> list[int]:
     return [end.step(now, are_ranks_awaited) for now, are_ranks_awaited in moments]
 
 
-def test_an_engine_is_told_after_a_moment_and_has_two_seconds():
+def test_an_engine_is_signalled_after_a_moment_and_has_two_seconds():
     end = ending(101.0)
     assert steps(end, (100.0, False), (101.0, False)) == [WAIT, TERMINATE]
     assert end.deadline == 103.0
     assert steps(end, (102.9, False), (103.0, False)) == [WAIT, GIVE_UP]
 
 
-def test_ranks_have_five_from_when_they_were_told():
+def test_ranks_have_five_seconds_from_their_signal():
     end = ending(100.0)
     assert steps(end, (100.5, True), (102.5, True)) == [TERMINATE, WAIT]
     assert end.deadline == 105.5
     assert steps(end, (105.4, True), (105.5, True)) == [WAIT, GIVE_UP]
 
 
-def test_ranks_that_end_meanwhile_are_not_waited_for_again():
+def test_ranks_that_end_meanwhile_are_not_awaited_again():
     end = ending(100.0)
     assert steps(end, (100.0, True), (102.0, False)) == [TERMINATE, GIVE_UP]
 
 
 @pytest.fixture
 def asked(monkeypatch) -> list[str]:
-    """Names of the nodes that were asked over a new connection; each says that it is clean."""
+    """The nodes that were queried over a new connection; each reports that it is clean."""
     names: list[str] = []
 
     class Inquiry:
@@ -62,7 +62,7 @@ def line(node: str, report: object = None) -> SimpleNamespace:
     return SimpleNamespace(node=node, name=node, report=report)
 
 
-def test_a_report_counts_and_who_gave_none_is_asked(asked):
+def test_a_report_counts_and_a_node_without_one_is_asked(asked):
     proof = Proof(JobDescription("1", "exec", ("true",), "/efs/1"))
     lines = [line("n1", CLEAN), line("n2"), line("n3")]
     proof.inquire(line("n4"))

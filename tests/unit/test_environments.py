@@ -1,4 +1,4 @@
-"""What an environment is made from: recipes as shipped, requirements as users write them, Pythons as specified."""
+"""What environments are made from: recipes as shipped, requirements as users write them, Pythons as specified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_recipe_takes_what_its_lock_names_alone(name):
     assert text.count("--hash=sha256:") >= len(entries)
     for words in environment.steps:
         assert {"--require-hashes", "--no-deps"} < set(words)
-        # What no hash covers builds nothing.
+        # A package without a hash must not be built.
         assert ("--no-build-isolation" in words) != (":all:" in words)
 
 

@@ -1,4 +1,4 @@
-"""What processes write is sent on as it comes, and left in their pipes while nobody takes it."""
+"""Processes' output is forwarded as it comes, and stays in their pipes while the head does not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.runner.starter.forward import Forwarder
 
 
 class Taken:
-    """Stands for the way to the head: what was sent, and how much of it waits."""
+    """Stands in for the channel to the head: what was sent, and how much of it is pending."""
 
     def __init__(self) -> None:
         self.pending = 0
@@ -41,7 +41,7 @@ def forwarder(loop: Loop, out: Taken) -> Forwarder:
 
 @pytest.fixture
 def pipes() -> Iterator[list[tuple[int, int]]]:
-    """Two to read from, which the forwarder closes at their ends, and their other ends."""
+    """Two pipes whose reading ends the forwarder closes."""
     found = [os.pipe(), os.pipe()]
     yield found
     for _, write in found:
@@ -77,7 +77,7 @@ def test_nothing_is_read_while_the_head_takes_nothing(forwarder, loop, out, pipe
     assert out.sent == [(7, frames.STDOUT, b"later")]
 
 
-def test_who_starts_in_a_pause_waits_too(forwarder, loop, out, pipes):
+def test_a_process_that_starts_in_a_pause_waits_too(forwarder, loop, out, pipes):
     out.pending = PAUSE_BYTES + 1
     forwarder.balance()
     forwarder.add(7, pipes[0][0], pipes[1][0])
@@ -86,7 +86,7 @@ def test_who_starts_in_a_pause_waits_too(forwarder, loop, out, pipes):
     assert out.sent == []
 
 
-def test_the_last_words_of_one_are_sent_at_its_end_even_in_a_pause(forwarder, out, pipes):
+def test_the_last_output_of_a_process_is_sent_at_its_end_even_in_a_pause(forwarder, out, pipes):
     out.pending = PAUSE_BYTES + 1
     forwarder.balance()
     forwarder.add(7, pipes[0][0], pipes[1][0])

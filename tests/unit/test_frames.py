@@ -1,4 +1,4 @@
-"""Frames and lines, however the network cuts them."""
+"""Frames and lines, however the network splits them."""
 
 from __future__ import annotations
 
@@ -107,6 +107,6 @@ def test_followed_output_is_whole_lines_of_each_process():
     assert decoder.position == 4
 
 
-def test_a_head_that_answers_with_something_else_is_told():
+def test_a_head_that_answers_with_something_else_is_reported():
     with pytest.raises(JobError, match="something else"):
         list(FollowDecoder().feed(b"y" * 100_000))

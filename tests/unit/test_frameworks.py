@@ -1,4 +1,4 @@
-"""What the launchers tensorflow, jax and deepspeed tell each process about itself and the others."""
+"""How the launchers tensorflow, jax and deepspeed describe each process and its peers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_tensorflow_runs_one_worker_per_slot_and_as_many_as_n_says():
     assert [worker.node[-1] for worker in planned("tensorflow", processes=3)] == ["1", "1", "2"]
 
 
-def test_tensorflow_with_servers_is_trained_by_a_chief_whom_all_others_serve():
+def test_tensorflow_with_servers_is_trained_by_a_chief_that_all_others_serve():
     tasks = planned("tensorflow", per_node=1, options={"ps": "4"})
     assert [task.name for task in tasks if not task.service] == ["chief 0"]
     assert [task.node[-1] for task in tasks if task.role == "ps"] == ["1", "2", "3", "1"]
@@ -56,7 +56,7 @@ def test_tensorflow_with_servers_is_trained_by_a_chief_whom_all_others_serve():
         assert (kind, f"{task.node}:{task.ports[0]}") == (task.role, cluster[kind][index])
 
 
-def test_tf1_flags_tell_each_task_and_its_workers_end_by_themselves():
+def test_tf1_flags_describe_each_task_and_its_workers_end_by_themselves():
     tasks = planned("tensorflow", per_node=1, options={"tf-style": "flags", "ps": "1"})
     servers, workers = "deeplearning-worker1:21003", "deeplearning-worker1:21000,deeplearning-worker2:21001"
     assert tasks[1].argv == (
@@ -73,7 +73,7 @@ def test_tf1_flags_tell_each_task_and_its_workers_end_by_themselves():
     assert all("TF_CONFIG" not in task.env for task in tasks)
 
 
-def test_tf1_flags_have_one_server_per_node_unless_told():
+def test_tf1_flags_have_one_server_per_node_by_default():
     tasks = planned("tensorflow", options={"tf-style": "flags"})
     assert [task.node[-1] for task in tasks if task.role == "ps"] == ["1", "2", "3"]
 
@@ -97,7 +97,7 @@ def test_each_worker_sees_its_own_gpu_and_those_that_train_nothing_see_none():
     assert all("CUDA_VISIBLE_DEVICES" not in task.env for task in planned("tensorflow"))
 
 
-def test_fewer_processes_than_gpus_share_them_out_evenly():
+def test_fewer_processes_than_gpus_share_them_evenly():
     workers = planned("tensorflow", with_gpus(8, 8), per_node=2)
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["0,1,2,3", "4,5,6,7"] * 2
     assert [process.env["JAX_LOCAL_DEVICE_IDS"] for process in planned("jax", with_gpus(4), per_node=1)] == ["0,1,2,3"]
@@ -109,7 +109,7 @@ def test_what_a_batch_scheduler_granted_of_the_gpus_is_what_is_seen():
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["2", "3", "GPU-a", "GPU-b"]
     workers = [one for one in planned("dmlc", with_gpus(2, 2), per_node=1, **granted) if one.role == "worker"]
     assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["2,3", "GPU-a,GPU-b"]
-    # JAX counts among what CUDA_VISIBLE_DEVICES shows, which the scheduler has set.
+    # JAX counts among the GPUs in CUDA_VISIBLE_DEVICES, which the scheduler has set.
     assert [process.env["JAX_LOCAL_DEVICE_IDS"] for process in planned("jax", with_gpus(2, 2), **granted)] == [*"0101"]
 
 

@@ -1,4 +1,4 @@
-"""One command on all nodes at once."""
+"""One command on all nodes in parallel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
-    """A cluster of three whose nodes answer at once, but worker 2 (slow and failing); what each was asked, as whom."""
+    """A cluster of three nodes, of which worker 2 is slow and fails; yields each node's command and user."""
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Cluster("demo", "aws", "us-east-1", "arn", "54.0.0.1", "/efs", admin_user="ubuntu").save()
@@ -54,7 +54,7 @@ def test_sudo_goes_through_the_image_s_own_user(asked):
     assert command == """sudo -n sh -c 'id -u; echo '"'"'x'"'"''"""
 
 
-def test_an_unknown_node_is_told_before_anything_runs(asked):
+def test_an_unknown_node_is_reported_before_anything_runs(asked):
     with pytest.raises(ClusterError, match="no node 'worker9'"):
         list(gather(Cluster.load("demo"), "true", nodes=["head", "worker9"]))
     assert asked == []

@@ -41,7 +41,7 @@ class TestGathering:
         assert names(action) == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
         assert action.roster.missing == () and action.desired is None and action.drop == ()
 
-    def test_no_news_is_waited_for(self):
+    def test_missing_nodes_are_awaited(self):
         assert decide(state(), policy(), 0) is None
         assert decide(state(2, 3), policy(), TIMEOUT_S) is None
 
@@ -107,7 +107,7 @@ class TestLaunchFailures:
         made.group = group(2, 3, 4, refusals=9)
         assert decide(made, policy(), 100) is None
 
-    def test_no_instance_and_no_word_ends_with_the_timeout(self):
+    def test_no_instance_and_no_reason_ends_with_the_timeout(self):
         made = state()
         made.group = group()
         assert decide(made, policy(), TIMEOUT_S) is None
@@ -140,7 +140,7 @@ class TestFailedBoots:
         assert isinstance(action, Publish)
         assert "i-3" not in names(action)
 
-    def test_the_same_reason_is_told_once(self):
+    def test_the_same_reason_is_reported_once(self):
         made = state()
         made.failed.update({"i-2": "no disk", "i-3": "no disk"})
         action = decide(made, policy(3, 2), 3)
@@ -154,7 +154,7 @@ class TestStaleReadings:
         made.group = group(2, 3, at=4.0)
         assert isinstance(decide(made, policy(), 6), Publish)
 
-    def test_who_left_the_group_does_not_count(self):
+    def test_a_node_that_left_the_group_does_not_count(self):
         made = state(2, 3, 4, at=1.0)
         made.group = group(2, 3, at=4.0)
         assert decide(made, policy(), 6) is None
@@ -175,7 +175,7 @@ class TestConclusion:
         made.signalled = True
         assert decide(made, policy(), 2) is None
 
-    def test_an_ack_of_an_older_generation_is_none(self):
+    def test_an_ack_of_an_older_generation_does_not_count(self):
         made = ready()
         made.signalled = False
         made.proven.clear()
@@ -183,7 +183,7 @@ class TestConclusion:
         publish(made, policy(3, 1), 20)
         assert decide(made, policy(3, 1), 21) is None
 
-    def test_who_does_not_acknowledge_is_left_out(self):
+    def test_a_node_that_does_not_acknowledge_is_left_out(self):
         made = state(2, 3, 4)
         publish(made, policy(), 1)
         made.group = group(2, 3, 4)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the head ends where it should."""
+"""Whatever happens in whatever order, the head reaches the right state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NODES = st.integers(0, 255).map(lambda bits: {number + 2 for number in range(8) 
     lost=st.integers(0, 7).map(lambda bits: {TOLD[n] for n in range(3) if bits >> n & 1}),
 )
 def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
-    """Whatever comes in whatever order, some of it twice, some only at the next try: the same roster in the end."""
+    """Messages arrive in any order, twice, or late, and the roster is the same in the end."""
     made, wish = State(machine(1), 0.0), policy()
     tries: list[Told] = [*(told for told in order if told not in lost), *again, *sorted(lost), *again]
     for at, (kind, number) in enumerate(tries, 1):
@@ -61,7 +61,7 @@ def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
     now=st.sampled_from([1.0, 40.0, 700.0]),
 )
 def test_every_beginning_ends(answered, launched, failed, refusals, wanted, minimum, now):
-    """Never below the minimum nor above what was asked; each missing node has a reason; no waiting for ever."""
+    """The head stays between the minimum and the request, gives missing nodes a reason, and never hangs."""
     wish = policy(wanted, min(minimum, wanted))
     made = state(*answered, at=3.0)
     made.group = group(*launched, refusals=refusals)

@@ -1,4 +1,4 @@
-"""What the head decides about a cluster that is ready, case by case, without a clock or a cloud."""
+"""The head's decisions about a cluster that is ready, case by case, without a clock or a cloud."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from phalanx.node.decision import (
 
 
 class TestLaterLife:
-    def test_quiet_days(self):
+    def test_nothing_happens_in_a_healthy_cluster(self):
         assert decide(ready(), policy(3, 1), 100) is None
 
     def test_certificates_are_renewed_at_half_time(self):
@@ -39,7 +39,7 @@ class TestLaterLife:
         assert isinstance(action, Publish)
         assert action.roster.generation == 2 and action.roster.revoked == ()
 
-    def test_who_left_is_revoked_and_its_name_is_free(self):
+    def test_a_node_that_left_is_revoked_and_its_name_is_free(self):
         made = ready()
         made.group = group(3, at=20)
         action = publish(made, policy(3, 1), 21)
@@ -64,13 +64,13 @@ class TestLaterLife:
         hear(made, 9, at=21)
         assert decide(made, policy(3, 1), 22) is None
 
-    def test_a_member_that_beats_is_not_thrown_out_for_an_ack(self):
+    def test_a_beating_member_is_not_removed_for_a_missing_ack(self):
         made = ready()
         made.published_at, made.acks = 100.0, {}
         assert decide(made, policy(3, 1), 101 + ACK_TIMEOUT_S) is None
 
     def test_a_new_head_takes_over(self):
-        """It is worker 1, makes certificates anew for everybody, and does not signal again."""
+        """It is worker 1, makes new certificates for all nodes, and does not signal again."""
         made = State(replace(machine(7), head=True), 0.0, roster=ready().roster, signalled=True)
         assert decide(made, policy(3, 1), 1) is None
         made.group = group(2, 3)
@@ -92,7 +92,7 @@ class TestLaterLife:
 
 
 class TestSilence:
-    def test_who_beats_no_more_is_lost_and_replaced(self):
+    def test_a_node_that_stops_beating_is_lost_and_replaced(self):
         made = ready()
         made.beats["10.0.1.12"] = 100.0
         assert decide(made, policy(3, 1), 100 + LOST_S) is None
@@ -103,7 +103,7 @@ class TestSilence:
         made.dropped |= set(action.lost)
         assert decide(made, policy(3, 1), 102 + LOST_S) is None
 
-    def test_who_never_beat_gets_time_to_hear_of_the_head(self):
+    def test_a_node_that_never_beat_gets_time_to_find_the_head(self):
         made = ready()
         del made.beats["10.0.1.12"]
         assert decide(made, policy(3, 1), 1 + FIRST_BEAT_S) is None
@@ -123,7 +123,7 @@ class TestSilence:
 
 
 class TestStrays:
-    def test_a_replacement_that_fails_to_boot_is_ended_and_told_once(self):
+    def test_a_replacement_that_fails_to_boot_is_ended_and_reported_once(self):
         made = ready()
         made.group = group(3, 9, at=20)
         publish(made, policy(3, 1), 21)
@@ -142,7 +142,7 @@ class TestStrays:
         assert action.drop == ("i-9",)
         assert "i-9 never said hello in 600 s" in action.roster.missing[0].reason
 
-    def test_a_replacement_that_can_not_be_launched_is_told_in_auto_scaling_s_words(self):
+    def test_a_replacement_that_can_not_be_launched_is_reported_with_auto_scalings_reason(self):
         made = ready()
         made.group = group(3, at=20)
         publish(made, policy(3, 1), 21)

@@ -1,4 +1,4 @@
-"""A head that is no hope is told: ended again and again, or silent while its machine runs."""
+"""A hopeless head is reported: one that ends again and again, or is silent while its machine runs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def verdict_after(clock, heads, silent_s, progress=None, node_timeout_s=600.0):
 
 
 @pytest.mark.parametrize(("running", "step"), [(True, "boot script"), (False, "workers")])
-def test_a_third_head_in_a_row_is_no_accident(clock, running, step):
-    """The step is where heads ended, and not where the newest has begun; heard after their end, and not before."""
+def test_a_third_head_in_a_row_is_reported(clock, running, step):
+    """The step is the one where heads ended, not where the newest has started, and is known after their end."""
     watch = HeadWatch(FakeCloud(heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, running)))
     watch.hear({"head": "i-1", "i-1": "workers", "at": "7"})
     clock.now += 6
@@ -50,7 +50,7 @@ def test_a_third_head_in_a_row_is_no_accident(clock, running, step):
     assert watch.verdict(GROUP, 600) == said
 
 
-def test_one_head_that_was_replaced_is_an_accident(clock):
+def test_one_replaced_head_is_not_reported(clock):
     assert verdict_after(clock, Heads(("i-1", "i-2"), CAUSE, True), 6, SAID) == ""
 
 
@@ -66,17 +66,17 @@ def test_a_short_node_timeout_shortens_the_patience_down_to_15_s(clock):
     assert verdict_after(clock, heads, 14, SAID, node_timeout_s=2) == ""
 
 
-def test_a_head_that_is_gone_is_waited_for_because_auto_scaling_replaces_it(clock):
+def test_a_head_that_is_gone_is_awaited_because_auto_scaling_replaces_it(clock):
     assert verdict_after(clock, Heads(("i-1",), "", False), 61, SAID) == ""
 
 
-def test_an_agent_that_never_spoke_is_told_after_the_node_timeout(clock):
+def test_an_agent_that_was_never_heard_is_reported_after_the_node_timeout(clock):
     heads = Heads(("i-1",), "", True)
     assert "its agent has said nothing for 601 s" in verdict_after(clock, heads, 601)
     assert verdict_after(clock, heads, 599) == ""
 
 
-def test_it_asks_seldom(clock):
+def test_it_polls_rarely(clock):
     assert verdict_after(clock, Heads(("i-1", "i-2", "i-3"), CAUSE, True), 4, SAID) == ""
 
 
@@ -88,7 +88,7 @@ def test_a_creation_ends_with_the_verdict(monkeypatch):
     assert "3 heads were launched one after another" in creation.failure()
 
 
-def test_workers_are_told_as_they_say_hello():
+def test_workers_are_reported_as_they_say_hello():
     answered = '[["i-2","10.0.16.5"],["i-3","10.0.16.6"]]'
     cloud = FakeCloud(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
     steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Nodes": "4"}))).steps()

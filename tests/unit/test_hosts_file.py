@@ -1,4 +1,4 @@
-"""What a hosts file's lines mean, and what is wrong with them."""
+"""The lines of a hosts file and their mistakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_names_and_addresses_are_nodes_in_the_files_order(text):
     assert parse(text, ROSTER, "hosts") == ("deeplearning-worker3", "deeplearning-worker1")
 
 
-def test_every_mistake_is_told_at_once_with_its_line():
+def test_all_mistakes_are_reported_at_once_with_their_lines():
     text = "10.0.1.2\n\ndeeplearning-worker2\n10.0.1.9\ndeeplearnin-worker3\ndeeplearning-worker4\n10.0.1.2\n"
     with pytest.raises(SpecError) as caught:
         parse(text, ROSTER, "hosts")
@@ -46,6 +46,6 @@ def test_a_file_without_hosts_is_refused(text):
         parse(text, ROSTER, "hosts")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SpecError, match="can't read the hosts file"):
         load(tmp_path / "hosts", ROSTER)

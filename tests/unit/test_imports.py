@@ -1,4 +1,4 @@
-"""The import rules that keep the parts apart, read from the source with ast: nothing is imported here."""
+"""The import rules between the parts, checked in the source by ast, without importing anything."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW
 
 @dataclass
 class Module:
-    """What the rules look at in one file."""
+    """What the rules check in one file."""
 
     name: str
     text: str
@@ -94,7 +94,7 @@ def read(path: Path) -> Module:
 
 
 def below(tree: ast.AST) -> list[ast.AST]:
-    """`tree` and all below it, as ast.walk, but quicker: all of the source is looked at."""
+    """List `tree` and all nodes below it, like ast.walk but faster, because all of the source is checked."""
     found = [tree]
     for node in found:
         for role in node._fields:
@@ -140,7 +140,7 @@ NOTES: dict[type[ast.AST], Callable] = {
 
 @functools.cache
 def modules() -> list[Module]:
-    """All of them, but the stack's Lambda function: that is a document which the template carries, and runs in AWS."""
+    """Read all modules, except the stack's Lambda function, which is part of the template and runs in AWS."""
     paths = sorted((SOURCE / "phalanx").rglob("*.py"))
     return [read(path) for path in paths if path.parent.name != "lambda_source"]
 
@@ -230,14 +230,14 @@ def test_modules_are_split_before_they_near_400_lines() -> None:
 
 
 def test_a_file_name_says_one_thing() -> None:
-    """But for the command line's modules, which are called after commands, and the local cloud, which is sealed."""
+    """Except the command line's modules, which are named after commands, and the local cloud, which is sealed."""
     files = [path.relative_to(SOURCE / "phalanx") for path in (SOURCE / "phalanx").rglob("*.py")]
     stems = [path.stem for path in files if path.parts[0] not in ("cli", "localcloud") and path.stem[0] != "_"]
     assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Not even inside a function or for type checkers alone: of two modules, one knows the other."""
+    """Not even inside a function or only for type checkers."""
     names = {module.name for module in modules()}
     graph = {m.name: {owner(i, names) for i in m.own_imports()} - {m.name, "phalanx"} for m in modules()}
     try:
@@ -247,5 +247,5 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def owner(imported: str, names: set[str]) -> str:
-    """The module that an import leads to: `from a import b` may name something inside a."""
+    """Return the module that is imported: `from a import b` may name something inside a."""
     return imported if imported in names else imported.rpartition(".")[0]

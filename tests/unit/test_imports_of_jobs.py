@@ -1,4 +1,4 @@
-"""Packages that a job's script is sure to import are looked for; what may be otherwise is left to the script."""
+"""Packages that a job's script certainly imports are checked; uncertain imports are left to the script."""
 
 from __future__ import annotations
 

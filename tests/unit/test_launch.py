@@ -37,7 +37,7 @@ def places(processes: list[dict]) -> str:
     return " ".join(f"{process['name']}@{process['node'][-1]}".replace(" ", "") for process in processes)
 
 
-def test_the_seeds_line_runs_as_it_stands(launched, tmp_path):
+def test_mxnets_documented_command_runs_unchanged(launched, tmp_path):
     (tmp_path / "hosts").write_text("10.0.1.2\ndeeplearning-worker3\n")
     words = [
         "-n",
@@ -118,7 +118,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
         (["-n", "1", "-H", "nosuch", "true"], 2, "can't read the hosts file nosuch"),
     ],
 )
-def test_what_cant_be_is_told_in_a_word(capsys, tmp_path, words, status, said):
+def test_invalid_options_are_reported_in_one_line(capsys, tmp_path, words, status, said):
     (tmp_path / "hosts").write_text("10.0.1.2\n172.16.9.9\n")
     assert cli.execute(["launch", "--dry-run", *words]) == status
     assert said in capsys.readouterr().err

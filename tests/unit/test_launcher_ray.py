@@ -1,4 +1,4 @@
-"""A Ray cluster for the time of a job: what would be started for it."""
+"""A Ray cluster for the time of a job: which processes the launcher describes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_meet_at_the_heads_port_and_offer_as_many_cpus_as_asked():
     assert set(head.ports) == {21000, 21001}
 
 
-def test_gpus_are_told_to_ray_which_gives_each_task_its_own():
+def test_ray_gets_the_gpus_and_assigns_them_to_tasks():
     nodes = roster(nodes=2, slots=8)
     nodes = replace(nodes, nodes=tuple(replace(node, gpus=8) for node in nodes.nodes))
     _, *services = load("ray").processes(JOB, nodes)
@@ -47,7 +47,7 @@ def test_gpus_are_told_to_ray_which_gives_each_task_its_own():
     assert not any("CUDA_VISIBLE_DEVICES" in service.env for service in services)
 
 
-def test_who_joins_shows_the_jobs_token_which_stands_in_a_file_alone():
+def test_joining_requires_the_jobs_token_which_is_only_in_a_file():
     found = load("ray").processes(JOB, roster(2, 2))
     path = {process.env["RAY_AUTH_TOKEN_PATH"] for process in found}
     assert path == {"/efs/.phalanx/jobs/1/ray-token"}
@@ -55,13 +55,13 @@ def test_who_joins_shows_the_jobs_token_which_stands_in_a_file_alone():
     assert not any("s3cret" in word for p in found for word in (*p.argv, *p.env.values(), repr(JOB)))
 
 
-def test_rays_advice_is_left_out_and_its_troubles_are_not():
+def test_rays_advice_is_left_out_but_its_errors_are_not():
     _, service, *_ = load("ray").processes(JOB, roster(2, 2))
     said = "2026-11-21 11:40:12,361\tINFO scripts.py:1 -- Next steps\n\nTraceback\n2026-11-21 11:40:12,407\tWARNING x\n"
     assert re.sub(service.harmless, "", said, flags=re.MULTILINE) == "Traceback\n2026-11-21 11:40:12,407\tWARNING x\n"
 
 
-def test_nodes_that_do_not_join_are_told_with_what_to_do(monkeypatch):
+def test_nodes_that_do_not_join_are_reported_with_a_remedy(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ray_nodes.py", "3"])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.4:21000")
     monkeypatch.setattr(ray_nodes, "_nodes", lambda _: 2)

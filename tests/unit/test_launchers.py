@@ -1,4 +1,4 @@
-"""Launchers describe processes and start none: what each would start, read off."""
+"""Launchers describe processes and start none: which processes each describes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROSTER = roster(nodes=3, slots=4)
 
 
 def ranks(launcher: str, **changes) -> dict[str, int]:
-    """Node (by its number) → processes."""
+    """Map node numbers to numbers of processes."""
     total: dict[str, int] = {}
     for process in load(launcher).processes(replace(JOB, launcher=launcher, **changes), ROSTER):
         for node, count in process.ranks.items():
@@ -54,12 +54,12 @@ def test_processes_go_where_n_and_per_node_say(launcher, asked, placed):
         ({"processes": 4, "per_node": 1}, r"3 nodes at 1 per node \(-N\) have room for 3"),
     ],
 )
-def test_more_than_there_is_room_for_is_refused_with_the_numbers(launcher, asked, words):
+def test_more_processes_than_slots_are_refused_with_the_numbers(launcher, asked, words):
     with pytest.raises(RefusedError, match=words):
         ranks(launcher, **asked)
 
 
-def test_an_unknown_launcher_is_refused_with_those_there_are():
+def test_an_unknown_launcher_is_refused_with_the_known_ones():
     with pytest.raises(RefusedError, match="mpi, ray, dmlc, torchrun, exec"):
         load("mpx")
 
@@ -81,7 +81,7 @@ def test_exec_numbers_ranks_densely_and_names_the_first_node():
 
 
 def test_exec_leaves_local_rank_to_programs_that_start_others_on_their_node():
-    # Lightning takes LOCAL_RANK for the word that all ranks were started by others, and waits for them for ever.
+    # Lightning concludes from LOCAL_RANK that all ranks were started for it, and waits for them forever.
     alone = load("exec").processes(JOB, ROSTER)
     assert [process.env.get("LOCAL_RANK") for process in alone] == [None] * 3
     asked_for = load("exec").processes(replace(JOB, per_node=1), ROSTER)
@@ -151,7 +151,7 @@ def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
         ranks(launcher, nodes_min=fewest, nodes_max=8)
 
 
-def test_dmlc_tells_every_process_its_part_in_addresses():
+def test_dmlc_gives_every_process_its_role_and_addresses():
     job = replace(
         JOB, per_node=1, options={"servers": "2"}, role_env={"server": {"OMP_NUM_THREADS": "1"}}, first_port=20500
     )
@@ -244,7 +244,7 @@ def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
         ("exec", "nvidia-smi", ""),
     ],
 )
-def test_an_engine_that_is_missing_is_told_with_the_recipes_that_bring_it(launcher, missing, told):
+def test_a_missing_engine_is_reported_with_its_recipes(launcher, missing, told):
     message = f"command '{missing}' is not on deeplearning-worker1 (PATH /bin)"
     assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"
 
@@ -259,6 +259,6 @@ def test_an_engine_that_is_missing_is_told_with_the_recipes_that_bring_it(launch
         ("exec", "'jax'", ""),
     ],
 )
-def test_an_engine_that_is_a_package_is_told_with_its_recipe_when_it_is_missing(launcher, missing, told):
+def test_a_missing_engine_that_is_a_package_is_reported_with_its_recipe(launcher, missing, told):
     message = f"no module named {missing} on deeplearning-worker1, which t.py imports. requirements.txt brings it"
     assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"

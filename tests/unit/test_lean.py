@@ -1,4 +1,4 @@
-"""JSON from its C half is JSON as the public half has it."""
+"""JSON by the C half of `json` equals that of its public functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_has_no_json_is_refused():
 
 @pytest.fixture
 def with_another_c_half(monkeypatch):
-    """`lean` as a Python imports it whose C half wants other arguments."""
+    """`lean` on a Python whose C half has other parameters."""
     with monkeypatch.context() as here:
         here.setattr(_json, "make_encoder", lambda indent: None)
         yield importlib.reload(lean)

@@ -1,4 +1,4 @@
-"""Whose directory the connections lie in that jobs share: this user's alone, or they are not shared."""
+"""Jobs share connections only in a directory that belongs to this user alone."""
 
 from __future__ import annotations
 

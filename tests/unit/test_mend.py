@@ -1,4 +1,4 @@
-"""What is repaired on this machine when ssh refuses a host."""
+"""Repairs on this machine when ssh refuses a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rtnetlink messages are what the kernel's headers say they are."""
+"""rtnetlink messages have the format of the kernel's headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node with an Elastic Fabric Adapter tells NCCL and libfabric: read from a tree as Linux shows it."""
+"""The variables for NCCL and libfabric on a node with an Elastic Fabric Adapter, read from a copy of /sys and /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a failed job: the failure that explains the others."""
+"""The message of a failed job: the failure that explains the others."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
         ([(RANK, -9), (MPIEXEC, 137)], "rank 3 on n2 was ended by SIGKILL"),
         ([(MPIEXEC, 1), (RANK, 2)], "rank 3 on n2 ended with exit code 2"),
         ([(RANK, -15), (MPIEXEC, 5)], "mpiexec on n1 ended with exit code 5"),
-        # Its daemons killed the ranks, and were heard first.
+        # The engine's daemons killed the ranks, and were reported first.
         ([(RANK, -9), (MPIEXEC, -9)], "mpiexec on n1 was ended by SIGKILL"),
     ],
 )
-def test_the_failure_that_explains_the_others_is_told(failures, told):
+def test_the_failure_that_explains_the_others_is_reported(failures, told):
     outcome = Outcome()
     for number, (member, code) in enumerate(failures):
         outcome.fail(member.ended_as(code), code, number, member.weight(code))
     assert outcome.record["message"] == told
 
 
-def test_a_node_that_is_gone_explains_all():
+def test_a_lost_node_explains_all_failures():
     outcome = Outcome()
     outcome.fail("mpiexec", 1, 0, MPIEXEC.weight(-9))
     outcome.fail("the node", 1, 1, NODE)
@@ -64,13 +64,13 @@ def test_the_life_of_what_failed_first_is_what_counts():
 
 @pytest.fixture
 def now(monkeypatch) -> float:
-    """The time, which stands still: this machine may stall between two failures."""
+    """A time that stands still, because this machine may stall between two failures."""
     stands = time.time()
     monkeypatch.setattr(time, "time", lambda: stands)
     return stands
 
 
-def test_the_life_of_what_failed_first_stays_whatever_is_told(now):
+def test_the_life_of_what_failed_first_stays_whatever_is_reported(now):
     outcome = Outcome()
     outcome.fail("the rank", 1, 0, RANK.weight(1), Life(0.5, now - 0.6))
     outcome.fail("an engine", 137, 1, MPIEXEC.weight(-9), Life(40.0, now - 0.2))
@@ -93,7 +93,7 @@ def test_the_life_of_what_failed_first_counts_although_it_explains_less_and_was_
         pytest.param(-3600.0, "the second", id="its clock is wrong, and the two are heard together"),
     ],
 )
-def test_of_two_nodes_the_one_that_failed_first_is_told(second_at_s, told, now):
+def test_of_two_nodes_the_one_that_failed_first_is_reported(second_at_s, told, now):
     outcome = Outcome()
     outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
     outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now + second_at_s))

@@ -1,4 +1,4 @@
-"""What ranks wrote is kept byte for byte, and its order is known."""
+"""Ranks' output is kept byte for byte and in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.runner.verbs.last_lines import first_of_last_lines
 
 
 def chunk(number: int) -> tuple[int, int, bytes]:
-    """(rank, stream, data) made of a byte: all chunks are drawn at once, and not three times as many things."""
+    """Make (rank, stream, data) from a number, so that all chunks are drawn at once."""
     return number % 3, 1 + number // 3 % 2, bytes(value % 256 for value in range(number, number + 1 + number // 6))
 
 

@@ -1,4 +1,4 @@
-"""A plan decides what the spec leaves open, says what it costs, and refuses what the cloud can't do."""
+"""A plan decides what the spec leaves open, shows the cost, and refuses what the cloud can't do."""
 
 import json
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_an_ordinary_local_plan_warns_of_nothing():
     assert warnings(plan()) == []
 
 
-def test_lines_tell_the_plan():
+def test_lines_show_the_plan():
     text = "\n".join(explain(plan(nodes=4, min=2)))
     assert "4 × c5.large: the head and 3 workers, at least 2" in text
     assert "2 vCPUs, 4 GiB, x86_64, 2 slots" in text

@@ -1,4 +1,4 @@
-"""What an attempt is to start: on the roster of its moment, without what is lost, on ports that are free."""
+"""What an attempt starts: on the current roster, without lost nodes, and on free ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USERS_PORT = 47113
 
 
 class Launcher:
-    """A process per node, with a port of the job's own and maybe one that the user named; two nodes at least."""
+    """Starts a process per node, with one of the job's ports and perhaps a port that the user set; needs two nodes."""
 
     NAME = "fake"
     SUMMARY = PROGRAM = ""
@@ -37,7 +37,7 @@ class Launcher:
 
 
 class Loop:
-    """Its turns take no time; one may change the world."""
+    """A loop whose turns take no time; a turn may change the state."""
 
     def __init__(self) -> None:
         self.turn: Callable[[float], None] = lambda _timeout_s: pytest.fail("nothing was to be waited for")
@@ -80,7 +80,7 @@ def test_it_is_planned_on_all_nodes_and_the_roster_is_kept(make, tmp_path: Path)
     assert len(json.loads((tmp_path / "roster.json").read_text())["nodes"]) == 3
 
 
-def test_after_a_loss_another_roster_is_waited_for(make, publish, stage):
+def test_after_a_loss_another_roster_is_awaited(make, publish, stage):
     planner = make()
     planner.generation, planner.lost = 1, {"i-3"}
     stage.loop.turn = lambda _timeout_s: publish(4, 2)
@@ -100,7 +100,7 @@ def test_a_roster_that_is_too_small_is_refused_at_once_when_nothing_is_lost(make
         make().plan(JOB, 0)
 
 
-def test_each_new_roster_is_told_once_to_a_job_that_grows(make, publish):
+def test_each_new_roster_is_reported_once_to_a_job_that_grows(make, publish):
     planner = make()
     planner.generation = 1
     assert planner.newer(JOB, 0) is None
@@ -109,7 +109,7 @@ def test_each_new_roster_is_told_once_to_a_job_that_grows(make, publish):
     assert planner.newer(JOB, 0) is None
 
 
-def test_a_roster_that_does_not_do_is_not_told_but_seen(make, publish):
+def test_an_unsuitable_roster_is_noted_but_not_reported(make, publish):
     planner = make()
     planner.generation = 1
     publish(1, 2)

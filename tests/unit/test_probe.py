@@ -1,4 +1,4 @@
-"""The probe says what is missing and gives the command that mends it."""
+"""The probe reports what is missing and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_where_nothing_works_it_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     assert probe.find_mode("root") == probe.Verdict(False, "", (problem,))
 
 
-def test_the_mode_root_asked_for_by_an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_user_who_asks_for_the_mode_root_gets_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.os, "geteuid", lambda: 1001)
     monkeypatch.setattr(probe, "_run_trial", lambda *_: pytest.fail("it was tried"))
     problem = probe.try_mode("root")
@@ -86,7 +86,7 @@ def test_the_mode_root_asked_for_by_an_ordinary_user_is_told_so(monkeypatch: pyt
     assert "unset PHALANX_LOCAL_MODE" in problem.mend
 
 
-def test_another_system_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     verdict = probe.find_mode()
@@ -94,7 +94,7 @@ def test_another_system_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Darwin" in verdict.missing[0].what
 
 
-def test_an_old_kernel_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "release", lambda: "5.4.0-200-generic")
     assert "5.12" in probe.find_mode().missing[0].what
 

@@ -1,4 +1,4 @@
-"""The names that `import phalanx` promises."""
+"""The public names of `phalanx`."""
 
 from __future__ import annotations
 

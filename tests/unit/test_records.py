@@ -1,4 +1,4 @@
-"""The agent's own records do what `dataclasses` do, as far as its sources ask."""
+"""The agent's records behave like `dataclasses`, as far as its sources need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.node import records
 
 
 def made_with(module) -> tuple[type, type]:
-    """The same classes, with the decorator of either."""
+    """Make the same classes with the decorator of either module."""
 
     @module.dataclass(frozen=True)
     class Inner:
@@ -52,7 +52,7 @@ def test_records_are_made_compared_changed_and_written(module):
 def test_a_record_may_be_empty(module):
     @module.dataclass(frozen=True)
     class Nothing:
-        """Says it by being there."""
+        """A record without fields."""
 
     assert Nothing() == Nothing()
 

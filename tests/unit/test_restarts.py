@@ -1,4 +1,4 @@
-"""When a job is tried again, and when that would be no use."""
+"""When a job is restarted, and when that would be useless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roster as JSON and as look-up."""
+"""The roster as JSON, and look-ups in it."""
 
 from __future__ import annotations
 

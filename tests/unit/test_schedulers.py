@@ -1,4 +1,4 @@
-"""Batch schedulers as text: what is asked of them, and what their answers mean. No scheduler runs here."""
+"""Batch schedulers: the requests, and the meaning of their answers. No scheduler runs here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANYWHERE = Request("J1", "/efs/.phalanx/jobs/J1", "slurm", 4, 2, 2, anywhere=Tru
 
 @pytest.fixture(autouse=True)
 def as_a_file(monkeypatch):
-    """A runner starts others by its own file."""
+    """Pretend to run from a zipapp, because a runner starts others from its own file."""
     monkeypatch.setattr(sys, "argv", [__file__])
 
 
@@ -95,7 +95,7 @@ def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
-def test_what_tells_no_state_ends_no_job(text):
+def test_an_answer_without_a_state_ends_no_job(text):
     with pytest.raises(RefusedError, match="slurm reports no state of the job"):
         slurm.standing(text)
 

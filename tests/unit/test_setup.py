@@ -1,4 +1,4 @@
-"""Every program that is started is there after `make setup` on a minimal Debian, as far as the source shows it."""
+"""Every program that the source starts is installed after `make setup` on a minimal Debian."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from phalanx.localcloud.nodes.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
-# Of Debian's packages that are essential or of the priority "required": what mmdebstrap's minbase has.
+# Programs of Debian's essential packages and those of priority "required", which mmdebstrap's minbase installs.
 MINIMAL = """
 apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep hostname
 id kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv setsid sh
 sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel xargs yes
 """
-# What README's two commands need before, and what .venv brings.
+# What README's two commands require, and what .venv contains.
 GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
-# Started only where they are there; the last is a name that a test gives to `sleep`.
+# Started only if installed; the last is a test's name for `sleep`.
 ASKED_FOR = "mmdebstrap sudo systemctl test_hydra_proxy"
 SHELL = """
 break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile read return
 set shift then trap until wait while
 """
-# The other programs of a package that setup looks for by one of them.
+# Other programs of packages that setup detects by one program.
 BESIDE = {"ssh": "scp ssh-add ssh-agent ssh-keygen ssh-keyscan", "ps": "pgrep pkill", "newuidmap": "newgidmap"}
-# Developers' machines have them and a minimal Debian has not; looked for in all texts of tests, where shells run them.
+# Developers' machines have these and a minimal Debian lacks them; searched in all strings of tests, where shells run.
 TEMPTING = """
 bc cc curl dig gcc ifconfig jq killall less lsof man nc netstat nslookup ping pstree socat strace sudo telnet traceroute
 tree unzip vi vim wget xxd xz zip zstd
 """
 POSITION = r"(?:^|[|&;(){`']|\$\(|\b(?:then|do|else|if|while|until|exec|!)\s)[ \t]*(?:\w+=\S*[ \t]+)*"
-# What a shell takes as words: comments, texts (but not what is started within them), arrays.
+# What a shell reads as words: comments, strings (but not commands within them), arrays.
 NOISE = (
     (r"(?m)^ *#.*$| # .*$", ""),
     (r"\\\n", " "),
@@ -40,7 +40,7 @@ NOISE = (
     (r"=\([^)]*\)", "="),
     (r" in [^;\n]*", " in"),
 )
-# In Python: lists that are written out where a process is started, and programs named by their paths.
+# In Python: literal lists where a process is started, and programs named by their paths.
 STARTED = re.compile(
     r'(?:\bsubprocess\.\w+\(\s*|\bos\.\w*(?:exec|spawn)\w*\(\s*"[^"]*",\s*)\["([^"]+)"'
     r'|"(/(?:usr/)?s?bin/[\w-]+)"'
@@ -48,7 +48,7 @@ STARTED = re.compile(
 
 
 def set_up() -> set[str]:
-    """The programs that setup looks for, each beside the package that it installs for want of it."""
+    """Return the programs that setup checks, for which it installs packages."""
     named = re.findall(r"command -v (\S+) .*\|\| echo [a-z]", (ROOT / "scripts/setup").read_text())
     return {*named, *(word for name in named for word in BESIDE.get(name, "").split())}
 
@@ -62,13 +62,13 @@ def there() -> set[str]:
 
 
 def python_files() -> list[Path]:
-    """All but what starts the batch systems that scripts/schedulers unpacks."""
+    """List all Python files, except those that start the batch systems from scripts/schedulers."""
     files = [path for part in ("src", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")]
     return [path for path in files if not path.is_relative_to(ROOT / "tests/cluster/schedulers")]
 
 
 def commands(shell: str) -> set[str]:
-    """Words of a script where a command stands, but for its own functions."""
+    """Return a script's words in the position of a command, except its own functions."""
     for noise, instead in NOISE:
         shell = re.sub(noise, instead, shell)
     return set(re.findall(rf"{POSITION}([a-z][\w.-]+)(?=[\s;)]|$)", shell, re.M)) - set(

@@ -1,4 +1,4 @@
-"""Stacks against a cloud in memory: events once, nodes as they answer, failures explained, deletions proven."""
+"""Stacks with a cloud in memory: events once, nodes as they answer, failures explained, deletions verified."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def asked_for(cloud):
     return Stack(cloud, "demo", cloud.create_stack("demo", "{}", {}))
 
 
-def test_each_event_is_told_once_and_in_order():
+def test_each_event_is_reported_once_and_in_order():
     steps = list(Creation(asked_for(FakeCloud())).steps())
     assert [step for step in steps if isinstance(step, StackEvent)] == READY
 
 
-def test_nodes_are_told_as_they_answer_and_missing_ones_with_their_reason():
+def test_nodes_are_reported_as_they_answer_and_missing_ones_with_their_reason():
     cloud = FakeCloud(roster=roster(2, missing=[MISSING]))
     steps = list(Creation(asked_for(cloud)).steps())
     answered = [step for step in steps if isinstance(step, NodeAnswered)]
@@ -37,7 +37,7 @@ def failure_of(script):
     return creation.failure()
 
 
-def test_a_failure_is_told_in_the_head_s_own_words():
+def test_a_failure_is_reported_with_the_heads_message():
     assert failure_of(HEAD_FAILED) == "boot script failed: `false` ended with 1"
 
 

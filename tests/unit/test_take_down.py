@@ -1,4 +1,4 @@
-"""Down against a cloud in memory: the stack, its remains, this machine's record."""
+"""`down` with a cloud in memory: the stack, leftover resources, this machine's record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def state(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cloud():
-    """With one cluster, which this machine has a record of."""
+    """A cloud with one cluster, of which this machine has a record."""
     cloud = FakeCloud()
     Cluster("demo", "local", "us-east-1", cloud.put("demo", "CREATE_COMPLETE")).save()
     return cloud
@@ -41,7 +41,7 @@ def test_a_second_down_finds_nothing(cloud):
     assert not take_down.found
 
 
-def test_a_deletion_that_nobody_watched_to_its_end_is_brought_to_it(state):
+def test_an_interrupted_deletion_is_completed(state):
     cloud = FakeCloud(left=[["instance i-1 (shutting-down)"]])
     stack_id = cloud.put("demo", "DELETE_COMPLETE", script=HEAD_FAILED)
     Cluster("demo", "local", "us-east-1", stack_id).save()
@@ -58,7 +58,7 @@ FILES = [*READY[:5], event(7, "FileSystem", "CREATE_COMPLETE", "AWS::EFS::FileSy
 
 @pytest.fixture
 def with_data(monkeypatch):
-    """A cluster whose shared directory is looked at; give what the look finds, and what the file says of `keep`."""
+    """Make a cluster whose shared directory is listed, with a given listing and `keep` in the file."""
 
     def make(listing: bytes, **spec: str | None) -> FakeCloud:
         cloud = FakeCloud()
@@ -81,7 +81,7 @@ def with_data(monkeypatch):
         (b"", {"keep": "yes"}, True, False),
     ],
 )
-def test_data_goes_only_when_there_is_none_or_somebody_said_so(with_data, listing, spec, answer, deleted):
+def test_data_is_deleted_only_if_empty_or_on_request(with_data, listing, spec, answer, deleted):
     cloud = with_data(listing, **spec)
     asked: list[str] = []
     take_down = TakeDown(cloud, "demo", wanted=lambda contents: asked.append(contents) or answer)

@@ -1,4 +1,4 @@
-"""The CloudFormation document: what it holds, its limits, and that it is the same every time."""
+"""The CloudFormation document: its contents, its limits, and that it is reproducible."""
 
 import base64
 import hashlib
@@ -58,7 +58,7 @@ def test_the_same_plan_makes_the_same_bytes():
     assert synthesize(plan()) == synthesize(plan())
 
 
-def test_who_deploys_it_does_not_change_it():
+def test_the_user_who_deploys_it_does_not_change_it():
     assert synthesize(plan(replace(FACTS, ssh_public_key="ssh-ed25519 BBBB you"))) == synthesize(plan())
     assert "AAAAC3 me@here" not in synthesize(plan())
 
@@ -169,7 +169,7 @@ def test_defaults_keep_their_own_rules(name):
     ],
 )
 def test_what_the_console_takes(document, parameter, text, fits):
-    # CloudFormation wants the whole text to match (it is Java's regex, where $ is no line end either).
+    # CloudFormation requires the whole text to match (by Java's regex, where $ matches before no line end, either).
     assert bool(re.fullmatch(document["Parameters"][parameter]["AllowedPattern"], text)) is fits
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: least privilege of the roles, and who reaches whom."""
+"""Access: least privilege of the roles, and the security groups."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from plans import default_document, resources
 
 ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
-# Actions that know no resources (docs/aws-behaviour.md 6).
+# Actions without resource-level permissions (docs/aws-behaviour.md 6).
 WITHOUT_RESOURCES = {
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
@@ -67,7 +67,7 @@ def test_the_head_reads_its_own_stacks_template_alone(document):
 
 
 def test_nobody_may_make_log_groups(document):
-    """A late writer would bring the deleted one back."""
+    """A late writer would create the deleted one again."""
     assert not [role for role in ROLES if "logs:CreateLogGroup" in actions(document, role)]
 
 

@@ -1,4 +1,4 @@
-"""The order in which CloudFormation makes and deletes what the document holds."""
+"""The order in which CloudFormation creates and deletes the document's resources."""
 
 import graphlib
 import re
@@ -14,7 +14,7 @@ def document() -> dict[str, Any]:
     return default_document()
 
 
-def test_references_have_no_circle_and_no_loose_end(document):
+def test_references_have_no_cycle_and_no_loose_end(document):
     names = document["Resources"]
     graph = {name: set(references(resource)) for name, resource in names.items()}
     known = {*names, *document["Parameters"], *document["Conditions"]}
@@ -23,7 +23,7 @@ def test_references_have_no_circle_and_no_loose_end(document):
 
 
 def references(part: Any) -> Iterator[str]:
-    """Logical ids that a part of the document names."""
+    """Yield the logical ids to which a part of the document refers."""
     if isinstance(part, list):
         for item in part:
             yield from references(item)
@@ -48,7 +48,7 @@ def _named_by(part: dict[str, Any]) -> Iterator[str]:
 
 
 def closure(document: dict[str, Any], start: str) -> set[str]:
-    """Everything that must stand before `start` is made."""
+    """Return everything that must exist before `start` is created."""
     found: set[str] = set()
     waiting = [start]
     while waiting:
@@ -76,7 +76,7 @@ def test_ready_is_beside_the_heads_group(document):
 
 
 def test_workers_go_before_what_their_shutdown_needs(document):
-    """A deletion runs the other way round: an NFS mount that does not answer would hold every worker up."""
+    """A deletion runs in reverse order: an NFS mount that does not answer would delay every worker."""
     needed = {"MountTarget", "StorageSecurityGroup", "PrivateRoute", "PrivateSubnetRoutes", "NodesFromNodes"}
     assert needed <= closure(document, "WorkersGroup")
 

@@ -1,4 +1,4 @@
-"""The shell scripts of `phalanx tf-scripts`: what they say. tests/parts runs them."""
+"""The contents of the shell scripts of `phalanx tf-scripts`; tests/parts runs them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_one_worker_for_each_gpu_else_for_each_slot():
         ({"workers": 5}, "--worker_gpu_count is 5; deeplearning-worker1 has 4 GPUs"),
     ],
 )
-def test_peersthat_cant_be_are_refused(asked, words):
+def test_impossible_peers_are_refused(asked, words):
     with pytest.raises(SpecError, match=words):
         hosts(GPUS, **asked)
 
 
-def test_a_script_starts_its_peersserver_and_workers_with_the_seeds_ports():
+def test_a_script_starts_its_hosts_server_and_workers_with_the_documented_ports():
     texts = scripts(
         [Host("one", 2, has_gpus=True), Host("two", 2, has_gpus=True)], "python", ("/efs/t.py", "-b", "8"), "/l"
     )
@@ -60,7 +60,7 @@ def test_a_program_must_be_named_in_full():
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster known by its record; what its head is sent as an archive."""
+    """A cluster known by its record; yields what is sent to its head as an archive."""
     sent = {}
 
     def run(_remote, command, *, input=None, timeout_s, check=True):
@@ -99,7 +99,7 @@ def test_scripts_below_the_shared_directory_are_written_there(cluster):
     assert "\nlogs='/efs/my scripts/logs'\n" in cluster[f"{NAMES[1]}.sh"]
 
 
-def test_a_workers_file_that_is_not_there_or_empty_is_told(cluster, tmp_path, capsys):
+def test_a_missing_or_empty_workers_file_is_reported(cluster, tmp_path, capsys):
     for path, words in ((tmp_path / "none", "can't read the workers file"), (tmp_path / "empty", "names no host")):
         (tmp_path / "empty").write_text("\n")
         arguments = [

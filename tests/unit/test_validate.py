@@ -1,4 +1,4 @@
-"""What comes from outside is checked before anything is made of it."""
+"""Input from outside is checked before it is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = {
     validate.certificate_line: [CERTIFICATE],
     validate.instance_type: ["c5.large", "p4d.24xlarge", "u-6tb1.metal", "p5e-gpu.48xlarge"],
 }
-# The first six are what was sent to a head that believed everything.
+# The first six were attacks on a head without these checks.
 BAD = [
     "../../../../etc/cron.d/x",
     "x,deeplearning-master",

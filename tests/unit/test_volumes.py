@@ -1,4 +1,4 @@
-"""How nodes' volumes share this machine's memory."""
+"""How the nodes' volumes share this machine's memory."""
 
 from __future__ import annotations
 

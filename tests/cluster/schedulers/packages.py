@@ -1,4 +1,4 @@
-"""Debian's packages on a node, from the tree that they were unpacked into: laid over /usr's directories."""
+"""Mounts the unpacked tree of Debian's packages over the directories of a node's /usr."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def lay(packages: str) -> None:
-    """Once; file systems can be laid over each other twice only.
+    """Mount the packages once: overlay file systems can be stacked only twice.
 
-    Directory by directory: the image's own programs are a mount below /usr that root on a node can't move, and the
-    kernel lays nothing over a directory with such a mount in it.
+    Each directory is mounted separately: the image's own programs are a mount below /usr that root on a node can't
+    move, and the kernel puts no overlay on a directory with such a mount inside.
     """
     if not Path("/usr/bin/sbatch").exists():
         for directory in Path(packages, "usr").iterdir():

@@ -1,4 +1,4 @@
-"""Typed as root on each node: makes it a member of a Grid Engine cluster that the head controls."""
+"""Runs as root on each node: makes it a member of a Grid Engine cluster that the head controls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ QUEUE = {
 
 
 def main(packages: str) -> None:
-    """Lay the packages over /usr, where they belong, and start the daemons."""
+    """Mount the packages over /usr and start the daemons."""
     lay(packages)
     nodes = json.loads(Path("/opt/phalanx/roster.json").read_text())["nodes"]
     head = next(node for node in nodes if node["head"])
@@ -67,7 +67,7 @@ def main(packages: str) -> None:
     common.mkdir(parents=True)
     (common / "bootstrap").write_text(BOOTSTRAP)
     (common / "act_qmaster").write_text(head["hostname"] + "\n")
-    # Each node finds a first name of its own for an address; Grid Engine takes them for different hosts.
+    # Nodes resolve an address to different first names, which Grid Engine considers different hosts.
     aliases = "".join("{hostname} {hostname}.ec2.internal {name}\n".format(**node) for node in nodes)
     (common / "host_aliases").write_text(aliases)
     Path("/etc/profile.d/sge.sh").write_text(SETTINGS)
@@ -81,7 +81,7 @@ def main(packages: str) -> None:
 
 
 def start_master(nodes: list[dict]) -> None:
-    """A queue over all nodes, and two parallel environments: one fills them in turn, one takes each once."""
+    """Define a queue over all nodes and two parallel environments: round robin, and one slot per node."""
     sge("spoolinit", "berkeleydb", "libspoolb", str(SPOOL / "spooldb"), "init")
     configuration = (SHARE / "default-configuration").read_text()
     own = SPOOL / "configuration"
@@ -104,7 +104,7 @@ def start_master(nodes: list[dict]) -> None:
     queue = sge("qconf", "-sq").stdout
     changed = {**QUEUE, "slots": str(nodes[0]["slots"])}
     define("-Aq", "\n".join(line_with(line, changed) for line in queue.replace("\\\n", " ").splitlines()) + "\n")
-    # Last: the others wait until they may ask.
+    # Last, because the other nodes wait for this.
     for flag in ("-ah", "-as"):
         sge("qconf", flag, ",".join(names))
 
@@ -117,7 +117,7 @@ def wait_for_master() -> None:
 
 
 def scheduler_settings() -> str:
-    """A file of the scheduler's settings, with a round each second."""
+    """Write the scheduler's settings to a file, with an interval of one second."""
     text = sge("qconf", "-ssconf").stdout
     path = SPOOL / "sconf"
     path.write_text(

@@ -1,4 +1,4 @@
-"""Typed as root on each node with the packages' tree: makes it a member of a Slurm cluster that the head controls."""
+"""Runs as root on each node with the packages' tree: makes it a member of a Slurm cluster that the head controls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packages import lay
 
-# The smallest Slurm that schedules: namespaces have no cgroups of their own, the network is trusted, nobody accounts.
+# A minimal Slurm: namespaces have no cgroups of their own, the network is trusted, and there is no accounting.
 CONF = """\
 ClusterName=lab
 SlurmctldHost={head}
@@ -42,7 +42,7 @@ NODE = "NodeName={hostname} NodeAddr={address} CPUs={slots} Gres=gpu:2 State=UNK
 
 
 def main(packages: str) -> None:
-    """Lay the packages over /usr, where they belong, and start the daemons."""
+    """Mount the packages over /usr and start the daemons."""
     lay(packages)
     nodes = json.loads(Path("/opt/phalanx/roster.json").read_text())["nodes"]
     head = next(node for node in nodes if node["head"])
@@ -50,7 +50,7 @@ def main(packages: str) -> None:
         Path(directory).mkdir()
     lines = "\n".join(NODE.format(**node) for node in nodes)
     Path("/etc/slurm/slurm.conf").write_text(CONF.format(head=f"{head['hostname']}({head['address']})", nodes=lines))
-    # Slurm counts these, and tells each job which are its own; nothing opens them.
+    # Slurm counts these and tells each job which are its own; nothing opens them.
     for number in range(2):
         Path(f"/var/lib/slurm/gpu{number}").symlink_to("/dev/null")
     Path("/etc/slurm/gres.conf").write_text("Name=gpu File=/var/lib/slurm/gpu[0-1]\n")
