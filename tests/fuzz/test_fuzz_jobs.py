@@ -173,8 +173,8 @@ SAID = (
     (frames.CHECKED, {"problem": "", "code": 0, "taken": []}, 0),
     (frames.RANK, {"label": "0"}, frames.FIRST_RANK_NUMBER),
     (frames.ASK, {"node": HEAD, "command": "true"}, 1),
-    (frames.EXIT, {"code": 0, "at": 1.0, "told": False}, frames.FIRST_RANK_NUMBER),
-    (frames.EXIT, {"code": 1, "at": 1.0, "told": True}, 0),
+    (frames.EXIT, {"code": 0, "at": 1.0, "told": False, "oom_kills": None}, frames.FIRST_RANK_NUMBER),
+    (frames.EXIT, {"code": 1, "at": 1.0, "told": True, "oom_kills": 3}, 0),
     (frames.LEAVING, {"reason": "its own"}, 0),
     (frames.REPORT, {"ended": ["one"], "killed": [], "left": []}, 0),
 )
@@ -226,7 +226,10 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
             for number, (_, body, _) in enumerate(SAID)
         )
     )
-    huge = [said(3, {"code": 1 << 200, "at": 1.0, "told": False}), said(4, {"code": -999, "at": 1.0, "told": False})]
+    huge = [
+        said(3, {"code": 1 << 200, "at": 1.0, "told": False, "oom_kills": 1}),
+        said(4, {"code": -999, "at": 1.0, "told": False, "oom_kills": 1}),
+    ]
     fuzz(changed | changed_bytes(valid), check, [valid, *huge])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.runner.head.book import Book, Member
+from phalanx.runner.head.book import Book, End, Member
+from phalanx.runner.starter import memory
 
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
 SERVER = Member("0", "n1", is_rank=True, is_main=True, role="server", is_service=True)
@@ -86,6 +87,42 @@ def test_a_node_is_represented_by_its_first_living_rank(node, number):
 )
 def test_an_end_is_reported_with_its_place(member, code, text):
     assert member.ended_as(code) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "oom_kills", "cause"),
+    [
+        (-9, None, "(perhaps out of memory: what the kernel has killed can't be seen there)"),
+        (-9, 0, "(not by the kernel for want of memory)"),
+        (-9, 1, "(out of memory: the kernel there has killed 1 process since the job began)"),
+        (-9, 3, "(out of memory: the kernel there has killed 3 processes since the job began)"),
+        (-15, None, ""),
+        (1, None, ""),
+    ],
+)
+def test_of_a_sigkill_is_said_whether_the_kernel_did_it_for_memory(code, oom_kills, cause):
+    assert End(code, 0.0, False, oom_kills).cause.strip() == cause
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "events", "machine", "kills"),
+    [
+        ("0::/user.slice/a.scope\n", "oom 9\noom_kill 2\n", "oom_kill 7\n", 2),
+        ("4:memory:/x\n0::/\n", None, "pgfault 1\noom_kill 7\n", 7),
+        (None, None, "oom_kill many\n", None),
+        (None, None, None, None),
+    ],
+)
+def test_the_kernels_count_is_the_cgroups_or_else_the_machines(monkeypatch, tmp_path, cgroup, events, machine, kills):
+    (tmp_path / "user.slice/a.scope").mkdir(parents=True)
+    files = {"cgroup": cgroup, "vmstat": machine, "user.slice/a.scope/memory.events": events}
+    for name, text in files.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr(memory, "_CGROUP", str(tmp_path / "cgroup"))
+    monkeypatch.setattr(memory, "_EVENTS", str(tmp_path) + "{}/memory.events")
+    monkeypatch.setattr(memory, "_MACHINE", str(tmp_path / "vmstat"))
+    assert memory.oom_kills() == kills
 
 
 @pytest.mark.parametrize(("code", "how"), [(-9, "by SIGKILL"), (-37, "by signal 37"), (3, "with exit code 3")])

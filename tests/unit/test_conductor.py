@@ -52,7 +52,7 @@ class Starter:
 
     def ends(self, number: int, code: int, was_told: bool = False, at: float | None = None) -> None:
         self._living.remove(number)
-        self._say(frames.EXIT, {"code": code, "at": at or time.time(), "told": was_told}, number)
+        self._say(frames.EXIT, {"code": code, "at": at or time.time(), "told": was_told, "oom_kills": None}, number)
 
     def has_rank(self, number: int, label: str) -> None:
         self._living.append(number)

@@ -26,7 +26,9 @@ ANSWER = 6  # JSON {"code"}: how the daemon ended that ASK number this asked for
 CHECKED = 10  # JSON {"problem", "code", "taken": […]}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
-EXIT = 13  # JSON {"code", "at", "told"}: exit code, or minus the signal's number; when; was TERMINATE there before?
+# JSON {"code", "at", "told", "oom_kills"}: exit code, or minus the signal's number; when; was TERMINATE there before;
+# of a SIGKILL, how many processes the kernel has killed for want of memory since the starter began (null: not known)
+EXIT = 13
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
 LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all that it has
 ASK = 16  # JSON {"node", "command"}: an engine that stands here wants this daemon there
@@ -46,6 +48,7 @@ _LONGEST_PAYLOAD = 16 << 20
 # What of it goes into the job's state must fit there.
 _LONGEST_BODY = 1 << 20
 _LARGEST_SIGNAL = 64
+_LARGEST_COUNT = 1 << 32
 _LARGEST_PORT = 65535
 
 
@@ -65,6 +68,10 @@ def _is_code(value: Any) -> bool:
     return type(value) is int and -_LARGEST_SIGNAL <= value <= 255
 
 
+def _is_count_or_null(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= _LARGEST_COUNT)
+
+
 def _are_ports(values: Any) -> bool:
     return isinstance(values, list) and all(type(one) is int and 0 <= one <= _LARGEST_PORT for one in values)
 
@@ -76,7 +83,7 @@ def _are_texts(values: Any) -> bool:
 _BODIES = {
     CHECKED: {"problem": _is_text, "code": _is_code, "taken": _are_ports},
     RANK: {"label": _is_text},
-    EXIT: {"code": _is_code, "at": _is_time, "told": _is_truth},
+    EXIT: {"code": _is_code, "at": _is_time, "told": _is_truth, "oom_kills": _is_count_or_null},
     REPORT: {"ended": _are_texts, "killed": _are_texts, "left": _are_texts},
     LEAVING: {"reason": _is_text},
     ASK: {"node": _is_text, "command": _is_text},

@@ -49,11 +49,25 @@ class End(NamedTuple):
     """How a process ended: `code` is its exit code, or minus the signal's number.
 
     `at`: when its node saw it, by the node's clock; `was_told`: had the node been told to end its processes by then?
+    `oom_kills`: how many processes the node's kernel has killed for want of memory since the job began there.
     """
 
     code: int
     at: float
     was_told: bool
+    oom_kills: Optional[int] = None
+
+    @property
+    def cause(self) -> str:
+        """Of a SIGKILL, whether it was the kernel's for want of memory, as far as that can be known; else ""."""
+        if self.code != -signal.SIGKILL:
+            return ""
+        if self.oom_kills is None:
+            return " (perhaps out of memory: what the kernel has killed can't be seen there)"
+        if not self.oom_kills:
+            return " (not by the kernel for want of memory)"
+        killed = f"{self.oom_kills} process" + ("es" if self.oom_kills > 1 else "")
+        return f" (out of memory: the kernel there has killed {killed} since the job began)"
 
 
 class Book:

@@ -229,7 +229,7 @@ class Conductor:
         # may be the first failure, although another's was heard first.
         if not self._crew.was_told or (self.outcome and not end.was_told):
             life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
-            self.outcome.fail(member.ended_as(code), exit_code, number, member.weight(code), life)
+            self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
         self._on_failure(member, code)
 
     def _on_failure(self, member: Member, code: int) -> None:

@@ -31,6 +31,7 @@ from phalanx.runner.starter.check import (
 )
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
+from phalanx.runner.starter.memory import oom_kills
 from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.system import (
     MARK,
@@ -79,6 +80,7 @@ class Starter:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._scratch = Scratch(job_id)
         self._guest = Guest(self._loop, job_id)
+        self._oom_kills_before = oom_kills()
 
     def run(self) -> None:
         """Serve the head until the job has ended here."""
@@ -243,7 +245,9 @@ class Starter:
                 kill(pid, _signal.SIGKILL)
 
     def _ended(self, number: int, code: int) -> None:
-        body = {"code": code, "at": time.time(), "told": self._was_told}
+        body = {"code": code, "at": time.time(), "told": self._was_told, "oom_kills": None}
+        if code == -_signal.SIGKILL and self._oom_kills_before is not None:
+            body["oom_kills"] = max(0, (oom_kills() or 0) - self._oom_kills_before)
         self._output.drain(number)
         self._out.send(frames.pack_json(frames.EXIT, body, number))
 
