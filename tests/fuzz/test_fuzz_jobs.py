@@ -170,7 +170,7 @@ class HostileStarter:
 
 
 SAID = (
-    (frames.CHECKED, {"problem": "", "code": 0, "taken": []}, 0),
+    (frames.CHECKED, {"problem": "", "code": 0, "taken": [], "boot_id": "b"}, 0),
     (frames.RANK, {"label": "0"}, frames.FIRST_RANK_NUMBER),
     (frames.ASK, {"node": HEAD, "command": "true"}, 1),
     (frames.EXIT, {"code": 0, "at": 1.0, "told": False, "oom_kills": None}, frames.FIRST_RANK_NUMBER),
@@ -191,6 +191,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Inquiry:
+        boot_id = ""
+
         def __init__(self, _directory: str, _job_id: str, node: Node) -> None:
             self._node = node.name
 
@@ -215,7 +217,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         stage: Any = SimpleNamespace(loop=loop, output=output, door=door, early=EarlyLines(), stop_asked=False)
         stage.publish = output.flush
         starter = HostileStarter(loop, words)
-        conductor = Conductor(stage, job, roster(1, 1), (process,), lambda nodes, count: None, lambda _: starter.line())
+        conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
         nodes = conductor.run()
         job_state({**STATE, **conductor.outcome.record, "nodes": nodes})
 

@@ -24,7 +24,7 @@ from phalanx.runner.starter.answers import REFUSED
 
 JOB = JobDescription("1", "exec", ("true",), "/efs/1")
 HEAD, OTHER = "deeplearning-worker1", "deeplearning-worker2"
-WELL = {"problem": "", "code": 0, "taken": []}
+WELL = {"problem": "", "code": 0, "taken": [], "boot_id": "b"}
 CLEAN = {"ended": [], "killed": [], "left": []}
 
 
@@ -118,6 +118,8 @@ def asked(monkeypatch) -> list[str]:
     names: list[str] = []
 
     class Inquiry:
+        boot_id = ""
+
         def __init__(self, _directory: str, _job_id: str, node: Node) -> None:
             names.append(node.name)
             self._name = node.name
@@ -159,7 +161,7 @@ def test_all_well(conduct, starters):
 
 
 def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):
-    starters[OTHER].found = {"problem": "no work on {nodes}", "code": 127, "taken": []}
+    starters[OTHER].found = {"problem": "no work on {nodes}", "code": 127, "taken": [], "boot_id": "b"}
     conductor = conduct(rank(0, HEAD), rank(1, OTHER))
     conductor.run()
     assert (conductor.outcome.record["message"], conductor.began_at) == (f"no work on {OTHER}", None)
@@ -212,6 +214,14 @@ def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starte
     assert conductor.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
     assert (conductor.outcome.died, conductor.lost, asked) == (True, {OTHER}, [OTHER])
     assert [verdict["clean"] for verdict in verdicts] == [True, False]
+
+
+def test_a_node_that_answers_in_another_boot_has_rebooted(conduct, starters, asked, monkeypatch):
+    monkeypatch.setattr("phalanx.runner.head.settle.Inquiry.boot_id", "another", raising=False)
+    starters[OTHER].on_spawn = lambda _number: starters[OTHER].dies()
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    assert (conductor.outcome.record["message"], conductor.outcome.died) == (f"{OTHER} rebooted", True)
 
 
 def engine(early: bool) -> Process:

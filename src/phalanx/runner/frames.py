@@ -23,7 +23,7 @@ END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
 ANSWER = 6  # JSON {"code"}: how the daemon ended that ASK number this asked for
 # Starter → runner.
-CHECKED = 10  # JSON {"problem", "code", "taken": […]}: "" when all is well
+CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
 # JSON {"code", "at", "told", "oom_kills"}: exit code, or minus the signal's number; when; was TERMINATE there before;
@@ -81,7 +81,7 @@ def _are_texts(values: Any) -> bool:
 
 
 _BODIES = {
-    CHECKED: {"problem": _is_text, "code": _is_code, "taken": _are_ports},
+    CHECKED: {"problem": _is_text, "code": _is_code, "taken": _are_ports, "boot_id": _is_text},
     RANK: {"label": _is_text},
     EXIT: {"code": _is_code, "at": _is_time, "told": _is_truth, "oom_kills": _is_count_or_null},
     REPORT: {"ended": _are_texts, "killed": _are_texts, "left": _are_texts},

@@ -91,12 +91,13 @@ def _reap(words: List[str]) -> int:
 
     from phalanx.runner.head.membership import successor_of
     from phalanx.runner.reaper import sweep
+    from phalanx.runner.system import boot_id
 
     successor = successor_of(words[1])
     if successor:
         print(f"{words[1]} is gone, and its name is {successor}'s now", file=sys.stderr)
         return 1
-    print(json.dumps(sweep(words[0])))
+    print(json.dumps({**sweep(words[0]), "boot_id": boot_id()}))
     return 0
 
 

@@ -136,7 +136,7 @@ _ATTEMPT = {
     "gave_up": truth,
 }
 _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
-_REPORT = {"ended": _TEXTS, "left": _TEXTS}
+_REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
 # What records of earlier versions have not.
 _ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "waits": False}

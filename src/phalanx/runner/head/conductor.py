@@ -52,6 +52,7 @@ class Conductor:
         self.began_at: Optional[float] = None
         self.gave_up = False
         self.lost: Set[str] = set()  # nodes
+        self._boot_ids: Dict[str, str] = {}  # node → that of the machine that was checked
         self._stage = stage
         self._job = job
         self._roster = roster
@@ -192,13 +193,23 @@ class Conductor:
             if self._proof.lacks(channel):
                 self._proof.inquire(self._crew.nodes[channel.node])
         self._crew.dismiss()
-        return self._proof.verdicts(self._crew.channels)
+        verdicts = self._proof.verdicts(self._crew.channels)
+        self._explain_reboots()
+        return verdicts
+
+    def _explain_reboots(self) -> None:
+        """A node whose connection closed may have answered since over a new one, in another boot of its machine."""
+        for node in self.lost & self._boot_ids.keys():
+            is_blamed = self.outcome.record.get("message", "").startswith(f"{node} was lost: ")
+            if is_blamed and self._proof.boot_id(node) not in ("", self._boot_ids[node]):
+                self.outcome.explain(f"{node} rebooted", died=True)
 
     # What the crew hears.
 
     def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
         """A node has looked whether all is there."""
         channel.checked = True
+        self._boot_ids[channel.node] = body["boot_id"]
         self.findings.add(channel.node, body)
         for request in self._crew.daemons.due(self._may_serve):
             self._crew.serve(request)

@@ -69,6 +69,10 @@ class Proof:
 
         self._inquiries[node.name] = Inquiry(self._job.directory, self._job.id, node)
 
+    def boot_id(self, node: str) -> str:
+        """The boot of the node that was asked over a new connection and has answered; "" of every other."""
+        return self._inquiries[node].boot_id if node in self._inquiries else ""
+
     def withdraw(self, node: str) -> None:
         """A new starter will report for what has this name now."""
         self._inquiries.pop(node, None)

@@ -48,6 +48,7 @@ class Inquiry:
     """
 
     def __init__(self, directory: str, job_id: str, node: Node) -> None:
+        self.boot_id = ""  # of the node that answered
         self._node = node.name
         self._deadline = time.monotonic() + _DEADLINE_S
         words = ("reap", job_id, node.instance_id)
@@ -84,9 +85,11 @@ class Inquiry:
 
     def _as_told(self, answer: bytes) -> Dict[str, Any]:
         try:
-            return states.verdict(self._node, sweep_report(record.parse(answer)))
+            report = sweep_report(record.parse(answer))
         except validate.Invalid as error:
             return self._unverified(f"its answer {error}")
+        self.boot_id = report["boot_id"]
+        return states.verdict(self._node, report)
 
     def _unverified(self, reason: str) -> Dict[str, Any]:
         fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"

@@ -39,6 +39,7 @@ from phalanx.runner.system import (
     STARTER_SOCKET,
     activated,
     adopt_orphans,
+    boot_id,
     peer_is_us,
     process_stat,
     reap,
@@ -47,7 +48,7 @@ from phalanx.runner.system import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 _SWEEP_EVERY_S = 0.02
 # A report that nobody takes (the network is gone) must not keep this process.
@@ -177,7 +178,7 @@ class Starter:
         for fd in pipe:
             os.close(fd)
         if text:
-            self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": 1, "taken": []}))
+            self._answer_check(text, 1)
             return
         self._work = target
         self._check(body)
@@ -193,7 +194,11 @@ class Starter:
         if target:
             self._check_imports(body["commands"][0][0], target, env)
             return
-        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": ports}))
+        self._answer_check(text, code, ports)
+
+    def _answer_check(self, text: str, code: int, ports: Sequence[int] = ()) -> None:
+        body = {"problem": text, "code": code, "taken": list(ports), "boot_id": boot_id()}
+        self._out.send(frames.pack_json(frames.CHECKED, body))
 
     def _check_imports(self, python: str, target: List[str], env: Dict[str, str]) -> None:
         """Ask the job's Python, and go on meanwhile; it may not answer."""
@@ -207,8 +212,7 @@ class Starter:
         text = missing_packages(target, os.read(fd, select.PIPE_BUF))
         self._loop.forget(fd)
         os.close(fd)
-        code = PACKAGE_NOT_FOUND if text else 0
-        self._out.send(frames.pack_json(frames.CHECKED, {"problem": text, "code": code, "taken": []}))
+        self._answer_check(text, PACKAGE_NOT_FOUND if text else 0)
 
     def _spawn(self, number: int, body: Dict[str, Any]) -> None:
         out_read, out_write = os.pipe()
