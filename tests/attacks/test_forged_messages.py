@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from local_clouds import api, api_of_node
 
 from conftest import a_cluster
@@ -176,3 +177,18 @@ def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_
     assert terminal.on("worker4", TRACES) == terminal.on("head", TRACES) == "looked\n"
     assert refused(terminal) >= before + len(said)
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
+
+
+def test_a_node_writes_no_boot_log_but_its_own(terminal):
+    logs, root_on_worker3 = api(terminal, "logs"), api_of_node(terminal, "worker3", "logs")
+    (group,) = (one["logGroupName"] for one in logs.describe_log_groups()["logGroups"])
+    forged = [{"timestamp": int(time.time() * 1000), "message": "forged"}]
+    own = of_attacker(roster(terminal))["address"]
+    theirs = [one["logStreamName"] for one in logs.describe_log_streams(logGroupName=group)["logStreams"]]
+    for stream in {*theirs, f"{own}0", f"{own}/more", "10.0.9.9"} - {own}:
+        with pytest.raises(ClientError, match="not authorized to perform: logs:PutLogEvents"):
+            root_on_worker3.put_log_events(logGroupName=group, logStreamName=stream, logEvents=forged)
+        with pytest.raises(ClientError, match="not authorized to perform: logs:CreateLogStream"):
+            root_on_worker3.create_log_stream(logGroupName=group, logStreamName=stream)
+    assert {node["address"] for node in roster(terminal)["nodes"]} <= set(theirs)
+    root_on_worker3.put_log_events(logGroupName=group, logStreamName=own, logEvents=forged)

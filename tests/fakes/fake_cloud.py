@@ -73,7 +73,7 @@ class FakeCloud:
     poll_interval_s: float = 0.0
     stacks: dict[str, FakeStack] = field(default_factory=dict)
     refuse_create: CloudError | None = None
-    logs: dict[str, str] = field(default_factory=lambda: {"i-1": "line 1\nfalse: exit 1"})
+    logs: dict[str, str] = field(default_factory=lambda: {"10.0.0.5": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
     progress: dict[str, str] = field(default_factory=dict)

@@ -144,7 +144,7 @@ def test_an_update_under_way_is_left_alone():
 
 
 def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(state):
-    logs = {"i-1": "line 1\nfalse: exit 1", "i-2": "fine", "2026/11/[$LATEST]1": "START"}
+    logs = {"10.0.0.5": "line 1\nfalse: exit 1", "10.0.0.6": "fine", "2026/11/[$LATEST]1": "START"}
     cloud = FakeCloud(script=list(HEAD_FAILED), logs=logs)
     with pytest.raises(StackFailed) as failure:
         up(cloud)
@@ -152,7 +152,7 @@ def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(state):
     assert "false: exit 1" in failure.value.message
     assert "nothing is left" in failure.value.hint
     assert "START" not in failure.value.message
-    assert (state / "clusters/demo/boot-logs/i-1.log").read_text() == "line 1\nfalse: exit 1\n"
+    assert (state / "clusters/demo/boot-logs/10.0.0.5.log").read_text() == "line 1\nfalse: exit 1\n"
     assert len(list((state / "clusters/demo/boot-logs").glob("*.log"))) == 3
     assert cloud.describe_stack("demo") is None
     assert store.known() == []

@@ -234,7 +234,7 @@ def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
     cloud.script = list(HEAD_FAILED)
     assert phalanx("up") == 4
     assert "boot script failed: `false` ended with 1" in phalanx.err
-    assert "the end of the boot log of i-1" in phalanx.err
+    assert "the end of the boot log of 10.0.0.5" in phalanx.err
     assert "the name is free" in phalanx.err
     assert cloud.stopped
 

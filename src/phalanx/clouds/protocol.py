@@ -146,7 +146,7 @@ class Cloud(Protocol):
         ...
 
     def boot_logs(self, log_group: str) -> dict[str, str]:
-        """Log by stream, a node's by its instance id; empty when the group is gone."""
+        """Log by stream, a node's by its private address; empty when the group is gone."""
         ...
 
     def delete_log_group(self, log_group: str) -> None:

@@ -32,6 +32,9 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
 from phalanx.template import synthesize
 
+# Of the log streams in the group those of the nodes; the function's have other names.
+_ADDRESS = re.compile(r"[0-9.]+")
+_INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
 # What a cluster that stands may be given another of.
@@ -262,8 +265,8 @@ def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
 
 def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
     """The last lines of the nodes that the reason names; without a name, of the first few."""
-    nodes = sorted(stream for stream in logs if stream.startswith("i-"))
-    named = [node for node in nodes if node in reason]
+    nodes = sorted(filter(_ADDRESS.fullmatch, logs))
+    named = [node for node in nodes if set(_INSTANCE.findall(reason)) & set(_INSTANCE.findall(logs[node]))]
     shown: list[str] = []
     for node in (named or nodes)[:MOST_TAILS]:
         shown += ["", f"--- the end of the boot log of {node}:", *logs[node].splitlines()[-TAIL_LINES:]]

@@ -179,7 +179,7 @@ class Creation:
         return f"stack {self.stack.name} ended as {self.state.status} {self.state.reason}".rstrip()
 
     def boot_logs(self) -> dict[str, str]:
-        """Log by stream, a node's by its instance id. A rollback retains the group, and `Deletion` removes it."""
+        """Log by stream, a node's by its private address. A rollback retains the group, and `Deletion` removes it."""
         group = self._physical_id("LogGroup")
         logs = self.stack.cloud.boot_logs(group) if group else {}
         return {stream: text for stream, text in logs.items() if text}

@@ -32,7 +32,7 @@ class Agent:
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet = services.Fleet(aws, settings.workers_group)
-        self.stream = services.LogStream(aws, settings.log_group, self.identity.instance_id)
+        self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:
         """This node as it introduces itself; the head gives it a name."""

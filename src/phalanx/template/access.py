@@ -69,7 +69,7 @@ def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
         _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head()]),
         _role("WorkerRole", _EC2, _membership_of_worker()),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
-        _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs()]),
+        _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs(GetAtt("LogGroup", "Arn"))]),
         _job_role(),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
@@ -140,7 +140,7 @@ def _membership_of_worker() -> list[dict[str, Any]]:
 
 def _every_node() -> list[dict[str, Any]]:
     mounts = ("ClientMount", "ClientWrite", "ClientRootAccess")
-    return [_allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()), _logs()]
+    return [_allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()), _logs(_own_stream())]
 
 
 def _file_system() -> Sub:
@@ -148,10 +148,17 @@ def _file_system() -> Sub:
     return Sub(named, Id=FILE_SYSTEM)
 
 
-def _logs() -> dict[str, Any]:
-    """Allow streams only: a late writer must not create a deleted group again (docs/aws-behaviour.md 1.22)."""
-    # The group's ARN ends with ":*", which matches its streams and is shorter than their ARNs.
-    return _allow(["logs:CreateLogStream", "logs:PutLogEvents"], GetAtt("LogGroup", "Arn"))
+def _own_stream() -> Sub:
+    """Return the ARN of the log stream named by the node's address, which IAM knows (docs/aws-behaviour.md 6)."""
+    return arn("logs", "log-group:${LogGroup}:log-stream:${!aws:Ec2InstanceSourcePrivateIPv4}")
+
+
+def _logs(streams: Sub | GetAtt) -> dict[str, Any]:
+    """Allow streams only: a late writer must not create a deleted group again (docs/aws-behaviour.md 1.22).
+
+    The group's own ARN ends with ":*", which matches all of its streams.
+    """
+    return _allow(["logs:CreateLogStream", "logs:PutLogEvents"], streams)
 
 
 def _address_of_head() -> list[dict[str, Any]]:

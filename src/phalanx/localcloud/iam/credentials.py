@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,8 +29,9 @@ class Session:
     role: str
     name: str
     expires: datetime
-    instance_arn: str = ""
     role_id: str = ""
+    instance_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Condition keys of credentials that an instance was given (docs/aws-behaviour.md 6)."""
 
     @property
     def user_id(self) -> str:
@@ -93,10 +94,17 @@ def for_instance(context: Context, instance: Instance) -> dict[str, str]:
     role = instance_role(instance)
     if role is None:
         raise AssumeRoleError(f"{instance.id} has no instance profile")
-    region = instance.ec2_backend.region_name
-    arn = f"arn:aws:ec2:{region}:{context.account}:instance/{instance.id}"
-    session = _session(context, role, instance.id, "ec2.amazonaws.com", arn)
+    session = _session(context, role, instance.id, "ec2.amazonaws.com", _instance_keys(context, instance))
     return {"Code": "Success", "LastUpdated": _iso(context.clock.now()), "Type": "AWS-HMAC", **document(session)}
+
+
+def _instance_keys(context: Context, instance: Instance) -> dict[str, list[str]]:
+    region = instance.ec2_backend.region_name
+    return {
+        "ec2:sourceinstancearn": [f"arn:aws:ec2:{region}:{context.account}:instance/{instance.id}"],
+        "aws:ec2instancesourcevpc": [instance.vpc_id or ""],
+        "aws:ec2instancesourceprivateipv4": [instance.private_ip or ""],
+    }
 
 
 def document(session: Session) -> dict[str, str]:
@@ -125,10 +133,12 @@ def for_function(context: Context, role_arn: str, function_name: str) -> Session
     role = next((r for r in list(iam_backends[context.account]["aws"].roles.values()) if r.name == name), None)
     if role is None:
         raise AssumeRoleError(f"The role {role_arn} does not exist")
-    return _session(context, role, function_name, "lambda.amazonaws.com", "")
+    return _session(context, role, function_name, "lambda.amazonaws.com", {})
 
 
-def _session(context: Context, role: Role, holder: str, service: str, instance_arn: str) -> Session:
+def _session(
+    context: Context, role: Role, holder: str, service: str, instance_keys: Mapping[str, Sequence[str]]
+) -> Session:
     if not trusts(role, service):
         raise AssumeRoleError(
             f"The role {role.name} cannot be assumed by {service}: its trust policy does not allow it"
@@ -138,7 +148,7 @@ def _session(context: Context, role: Role, holder: str, service: str, instance_a
         session = _by_holder.get((role.name, holder))
         if session is None or session.expires - now < RENEW_BEFORE:
             issued = context.issue(role.name)
-            session = Session(issued, role.name, holder, now + LIFETIME, instance_arn, role.id)
+            session = Session(issued, role.name, holder, now + LIFETIME, role.id, instance_keys)
             _by_holder[role.name, holder] = session
             _by_key[issued.access_key_id] = session
             _drop_expired(context, now)

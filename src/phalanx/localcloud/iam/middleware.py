@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -93,8 +93,9 @@ def _parsed(document: Any) -> dict[str, Any]:
     return json.loads(document if document.lstrip().startswith("{") else unquote(document))
 
 
-def _keys(context: Context, session: Session, call: Call) -> dict[str, list[str]]:
-    keys = {
+def _keys(context: Context, session: Session, call: Call) -> dict[str, Sequence[str]]:
+    return {
+        **session.instance_keys,
         "aws:principalarn": [f"arn:aws:iam::{context.account}:role/{session.role}"],
         "aws:principalaccount": [context.account],
         "aws:userid": [session.user_id],
@@ -104,6 +105,3 @@ def _keys(context: Context, session: Session, call: Call) -> dict[str, list[str]
         "aws:sourceip": [call.source_ip],
         "aws:currenttime": [context.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")],
     }
-    if session.instance_arn:
-        keys["ec2:sourceinstancearn"] = [session.instance_arn]
-    return keys
