@@ -37,7 +37,7 @@ lock: setup ## Update the locks of the recipes and of .venv to the latest versio
 	@.venv/bin/python -m pip install --quiet uv
 	@.venv/bin/python scripts/lock
 
-docs: setup ## Generate docs/modules.md and docs/commands.md
+docs: setup ## Generate docs/modules.md, docs/commands.md and docs/phalanx-yaml.md
 	@scripts/tree
 	@.venv/bin/python scripts/commands
 

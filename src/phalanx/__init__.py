@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from phalanx.plan.plan_text import explain
     from phalanx.reach.gather import Verdict
     from phalanx.reach.transfer import Copied, TransferError
-    from phalanx.spec.spec import ClusterSpec, load
+    from phalanx.spec.spec import ClusterSpec
+    from phalanx.spec.spec_load import load
     from phalanx.template import synthesize
 
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Cluster": "phalanx.api",
     "ClusterSpec": "phalanx.spec.spec",
-    "load": "phalanx.spec.spec",
+    "load": "phalanx.spec.spec_load",
     "Plan": "phalanx.plan.plan",
     "make_plan": "phalanx.plan.plan",
     "offline_facts": "phalanx.plan.plan",

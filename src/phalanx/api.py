@@ -42,7 +42,7 @@ class Cluster:
         Raises SpecError, CloudError, StackFailed (everything was rolled back then).
         """
         from phalanx.cluster.bring_up import BringUp
-        from phalanx.spec.spec import load, told_where
+        from phalanx.spec.spec_load import load, told_where
 
         wanted = load(Path(spec))
         clouds.begin(wanted.cloud)

@@ -14,7 +14,8 @@ from phalanx.code.ignore_rules import IgnoreRules
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
 from phalanx.node.roster import Node, Roster
-from phalanx.spec import spec
+from phalanx.spec.spec_init import init_text
+from phalanx.spec.spec_load import load
 
 NODES = tuple(
     Node(f"deeplearning-worker{n}", f"i-{n}", f"10.0.1.{n}", f"ip-10-0-1-{n}", "", "", 0, 1, n == 1, "", "")
@@ -29,7 +30,7 @@ def test_a_spec_is_read_or_its_mistakes_are_reported(tmp_path: Path):
     def check(content: bytes) -> None:
         file.write_bytes(content)
         with contextlib.suppress(SpecError):
-            spec.load(file)
+            load(file)
 
     bomb = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*a, *a]\n" for n in range(99))
     corpus = [
@@ -41,7 +42,7 @@ def test_a_spec_is_read_or_its_mistakes_are_reported(tmp_path: Path):
         b"a: !!timestamp 9-9-9",
         b"<<: *a",
     ]
-    fuzz(changed_bytes(spec.init_text("demo").encode(), b"name: x\nboot: |\n  echo\nnodes: 4\n"), check, corpus)
+    fuzz(changed_bytes(init_text("demo").encode(), b"name: x\nboot: |\n  echo\nnodes: 4\n"), check, corpus)
 
 
 def test_a_hosts_file_is_read_or_its_mistakes_are_reported():

@@ -15,7 +15,7 @@ from phalanx.cli import execute
 status = execute({arguments!r})
 print("\\n" + json.dumps([status, sorted(sys.modules)]))
 """
-HEAVY = ("boto3", "botocore", "pydantic", "yaml", "troposphere", "rich", "moto")
+HEAVY = ("boto3", "botocore", "yaml", "troposphere", "rich", "moto")
 
 
 def loaded(arguments, tmp_path, **variables):

@@ -26,6 +26,7 @@ from phalanx.errors import PhalanxError
 COMMANDS = {
     "Clusters": {
         "init": ("phalanx.cli.init", "Write a short commented phalanx.yaml."),
+        "schema": ("phalanx.cli.schema", "Print the JSON Schema of phalanx.yaml, for editors."),
         "plan": ("phalanx.cli.plan", "Show what `up` would make, and what it costs."),
         "template": ("phalanx.cli.template", "Print the CloudFormation document, exactly as `up` sends it."),
         "up": ("phalanx.cli.up", "Make the cluster and wait until its nodes have answered."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ from phalanx.errors import ClusterError, PhalanxError
 if TYPE_CHECKING:
     from phalanx.cli.progress import Watch
     from phalanx.cluster.take_down import Kept, TakeDown
-
-_KEEP_LINE = re.compile(r"^keep:[ \t]*(['\"]?)(?P<keep>yes|no|ask)\1[ \t]*(?:#.*)?$", re.M | re.I)
 
 
 @click.command("down")
@@ -78,12 +75,13 @@ def _what_ends(name: str) -> str:
 
 
 def _keep_now(name: str, file: Path | None) -> str | None:
-    """`keep` as the cluster's file says it now, by its line: a change of mind needs no new cluster."""
+    """`keep` as the cluster's file says it now: a change of mind needs no new cluster."""
     path = file or Path(DEFAULT_FILE)
     if not path.exists() or cluster_name(None, path) != name:
         return None
-    found = _KEEP_LINE.search(path.read_text())
-    return found["keep"].lower() if found else None
+    from phalanx.spec.spec_load import load_value
+
+    return load_value(path, "keep")
 
 
 def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
@@ -103,7 +101,7 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
         path = file or Path(DEFAULT_FILE)
         if wanted is None or not path.exists():
             raise
-    from phalanx.spec.spec import load
+    from phalanx.spec.spec_load import load
 
     spec = load(path)
     if spec.name != wanted:

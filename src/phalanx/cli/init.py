@@ -31,7 +31,7 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
       phalanx init
       phalanx init --cloud aws --name vision
     """
-    from phalanx.spec.spec import init_text
+    from phalanx.spec.spec_init import init_text
 
     if file.exists() and not force:
         raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
@@ -44,11 +44,12 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
 
 def _checked(name: str) -> str:
     """Refused here, where it was typed, and not by the first `plan`."""
-    from phalanx.spec import spec_checks
+    from phalanx.spec.spec import KEYS
+    from phalanx.spec.spec_checks import WrongError
 
     try:
-        return spec_checks.name(name)
-    except spec_checks.WrongError as wrong:
+        return KEYS["name"].accept(name, {})
+    except WrongError as wrong:
         raise SpecError(f"--name: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.") from None
 
 

@@ -104,6 +104,6 @@ def _name_in(path: Path) -> str:
     found = _NAME_LINE.search(spec_file.text(path))
     if found:
         return found["name"]
-    from phalanx.spec.spec import load
+    from phalanx.spec.spec_load import load
 
     return load(path).name

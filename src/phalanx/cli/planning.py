@@ -21,7 +21,7 @@ offline_option = click.option(
 def planned(file: Path, offline: bool = False) -> Plan:
     """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
     from phalanx.plan.plan import make_plan
-    from phalanx.spec.spec import load, told_where
+    from phalanx.spec.spec_load import load, told_where
 
     spec = load(file)
     with told_where(file):
@@ -34,7 +34,7 @@ def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
     Raises SpecError when it can't: without a bucket or, unless `offline`, with one that won't do.
     """
     from phalanx.cluster import delivery
-    from phalanx.spec.spec import told_where
+    from phalanx.spec.spec_load import told_where
     from phalanx.template import synthesize
 
     template = synthesize(plan)

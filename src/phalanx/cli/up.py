@@ -31,7 +31,7 @@ def command(file: Path, as_json: bool) -> int:
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
-    from phalanx.spec.spec import load, told_where
+    from phalanx.spec.spec_load import load, told_where
 
     spec = load(file)
     # The local cloud starts while this process imports what it talks to it with.

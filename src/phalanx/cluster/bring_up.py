@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phalanx.clouds.protocol import Cloud, SshRoute, StackState
@@ -239,7 +239,7 @@ class BringUp:
         return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())
 
     def _settings(self) -> dict[str, object]:
-        return self.spec.model_dump(mode="json")
+        return asdict(self.spec)
 
 
 def _until_let_in(remote: Remote) -> Iterator[Note]:

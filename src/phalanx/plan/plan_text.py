@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
@@ -22,7 +23,7 @@ def explain(plan: Plan) -> list[str]:
 def as_dict(plan: Plan) -> dict[str, Any]:
     """The plan for a program; only texts, numbers, lists and None."""
     return {
-        "spec": plan.spec.model_dump(),
+        "spec": asdict(plan.spec),
         "zone": plan.zone,
         "image_parameter": plan.image_parameter,
         "architecture": plan.facts.architecture,
@@ -49,7 +50,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
             "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
         ),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
-        ("ssh", f"to the head from {'anywhere' if spec.ssh_from == ANYWHERE else spec.ssh_from}"),
+        ("ssh", f"to the head from {spec.ssh_from}"),
         ("membership", "a queue, a table, a topic, a function, a log group"),
         ("cost", _cost(plan)),
     ]

@@ -1,222 +1,252 @@
-"""ClusterSpec: what the user wants, read from phalanx.yaml with every mistake reported at once."""
+"""ClusterSpec: what the user wants. Each field is a key of phalanx.yaml: its rule, default, meaning and an example."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-
+from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
-from phalanx.spec import spec_yaml
-from phalanx.spec.spec_yaml import Mistake, Value
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_rules import Rule, matching, number, one_of, text, time_s, whole, word
 
-DEFAULT_FILE = "phalanx.yaml"
+MOST_NODES = 1000
+LONGEST_NODE_TIMEOUT_S = 45 * 60
+CLOUDS = ("local", "aws")
+FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
 
 
-class ClusterSpec(BaseModel):
-    """One cluster as the user asked for it: frozen, valid, with defaults for all but what only the cloud knows."""
+def _key(
+    help: str,
+    rule: Rule,
+    example: Any,
+    *,
+    unset: str = "",
+    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    initial: bool = False,
+    **default: Any,
+) -> Any:
+    """A field that is a key of phalanx.yaml; all that is known of keys follows from it.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    unset       what holds without the key, where the default itself doesn't say it
+    beside      a check that looks at the fields above, too: it gets those of them that are right
+    initial     whether `phalanx init` writes it, with the example as its value; others it writes as comments
+    """
+    return field(**default, metadata={"key": (help, rule, example, unset, beside, initial)})
 
-    name: Annotated[str, AfterValidator(checks.name)]
-    """Name of the cluster and of its stack."""
-    cloud: Annotated[str, AfterValidator(checks.cloud)] = "local"
-    region: Annotated[str, AfterValidator(checks.region)] = "us-east-1"
-    nodes: Annotated[int, AfterValidator(checks.nodes)]
-    """Machines, the head included."""
-    min: int = 1
-    """Fewest nodes that are still a cluster."""
-    type: Annotated[str, AfterValidator(checks.instance_type)] = "c5.large"
-    image: Annotated[str, AfterValidator(checks.image)] | None = None
-    """An alias of data/images.json or the path of an SSM parameter; None: by the instance type."""
-    shared: Annotated[str, AfterValidator(checks.shared)] = "/efs"
-    slots: Annotated[int, AfterValidator(checks.slots)] | None = None
-    """Processes a node is meant to run; None: its GPUs, else its vCPUs."""
-    ssh_from: str = Field(default="", validate_default=True)
-    """The network (CIDR) that may reach the head by ssh. 127.0.0.1/32 in the local cloud; on AWS it must be given."""
-    key_pair: Annotated[str, AfterValidator(checks.key_pair)] | None = None
-    node_timeout_s: Annotated[int, AfterValidator(checks.node_timeout_s)] = 600
-    """Seconds after which a node that did not answer counts as missing."""
-    file_system: Annotated[str, AfterValidator(checks.file_system)] | None = None
-    """An EFS file system that is there already, for the shared directory; None: one is made."""
-    keep: Annotated[str, AfterValidator(checks.keep)] | None = None
-    """yes, no or ask: whether the shared directory outlives `down`; None: yes for one that was there, else ask."""
-    boot: Annotated[str, AfterValidator(checks.boot)] | None = None
-    """Shell script that root runs on every node once the shared directory is mounted."""
-    bucket: Annotated[str, AfterValidator(checks.bucket)] | None = None
-    """An S3 bucket of the user's, for a template that is too large for a request; None: such a spec is refused."""
 
-    # These two look at a field above them, which is absent from info.data when it is wrong itself.
-    @field_validator("min")
-    @classmethod
-    def _min_fits_nodes(cls, value: int, info: ValidationInfo) -> int:
-        return checks.minimum(value, info.data.get("nodes"))
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """One cluster as the user asked for it: frozen, valid, with defaults for all but what only the cloud knows.
 
-    @field_validator("ssh_from")
-    @classmethod
-    def _ssh_from_fits_cloud(cls, value: str, info: ValidationInfo) -> str:
-        return checks.ssh_from(value, info.data.get("cloud"))
+    Raises SpecError with all mistakes at once. A field that ends in `_s` is a key without that, whose value has a unit.
+    """
+
+    name: str = _key(
+        "Name of the cluster and of its CloudFormation stack.",
+        matching(
+            r"[A-Za-z][A-Za-z0-9-]{0,62}",
+            "CloudFormation refuses '{}' as the name of a stack",
+            "begin with a letter, then letters, digits and '-'; at most 63",
+            "a letter, then letters, digits and '-'; at most 63",
+        ),
+        "demo",
+        initial=True,
+    )
+    cloud: str = _key(
+        "Where the cluster runs: `local` is this machine, with nothing to pay; `aws` is your AWS account.",
+        one_of(lambda: CLOUDS, "'{}' is no cloud that phalanx knows"),
+        "local",
+        initial=True,
+        default="local",
+    )
+    region: str = _key(
+        "AWS region.",
+        one_of(lambda: table("regions")["regions"], "'{}' is no AWS region", "any of AWS, such as eu-central-1"),
+        "us-east-1",
+        initial=True,
+        default="us-east-1",
+    )
+    nodes: int = _key("Machines, the head included.", number(1, MOST_NODES), 4, initial=True)
+    min: int = _key(
+        "Fewest nodes that are still a cluster: with fewer, `up` fails and takes everything down again.",
+        number(1, MOST_NODES),
+        2,
+        beside=checks.at_most_nodes,
+        initial=True,
+        default=1,
+    )
+    type: str = _key(
+        "EC2 instance type, of the head and of the workers.",
+        text(
+            checks.instance_type,
+            lambda: {"anyOf": [{"enum": list(table("instance_types")["types"])}, {"pattern": whole(checks.TYPE)}]},
+            "any of EC2's, such as p4d.24xlarge",
+        ),
+        "c5.large",
+        initial=True,
+        default="c5.large",
+    )
+    image: str | None = _key(
+        "Image of the nodes, by an alias or by the path of an SSM parameter that holds an AMI id.",
+        text(
+            checks.image,
+            lambda: {"anyOf": [{"enum": list(table("images")["images"])}, {"pattern": whole(checks.PARAMETER)}]},
+            f"{', '.join(table('images')['images'])}, or a path such as /aws/service/…",
+        ),
+        "ubuntu-24.04",
+        unset="by the type, {cpu} or, with GPUs, {gpu}".format(**table("images")["default"]),
+        default=None,
+    )
+    shared: str = _key(
+        "Directory that all nodes share.",
+        text(
+            checks.shared,
+            lambda: {"pattern": whole(checks.PATH), "not": {"pattern": checks.OF_THE_SYSTEM}},
+            "an absolute path of letters, digits and . _ - /, outside the system's directories",
+        ),
+        "/efs",
+        initial=True,
+        default="/efs",
+    )
+    slots: int | None = _key(
+        "Processes that a node is meant to run.",
+        number(1, 1024),
+        2,
+        unset="its GPUs, else its vCPUs",
+        default=None,
+    )
+    ssh_from: str = _key(
+        "Network that may reach the head by ssh: your own address with /32, or `anywhere`.",
+        text(
+            checks.network,
+            lambda: {"pattern": whole(checks.NETWORK)},
+            "an IPv4 network such as 203.0.113.0/24, or anywhere",
+        ),
+        "203.0.113.7/32",
+        unset="this machine; on AWS it must be given",
+        beside=checks.ssh_from_default,
+        default="",
+    )
+    key_pair: str | None = _key(
+        "An EC2 key pair that may log in, too, as the image's own user.",
+        matching(
+            r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?",
+            "'{}' can't be the name of an EC2 key pair",
+            "1 to 255 ASCII characters, no space at the ends",
+        ),
+        "my-key",
+        default=None,
+    )
+    node_timeout_s: int = _key(
+        "Time after which a node that has not answered counts as missing.",
+        time_s(LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
+        "20m",
+        default=600,
+    )
+    file_system: str | None = _key(
+        "An EFS file system of yours for the shared directory.",
+        matching(
+            FILE_SYSTEM,
+            "must be the id of an EFS file system, is '{}'",
+            "such as fs-0123456789abcdef0",
+            "the id of one, such as fs-0123456789abcdef0",
+        ),
+        "fs-0123456789abcdef0",
+        unset="a new one",
+        default=None,
+    )
+    keep: str | None = _key(
+        "Whether `down` keeps what is in the shared directory.",
+        word(("yes", "no", "ask")),
+        "ask",
+        unset="yes with a file system of yours, else ask",
+        default=None,
+    )
+    boot: str | None = _key(
+        "Shell script that root runs on every node, once the shared directory is mounted.",
+        text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
+        "pip install my-package\n",
+        default=None,
+    )
+    bucket: str | None = _key(
+        "A private S3 bucket of yours. A template too large for a request goes through it and is deleted there: "
+        "one with a boot script beyond some 4 KiB, compressed.",
+        matching(
+            r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]",
+            "'{}' can't be the name of an S3 bucket for this",
+            "3 to 63 lower-case letters, digits and '-'; no dots, which TLS does not go with",
+        ),
+        "my-bucket",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        accepted, wrong = check({one.name: getattr(self, one.name) for one in fields(self)})
+        if wrong:
+            raise SpecError("\n".join(f"{key}: {error}" for key, error in wrong.items()))
+        for name, value in accepted.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def ssh_network(self) -> str:
+        """`ssh_from` in CIDR notation."""
+        return checks.EVERYWHERE if self.ssh_from == checks.ANYWHERE else self.ssh_from
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of phalanx.yaml, as its field of ClusterSpec defines it (see `_key`)."""
+
+    name: str
+    field: str
+    default: Any
+    help: str
+    rule: Rule
+    example: Any
+    unset: str
+    beside: Callable[[Any, Mapping[str, Any]], Any] | None
+    initial: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def written_default(self) -> Any:
+        """The default as the file would hold it; None where it has no such form."""
+        return self.rule.kind.written(self.default) if self.default not in (MISSING, None, "") else None
+
+    def line(self, value: Any) -> str:
+        """The key with a value as the file holds it; a text of lines takes some."""
+        text = str(value)
+        return "\n  ".join([f"{self.name}: |", *text.splitlines()]) if "\n" in text else f"{self.name}: {text}".rstrip()
+
+    def accept(self, value: Any, above: Mapping[str, Any]) -> Any:
+        """The value in its normal form; raises WrongError."""
+        if value is None and self.default is None:
+            return None
+        self.rule.kind.require(value)
+        return self.rule.check(self.beside(value, above) if self.beside else value)
 
 
 KEYS = {
-    "name": "text",
-    "cloud": "text",
-    "region": "text",
-    "nodes": "whole number",
-    "min": "whole number",
-    "type": "text",
-    "image": "text",
-    "shared": "text",
-    "slots": "whole number",
-    "ssh_from": "text",
-    "key_pair": "text",
-    "node_timeout": "time",
-    "file_system": "text",
-    "keep": "word",
-    "boot": "text",
-    "bucket": "text",
+    (name := one.name.removesuffix("_s")): Key(name, one.name, one.default, *one.metadata["key"])
+    for one in fields(ClusterSpec)
 }
-"""The keys of phalanx.yaml and the kind of value that each holds."""
+"""All keys of phalanx.yaml by name."""
 
 
-def load(path: Path | str) -> ClusterSpec:
-    """Reads and checks a spec. SpecError lists all mistakes as `file:line: field: what; hint`, in order of lines."""
-    entries, mistakes = spec_yaml.read(Path(path))
-    mistakes += [_unknown(key, value) for key, value in entries.items() if key not in KEYS]
-    values, wrong_kinds = _values(entries)
-    spec, wrong_values = _checked(values, entries)
-    told = {mistake.field for mistake in wrong_kinds}
-    mistakes += wrong_kinds + [mistake for mistake in wrong_values if mistake.field not in told]
-    if mistakes or spec is None:
-        raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: (m.line, m.field))))
-    return spec
-
-
-@contextmanager
-def told_where(path: Path | str) -> Iterator[None]:
-    """Gives a SpecError from within that begins with a key, such as "type: …", the place of that key in the file."""
-    try:
-        yield
-    except SpecError as error:
-        key = error.message.partition(":")[0]
-        if key not in KEYS:
-            raise
-        entries, _ = spec_yaml.read(Path(path))
-        line = f":{entries[key].line}" if key in entries else ""
-        raise SpecError(f"{path}{line}: {error.message}", error.hint) from error
-
-
-def _unknown(key: str, value: Value) -> Mistake:
-    return Mistake(value.line, key, "is no key of phalanx.yaml", checks.nearest(key, KEYS))
-
-
-def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], list[Mistake]]:
-    values: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
-    for key in KEYS.keys() & entries.keys():
-        outcome = _of_kind_or_mistake(key, entries[key])
-        if isinstance(outcome, Mistake):
-            mistakes.append(outcome)
-        else:
-            values[_field_of(key)] = outcome
-    return values, mistakes
-
-
-def _of_kind_or_mistake(key: str, value: Value) -> str | int | Mistake:
-    try:
-        return _of_kind(KEYS[key], value)
-    except checks.WrongError as wrong:
-        return Mistake(value.line, key, wrong.what, wrong.hint)
-
-
-def _of_kind(kind: str, value: Value) -> str | int:
-    if value.plain is None:
-        raise checks.WrongError("has no value", "write one, or remove the line")
-    if kind == "time":
-        return _time_s(value)
-    if kind == "word":
-        # YAML reads yes and no as truth values.
-        return value.text.lower()
-    if kind == "whole number" and (not isinstance(value.plain, int) or isinstance(value.plain, bool)):
-        raise checks.WrongError(
-            f"must be a whole number, is {value.described}", "write digits only, such as 4, without quotes"
-        )
-    if kind == "text" and not isinstance(value.plain, str):
-        raise checks.WrongError(
-            f"must be text, is {value.described}", "put it in quotes if that is what you mean" if value.text else ""
-        )
-    return value.plain
-
-
-def _time_s(value: Value) -> int:
-    if not value.text or isinstance(value.plain, bool):
-        raise checks.WrongError(f"must be a time with its unit, is {value.described}", "such as 90s, 10m or 1h30m")
-    return checks.duration_s(value.text)
-
-
-def _checked(values: dict[str, Any], entries: dict[str, Value]) -> tuple[ClusterSpec | None, list[Mistake]]:
-    try:
-        return ClusterSpec(**values), []
-    except ValidationError as error:
-        found = (_mistake(detail, entries) for detail in error.errors())
-        return None, [mistake for mistake in found if mistake]
-
-
-def _mistake(detail: Any, entries: dict[str, Value]) -> Mistake | None:
-    key = _key_of(str(detail["loc"][0]))
-    if detail["type"] == "missing":
-        # A field of the wrong kind was reported already and is "missing" only here.
-        return None if key in entries else Mistake(1, key, "is missing", f"add a line such as `{_EXAMPLES[key]}`")
-    line = entries[key].line if key in entries else 1
-    error = detail.get("ctx", {}).get("error")
-    return (
-        Mistake(line, key, error.what, error.hint)
-        if isinstance(error, checks.WrongError)
-        else Mistake(line, key, detail["msg"])
-    )
-
-
-_EXAMPLES = {"name": "name: demo", "nodes": "nodes: 4"}
-
-
-def _field_of(key: str) -> str:
-    return "node_timeout_s" if key == "node_timeout" else key
-
-
-def _key_of(field: str) -> str:
-    return "node_timeout" if field == "node_timeout_s" else field
-
-
-INIT_TEXT = """\
-# A phalanx cluster. `phalanx plan` shows what this makes, `phalanx up` makes it.
-name: {name}
-cloud: {cloud}            # local: this machine, nothing to pay; aws: your AWS account
-region: us-east-1
-nodes: 4                # machines, the head included
-min: 2                  # fewer than these are no cluster: `up` fails and takes everything down again
-type: c5.large          # instance type, of the head and of the workers
-{image}
-shared: /efs            # directory that all nodes share
-{ssh_from}
-# slots: 2              # processes a node is meant to run; default: its GPUs, else its vCPUs
-# key_pair: my-key      # an EC2 key pair that may log in too
-# file_system: fs-…     # an EFS file system of yours for the shared directory; default: a new one
-# keep: ask             # whether `down` keeps what is in the shared directory: yes, no or ask
-# node_timeout: 10m     # a node that has not answered by then counts as missing
-# boot: |               # shell script that root runs on every node
-#   pip install my-package
-# bucket: my-bucket     # a private S3 bucket of yours; wanted for a boot script beyond some 4 KiB compressed
-"""
-
-
-def init_text(name: str, cloud: str = "local") -> str:
-    """The commented file that `phalanx init` writes. On AWS the network for ssh is left for the user to say."""
-    image = "# image: ubuntu-24.04   # or an SSM parameter, /aws/service/…; default: by the type (GPUs: dlami-pytorch)"
-    ssh_from = "ssh_from:               # the network that may reach the head, such as 203.0.113.7/32, or anywhere"
-    if cloud != "aws":
-        ssh_from = "# ssh_from: 127.0.0.1/32  # on AWS: the network that may reach the head, such as 203.0.113.7/32"
-    return INIT_TEXT.format(name=name, cloud=cloud, image=image, ssh_from=ssh_from)
+def check(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WrongError]]:
+    """The fields in their normal form, with defaults, and what is wrong, by key. A missing one is passed over."""
+    accepted: dict[str, Any] = {}
+    wrong: dict[str, WrongError] = {}
+    for key in KEYS.values():
+        if key.field in given or not key.required:
+            try:
+                accepted[key.field] = key.accept(given.get(key.field, key.default), accepted)
+            except WrongError as error:
+                wrong[key.name] = error
+    return accepted, wrong

@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.plan import Plan
-from phalanx.spec.spec_checks import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.spec.spec import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
 _PUBLIC_KEY = (
@@ -69,7 +69,9 @@ def _places(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "SshLocation": _text(plan.spec.ssh_from, "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK),
+        "SshLocation": _text(
+            plan.spec.ssh_network, "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK
+        ),
         "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
         "SshPublicKey": {
             **_text(

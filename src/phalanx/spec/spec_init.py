@@ -1,0 +1,26 @@
+"""The phalanx.yaml that `phalanx init` writes: every key with its meaning, some of them as comments."""
+
+from __future__ import annotations
+
+from phalanx.spec.spec import KEYS, Key
+
+_OPENING = "# A phalanx cluster. `phalanx plan` shows what this makes, `phalanx up` makes it."
+_WIDTH = 24
+
+
+def init_text(name: str, cloud: str = "local") -> str:
+    """The commented file. On AWS the network for ssh is left for the user to say."""
+    given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if cloud == "aws" else {})
+    lines = [_lines(key, given.get(key.name)) for key in KEYS.values()]
+    return "\n".join([_OPENING, *lines, ""])
+
+
+def _lines(key: Key, given: str | None) -> str:
+    """A key with its value; as a comment, with what holds without it, when nobody gave one and it may be left out."""
+    text = key.line(key.example if given is None else given)
+    meaning = key.help.partition(". ")[0].rstrip(".")
+    if given is not None or key.initial:
+        return f"{text:<{_WIDTH}}  # {meaning}"
+    default = key.unset or key.written_default
+    first, *others = [f"# {line}" for line in text.split("\n")]
+    return "\n".join([f"{first:<{_WIDTH}}  # {meaning}" + (f"; default: {default}" if default else ""), *others])

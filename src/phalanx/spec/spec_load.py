@@ -1,0 +1,79 @@
+"""phalanx.yaml becomes a ClusterSpec, or a SpecError with every mistake and its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import SpecError
+from phalanx.spec import spec_checks as checks
+from phalanx.spec import spec_yaml
+from phalanx.spec.spec import KEYS, ClusterSpec, check
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_yaml import Mistake, Value
+
+
+def load(path: Path | str) -> ClusterSpec:
+    """Reads and checks a spec. SpecError lists all mistakes as `file:line: field: what; hint`, in order of lines."""
+    entries, mistakes = spec_yaml.read(Path(path))
+    mistakes += [_unknown(name, value) for name, value in entries.items() if name not in KEYS]
+    mistakes += [_missing(name) for name, key in KEYS.items() if key.required and name not in entries]
+    values, wrong_kinds = _values(entries)
+    _, wrong_values = check(values)
+    mistakes += [_mistake(name, error, entries) for name, error in (wrong_values | wrong_kinds).items()]
+    if mistakes:
+        raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: (m.line, m.field))))
+    return ClusterSpec(**values)
+
+
+def load_value(path: Path | str, name: str) -> Any:
+    """What one key holds, whatever is wrong with the others; None without it. Raises SpecError."""
+    entries, _ = spec_yaml.read(Path(path))
+    if name not in entries:
+        return None
+    try:
+        return KEYS[name].accept(KEYS[name].rule.kind.read(entries[name]), {})
+    except WrongError as error:
+        raise SpecError(_mistake(name, error, entries).text(str(path))) from None
+
+
+@contextmanager
+def told_where(path: Path | str) -> Iterator[None]:
+    """Gives a SpecError from within that begins with a key, such as "type: …", the place of that key in the file."""
+    try:
+        yield
+    except SpecError as error:
+        key = error.message.partition(":")[0]
+        if key not in KEYS:
+            raise
+        entries, _ = spec_yaml.read(Path(path))
+        line = f":{entries[key].line}" if key in entries else ""
+        raise SpecError(f"{path}{line}: {error.message}", error.hint) from error
+
+
+def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongError]]:
+    """By field, what holds a value of the kind that it should, and what is wrong with the others, by key."""
+    values: dict[str, Any] = {}
+    wrong: dict[str, WrongError] = {}
+    for name in KEYS.keys() & entries.keys():
+        key = KEYS[name]
+        try:
+            values[key.field] = key.rule.kind.read(entries[name])
+        except WrongError as error:
+            wrong[name] = error
+    return values, wrong
+
+
+def _unknown(name: str, value: Value) -> Mistake:
+    return Mistake(value.line, name, "is no key of phalanx.yaml", checks.nearest(name, KEYS))
+
+
+def _missing(name: str) -> Mistake:
+    return Mistake(1, name, "is missing", f"add a line such as `{KEYS[name].line(KEYS[name].example)}`")
+
+
+def _mistake(name: str, error: WrongError, entries: dict[str, Value]) -> Mistake:
+    """In the first line when the file does not have the key."""
+    return Mistake(entries[name].line if name in entries else 1, name, error.what, error.hint)

@@ -1,0 +1,161 @@
+"""What a key of phalanx.yaml may hold: one rule serves the reader, the check, JSON Schema and the reference page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.spec import spec_checks as checks
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_yaml import Value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value: `read` takes it from the file or raises WrongError, `written` is how the file would hold it."""
+
+    name: str
+    type: type
+    read: Callable[[Value], Any]
+    written: Callable[[Any], Any]
+
+    def require(self, value: Any) -> None:
+        """Raise WrongError unless a Python program gave a value of this kind."""
+        if not isinstance(value, self.type) or isinstance(value, bool):
+            raise WrongError(f"must be {self.type.__name__}, is {value!r:.60}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`check` returns the value, in its normal form, or raises WrongError.
+
+    `schema` is as much of that as JSON Schema can say: it refuses nothing that `check` accepts. `allowed` says it to
+    people.
+    """
+
+    kind: Kind
+    check: Callable[[Any], Any]
+    schema: Callable[[], dict[str, Any]]
+    allowed: str
+
+
+def text(check: Callable[[str], str], schema: Callable[[], dict[str, Any]], allowed: str) -> Rule:
+    """A text of which JSON Schema can say a part only, or nothing."""
+    return Rule(_TEXT, check, lambda: {"type": "string", **schema()}, allowed)
+
+
+def matching(pattern: str, refusal: str, hint: str, allowed: str = "") -> Rule:
+    """A text of this pattern; the refusal shows the text in place of {}. The hint is what is allowed, or says it."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise WrongError(refusal.format(checks.cut(value)), hint)
+        return value
+
+    return text(check, lambda: {"pattern": whole(pattern)}, allowed or hint)
+
+
+def one_of(words: Callable[[], Iterable[str]], refusal: str, allowed: str = "") -> Rule:
+    """One of these texts."""
+    return text(_choice(words, refusal), lambda: {"enum": list(words())}, allowed or _listed(words()))
+
+
+def word(words: tuple[str, ...]) -> Rule:
+    """One of these words in lower or upper case, some of which YAML 1.1 reads as truth values."""
+    pattern = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in one) for one in words)
+    check = _choice(lambda: words, f"must be {_listed(words)}, is '{{}}'")
+    either = [{"enum": list(words)}, {"pattern": whole(pattern)}]
+    return Rule(_WORD, check, lambda: {"type": "string", "anyOf": either}, _listed(words))
+
+
+def number(least: int, most: int) -> Rule:
+    """A whole number from `least` to `most`."""
+
+    def check(value: int) -> int:
+        if value < least:
+            raise WrongError(f"must be at least {least}, is {value}")
+        if value > most:
+            raise WrongError(f"must be at most {most}, is {value}")
+        return value
+
+    return Rule(
+        _NUMBER, check, lambda: {"type": "integer", "minimum": least, "maximum": most}, f"from {least} to {most}"
+    )
+
+
+def time_s(most_s: int, reason: str) -> Rule:
+    """A time of at most so many seconds, for this reason; in the file with its unit."""
+    allowed = f"from 1s to {_time_text(most_s)}"
+
+    def check(value: int) -> int:
+        if not 1 <= value <= most_s:
+            raise WrongError(f"must be {allowed}, is {value}s", reason)
+        return value
+
+    return Rule(_TIME, check, lambda: {"type": "string", "pattern": whole(f"(?=.){checks.DURATION}")}, allowed)
+
+
+def whole(pattern: str) -> str:
+    """A pattern as JSON Schema wants it, which searches."""
+    return f"^(?:{pattern})$"
+
+
+def _choice(words: Callable[[], Iterable[str]], refusal: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in words():
+            raise WrongError(refusal.format(checks.cut(value)), checks.nearest(value, words()))
+        return value
+
+    return check
+
+
+def _listed(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}"
+
+
+def _read_text(value: Value) -> str:
+    if not isinstance(_present(value), str):
+        raise WrongError(
+            f"must be text, is {value.described}", "put it in quotes if that is what you mean" if value.text else ""
+        )
+    return value.plain
+
+
+def _read_word(value: Value) -> str:
+    _present(value)
+    return value.text.lower()
+
+
+def _read_number(value: Value) -> int:
+    if not isinstance(_present(value), int) or isinstance(value.plain, bool):
+        raise WrongError(
+            f"must be a whole number, is {value.described}", "write digits only, such as 4, without quotes"
+        )
+    return value.plain
+
+
+def _read_time_s(value: Value) -> int:
+    if isinstance(_present(value), bool) or not value.text:
+        raise WrongError(f"must be a time with its unit, is {value.described}", "such as 90s, 10m or 1h30m")
+    return checks.duration_s(value.text)
+
+
+def _present(value: Value) -> Any:
+    if value.plain is None:
+        raise WrongError("has no value", "write one, or remove the line")
+    return value.plain
+
+
+def _time_text(seconds: int) -> str:
+    """In the largest unit that leaves nothing over."""
+    number, unit = next((seconds // size, unit) for unit, size in checks.UNIT_SECONDS.items() if seconds % size == 0)
+    return f"{number}{unit}"
+
+
+_TEXT = Kind("text", str, _read_text, str)
+_WORD = Kind("word", str, _read_word, str)
+_NUMBER = Kind("whole number", int, _read_number, int)
+_TIME = Kind("time", int, _read_time_s, _time_text)

@@ -1,0 +1,33 @@
+"""JSON Schema of phalanx.yaml (draft 2020-12), for editors and other tools; it follows from the keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.spec.spec import KEYS, Key
+
+# No address on the web: the schema is printed by the phalanx that checks the file.
+_ID = "urn:phalanx:phalanx.yaml"
+_ON_AWS = {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]}
+
+
+def json_schema() -> dict[str, Any]:
+    """As much as JSON Schema can say, and it refuses nothing that `load` accepts."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": _ID,
+        "title": "phalanx.yaml",
+        "description": "A cluster for distributed deep learning.",
+        "type": "object",
+        "properties": {name: _property(key) for name, key in KEYS.items()},
+        "required": [name for name, key in KEYS.items() if key.required],
+        "additionalProperties": False,
+        "if": _ON_AWS,
+        "then": {"required": ["ssh_from"]},
+    }
+
+
+def _property(key: Key) -> dict[str, Any]:
+    description = f"{key.help} Default: {key.unset}." if key.unset else key.help
+    default = {"default": key.written_default} if key.written_default else {}
+    return {"description": description, **key.rule.schema(), **default, "examples": [key.example]}
