@@ -9,7 +9,3 @@ def test_running_nodes_as_root_warns_what_root_on_them_may_do() -> None:
     assert not any("kernel" in line for line in not_limited("range", is_kernels_root=False))
     assert any("kernel" in line for line in not_limited("range", is_kernels_root=True))
     assert any("root of this machine" in line for line in not_limited("root", is_kernels_root=True))
-
-
-def test_memory_is_limited_in_no_mode() -> None:
-    assert all("memory" in not_limited(mode, is_kernels_root=False)[0] for mode in ("range", "single", "root"))

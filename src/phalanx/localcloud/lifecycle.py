@@ -155,9 +155,10 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], says: int) -
 
 def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
     from phalanx.localcloud import pip_settings, server
-    from phalanx.localcloud.nodes import start_supervisor
+    from phalanx.localcloud.nodes import cgroups, start_supervisor
 
-    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings)
+    cgroup, unlimited = _cgroup()
+    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited)
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -169,7 +170,22 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> i
 
     pip = pip_settings.read()
     etc = {"pip.conf": pip.text} if pip.text else {}
-    return start_supervisor(options.state, mode, (*options.binds, *pip.paths), options.path_dirs, serve_api, etc)
+    binds = (*options.binds, *pip.paths)
+    try:
+        return start_supervisor(options.state, mode, binds, options.path_dirs, serve_api, etc, cgroup)
+    finally:
+        if cgroup is not None:
+            cgroups.give_back(cgroup)
+
+
+def _cgroup() -> tuple[Path | None, tuple[str, ...]]:
+    """The control group of all nodes; or a warning instead."""
+    from phalanx.localcloud.nodes import cgroups
+
+    try:
+        return cgroups.take(), ()
+    except cgroups.NotDelegated as reason:
+        return None, (f"The memory of nodes' processes is not limited: {reason}",)
 
 
 def _say(says: int, words: bytes) -> None:

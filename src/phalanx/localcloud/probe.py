@@ -177,7 +177,7 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         isolation.enter(site, partial(vpc.connect, "probe", machine.address))
         pid = os.fork()
         if pid == 0:
-            os._exit(_enter(machine, said_w))
+            os._exit(_enter(site, machine, said_w))
         os.waitpid(pid, 0)
     except OSError as problem:
         _say(said_w, problem)
@@ -186,10 +186,10 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
     return 0
 
 
-def _enter(machine: Machine, said_w: int) -> int:
+def _enter(site: Site, machine: Machine, said_w: int) -> int:
     """As process 1 of the node."""
     try:
-        rootfs.enter(machine.vcpus)
+        rootfs.enter(site, machine.vcpus)
         configure(machine.address, machine.vpc_cidr)
         os.write(said_w, b"ok")
     except OSError as problem:

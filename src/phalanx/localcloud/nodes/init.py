@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import isolation, limits, rootfs
+from phalanx.localcloud.nodes import cgroups, isolation, limits, rootfs
 from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
 from phalanx.localcloud.nodes.programs import READY_FD
 from phalanx.localcloud.nodes.vpc import Vpc, configure
@@ -29,6 +29,7 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
     Writes that one's pid to `status_fd`, in a line, which then says programs.READY there; or what went wrong.
     """
     try:
+        cgroups.enter(site, machine)
         _build(site, machine, vpc, link, status_fd)
         _serve(site, machine, status_fd)
     except BaseException as problem:
@@ -55,7 +56,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     isolation.enter(site, partial(vpc.connect, link, machine.address))
     os.close(vpc.netns)
     _become_process_one(status_fd)
-    rootfs.enter(machine.vcpus)
+    rootfs.enter(site, machine.vcpus)
     configure(machine.address, machine.vpc_cidr)
     if site.mode != "root":
         limits.limit_node(machine)

@@ -16,6 +16,7 @@ from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.nodes.machine import Site
 
 _OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
+_OWN |= kernel.CLONE_NEWCGROUP
 
 
 def make_for_nodes(site: Site) -> None:

@@ -25,23 +25,19 @@ _PART = 4
 
 def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
     """What a person who runs a local cloud in this mode must know of its nodes, whose root may be the kernel's."""
-    memory = (
-        "The memory of nodes' processes is not limited: one that takes all of this machine's is ended as any other."
-    )
     if mode == "root":
-        return (f"{memory}\nIn mode root, root on a node is root of this machine, and its processes are not limited.",)
+        return ("In mode root, root on a node is root of this machine, and may have any number of processes.",)
     if is_kernels_root:
         return (
-            memory,
             "Root on a node has the number of this machine's root, who may change the kernel's settings.\n"
             "Run phalanx as an ordinary user, unless you trust whoever is root on a node.",
         )
-    return (memory,)
+    return ()
 
 
 def limit_all_nodes() -> None:
     """Before the user namespace of a node is made, with which the limit goes."""
-    _limit_processes(_most_processes())
+    _limit_processes(most_processes())
 
 
 def limit_node(machine: Machine) -> None:
@@ -54,8 +50,8 @@ def limit_node(machine: Machine) -> None:
         _set("kernel/shmall", machine.memory_mib * _MIB // 2 // os.sysconf("SC_PAGE_SIZE"))
 
 
-def _most_processes() -> int:
-    """Half of what this process's limit, the kernel and its numbers allow."""
+def most_processes() -> int:
+    """For all nodes: half of what this process's limit, the kernel and its numbers allow."""
     own, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     kernel = [int((_SYSCTL / "kernel" / name).read_text()) for name in ("threads-max", "pid_max")]
     return min(kernel + ([own] if own != resource.RLIM_INFINITY else [])) // 2

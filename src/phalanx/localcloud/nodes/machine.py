@@ -77,7 +77,8 @@ class NodeState:
 class Site:
     """What all nodes of one local cloud share: where its files are, the uid mode, what the image shows of the host.
 
-    `root` is the nodes' root as the supervisor counts (userns.root_of_nodes). `etc` are more files of the image, by
+    `root` is the nodes' root as the supervisor counts (userns.root_of_nodes). `cgroup` is the directory of all nodes'
+    control groups; None if they are not limited. `etc` are more files of the image, by
     their names below /etc.
     """
 
@@ -86,6 +87,7 @@ class Site:
     binds: tuple[Path, ...]
     path_dirs: tuple[str, ...]
     root: int = 0
+    cgroup: Path | None = None
     etc: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -54,9 +54,11 @@ def build(site: Site, machine: Machine) -> Path:
     return root
 
 
-def enter(vcpus: int) -> None:
+def enter(site: Site, vcpus: int) -> None:
     """Make this directory the root of this process's mount namespace, with views of its own network and processes."""
     _mount_kernel_views(vcpus)
+    if site.cgroup is not None:
+        kernel.mount("cgroup2", "sys/fs/cgroup", "cgroup2", _QUIET | kernel.MS_NOEXEC | kernel.MS_RDONLY)
     # What was mounted in a namespace above can't be pivoted to.
     kernel.bind(".", ".")
     # By its name: "." is still the directory below that mount.

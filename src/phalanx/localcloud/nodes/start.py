@@ -41,13 +41,17 @@ def start_supervisor(
     path_dirs: Sequence[str],
     serve_api: ServeApi,
     etc: Mapping[str, str] | None = None,
+    cgroup: Path | None = None,
 ) -> int:
     """Run a local cloud until `serve_api` returns; the result is its process's exit status.
+
+    `cgroup` (cgroups.take) holds the nodes' control groups.
 
     Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
     can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), userns.root_of_nodes(mode), etc or {})
+    root = userns.root_of_nodes(mode)
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {})
     # Here, because only in this process's network is the way out.
     way_out, gateway_pid = gateway.start()
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import init, programs, wire
+from phalanx.localcloud.nodes import cgroups, init, programs, volumes, wire
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.volumes import Pool
 from phalanx.localcloud.nodes.vpc import Vpc
@@ -150,6 +150,7 @@ class Supervisor:
         self._shm.unmount(shm)
         # Linux's own default: half of the machine's memory
         self._shm.mount(shm, machine.memory_mib * (1 << 20) // 2)
+        cgroups.make(self._site, machine)
         said_r, said_w = os.pipe()
         try:
             node = self._fork_node(machine, request, said_r, said_w)
@@ -159,6 +160,7 @@ class Supervisor:
         finally:
             os.close(said_w)
         self._nodes[machine.instance_id] = node
+        self._limit_memory()
         self._watch(said_r, lambda: self._node_said(node))
 
     def _do_reboot(self, request: dict[str, Any]) -> None:
@@ -356,3 +358,11 @@ class Supervisor:
         self._disks.unmount(self._site.disk(instance_id))
         self._shm.unmount(self._site.shm(instance_id))
         shutil.rmtree(self._site.node(instance_id), ignore_errors=True)
+        cgroups.remove(self._site, instance_id)
+        self._limit_memory()
+
+    def _limit_memory(self) -> None:
+        """Anew for all nodes, whenever one comes or goes: their disks change in size."""
+        for node in self._nodes.values():
+            disk = self._site.disk(node.machine.instance_id)
+            cgroups.limit_memory(self._site, node.machine, volumes.size_bytes(disk))

@@ -62,6 +62,12 @@ class Pool:
                 raise
 
 
+def size_bytes(path: Path) -> int:
+    """What the volume at `path` can hold at present."""
+    known = os.statvfs(path)
+    return known.f_blocks * known.f_frsize
+
+
 def shares(pool_bytes: int, used: Sequence[int]) -> list[int]:
     """The sizes of volumes that hold so much: equal parts, but whoever holds more keeps that, at the others' cost."""
     fair = pool_bytes // max(1, len(used))

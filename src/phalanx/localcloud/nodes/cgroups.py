@@ -1,0 +1,179 @@
+"""Control groups: limits on the memory and processes of each node, where we may manage a cgroup v2 subtree.
+
+DELEGATED/                  systemd's Delegate=yes, or the root of all groups
+├── phalanx-outside/        what ran in DELEGATED before: a group that limits others may hold no processes itself
+└── phalanx-PID/            all nodes of the local cloud whose daemon is PID
+    └── INSTANCE/           one node's limits
+        └── node/           its processes; the root of its cgroup namespace, so the limits are out of its reach
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.localcloud.nodes import limits
+from phalanx.localcloud.nodes.machine import Machine, Site
+
+_CONTROLLERS = ("memory", "pids")
+_OUTSIDE = "phalanx-outside"
+_MIB = 1 << 20
+# Of this machine's memory, for all nodes: half of it is for their volumes, which count as well.
+_ALL_NODES = 7 / 8
+# Linux gives a machine twice as many processes as one account of it.
+_PROCESSES_PER_MIB = 8
+_SYSTEMD = Path("/run/systemd/system")
+_SYSTEMCTL_TIMEOUT_S = 5
+_MOVE_TIMEOUT_S = 2
+_REMOVAL_TIMEOUT_S = 2
+
+
+class NotDelegated(Exception):  # noqa: N818 - a state, not a fault
+    """No limits can be set; the text gives the reason and, if there is one, the command that changes it."""
+
+
+def take() -> Path:
+    """Make the group of all nodes, and move what runs beside this process out of its way. Raises NotDelegated."""
+    delegated = _delegated()
+    try:
+        _sweep(delegated)
+        if not _is_root(delegated):
+            _move_processes(delegated, delegated / _OUTSIDE)
+        _control_children(delegated)
+        nodes = delegated / f"phalanx-{os.getpid()}"
+        nodes.mkdir()
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        _set(nodes, "memory.max", int(memory_bytes * _ALL_NODES))
+        _set(nodes, "pids.max", limits.most_processes())
+        _control_children(nodes)
+    except OSError as problem:
+        raise NotDelegated(f"{problem.filename or delegated}: {problem.strerror}") from problem
+    return nodes
+
+
+def give_back(nodes: Path) -> None:
+    """Remove what `take` made, after the last node has ended."""
+    deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
+    while not _remove(nodes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def make(site: Site, machine: Machine) -> None:
+    """The group of a node, or nothing if nodes are not limited. Raises OSError."""
+    if site.cgroup is None:
+        return
+    group = site.cgroup / machine.instance_id
+    (group / "node").mkdir(parents=True, exist_ok=True)
+    _set(group, "pids.max", machine.memory_mib * _PROCESSES_PER_MIB)
+    # As on EC2. Kernels without swap lack the file.
+    with suppress(FileNotFoundError):
+        _set(group, "memory.swap.max", 0)
+    _control_children(group)
+
+
+def limit_memory(site: Site, machine: Machine, disk_bytes: int) -> None:
+    """Its type's memory, and as much as its disk may hold, for that is memory too."""
+    if site.cgroup is not None:
+        _set(site.cgroup / machine.instance_id, "memory.max", machine.memory_mib * _MIB + disk_bytes)
+
+
+def enter(site: Site, machine: Machine) -> None:
+    """Move this process into the group of its node."""
+    if site.cgroup is not None:
+        _set(site.cgroup / machine.instance_id / "node", "cgroup.procs", 0)
+
+
+def remove(site: Site, instance_id: str) -> None:
+    """What can't be removed yet goes with the local cloud."""
+    if site.cgroup is not None:
+        _remove(site.cgroup / instance_id)
+
+
+def _delegated() -> Path:
+    group = _own_group()
+    if group is not None and group.name == _OUTSIDE:
+        group = group.parent
+    if group is None or not _is_delegated(group):
+        raise NotDelegated(_advice())
+    if not set(_CONTROLLERS) <= set(_controllers(group)):
+        raise NotDelegated("this machine has no memory controller in cgroup v2.")
+    return group
+
+
+def _own_group() -> Path | None:
+    """The directory of this process's cgroup, if cgroup v2 is mounted."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = [line.split()[4] for line in lines if line.partition(" - ")[2].startswith("cgroup2 ")]
+    own = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")]
+    return Path(mounts[0] + own[0].removeprefix("0::")) if mounts and own else None
+
+
+def _controllers(group: Path) -> list[str]:
+    try:
+        return (group / "cgroup.controllers").read_text().split()
+    except OSError:  # below the root of a container's namespace, say
+        return []
+
+
+def _is_root(group: Path) -> bool:
+    return not (group / "cgroup.type").exists()
+
+
+def _is_delegated(group: Path) -> bool:
+    if not _SYSTEMD.is_dir():
+        # The root's processes may stay where they are; elsewhere, only a group that was made for this user.
+        return os.geteuid() == 0 if _is_root(group) else os.geteuid() == group.stat().st_uid != 0
+    command = ["systemctl", *_user_manager(), "show", "--property=Delegate", "--value", group.name]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_SYSTEMCTL_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return shown.stdout.strip() == "yes"
+
+
+def _user_manager() -> list[str]:
+    return [] if os.geteuid() == 0 else ["--user"]
+
+
+def _advice() -> str:
+    if not _SYSTEMD.is_dir():
+        return "no cgroup is delegated to this user."
+    command = " ".join(["systemd-run", *_user_manager(), "--scope -p Delegate=yes phalanx up"])
+    return f"no cgroup is delegated. To limit it, stop the local cloud, then start it with:\n{command}"
+
+
+def _move_processes(source: Path, target: Path) -> None:
+    """All of them; some may start others meanwhile. Raises OSError."""
+    target.mkdir(exist_ok=True)
+    deadline = time.monotonic() + _MOVE_TIMEOUT_S
+    while (pids := (source / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                _set(target, "cgroup.procs", pid)
+
+
+def _control_children(group: Path) -> None:
+    _set(group, "cgroup.subtree_control", " ".join(f"+{name}" for name in _CONTROLLERS))
+
+
+def _sweep(delegated: Path) -> None:
+    """Remove the groups of local clouds that were killed."""
+    for group in delegated.glob("phalanx-*"):
+        pid = group.name.partition("-")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            _remove(group)
+
+
+def _remove(group: Path) -> bool:
+    """Whether it is gone. The kernel refuses while it has processes; a node's root may have made groups in its own."""
+    for directory, _directories, _files in os.walk(group, topdown=False):
+        with suppress(OSError):
+            Path(directory).rmdir()
+    return not group.exists()
+
+
+def _set(group: Path, name: str, value: int | str) -> None:
+    (group / name).write_text(str(value))

@@ -1,0 +1,75 @@
+"""Control groups of nodes, in a directory in place of the kernel's: what is set, and what is said if nothing can be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from phalanx.localcloud.nodes import cgroups
+from phalanx.localcloud.nodes.machine import Machine, Site
+
+GIB = 1 << 30
+MACHINE = Machine("i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "t3.medium", 2, 4096, b"", "us-east-1", "a", ())
+
+
+@pytest.fixture
+def own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With the controllers that are needed, and systemd as the one that decides whose it is."""
+    group = tmp_path / "run-1.scope"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu memory pids\n")
+    monkeypatch.setattr(cgroups, "_own_group", lambda: group)
+    monkeypatch.setattr(cgroups, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda _group: False)
+    return group
+
+
+def test_a_node_has_its_types_memory_and_what_its_disk_may_hold(tmp_path):
+    site = Site(tmp_path, "range", (), (), cgroup=tmp_path / "phalanx-1")
+    cgroups.make(site, MACHINE)
+    cgroups.limit_memory(site, MACHINE, disk_bytes=GIB)
+    group = tmp_path / "phalanx-1/i-1"
+    limits = {name: (group / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
+    assert limits == {"memory.max": str(5 * GIB), "memory.swap.max": "0", "pids.max": "32768"}
+    assert not list((group / "node").iterdir())
+
+
+def test_nothing_happens_where_nodes_are_not_limited(tmp_path):
+    site = Site(tmp_path, "range", (), ())
+    cgroups.make(site, MACHINE)
+    cgroups.limit_memory(site, MACHINE, disk_bytes=GIB)
+    cgroups.enter(site, MACHINE)
+    cgroups.remove(site, MACHINE.instance_id)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("uid", "command"), [(1000, "systemd-run --user --scope -p"), (0, "systemd-run --scope -p")])
+def test_a_machine_that_can_limit_them_says_by_which_command(own_group, monkeypatch, uid, command):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    with pytest.raises(cgroups.NotDelegated, match=f"\n{command} Delegate=yes phalanx up$"):
+        cgroups.take()
+    assert [path.name for path in own_group.iterdir()] == ["cgroup.controllers"]
+
+
+def test_a_machine_without_the_controllers_says_so(own_group, monkeypatch):
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda _group: True)
+    (own_group / "cgroup.controllers").write_text("hugetlb\n")
+    with pytest.raises(cgroups.NotDelegated, match="has no memory controller"):
+        cgroups.take()
+
+
+def test_the_groups_of_a_local_cloud_that_was_killed_are_removed(own_group, monkeypatch):
+    """By the next one, which an earlier one may have moved out of the way."""
+    (own_group / "phalanx-outside").mkdir()
+    (own_group / "phalanx-outside/cgroup.controllers").write_text("memory pids\n")
+    (own_group / "phalanx-999999999/i-1/node").mkdir(parents=True)
+    (own_group / f"phalanx-{os.getppid()}/i-1/node").mkdir(parents=True)
+    monkeypatch.setattr(cgroups, "_own_group", lambda: own_group / "phalanx-outside")
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda group: group == own_group)
+    made = cgroups.take()
+    assert made.parent == own_group
+    assert {group.name for group in own_group.glob("phalanx-*")} == {
+        "phalanx-outside", made.name, f"phalanx-{os.getppid()}",
+    }  # fmt: skip
