@@ -1,10 +1,9 @@
-"""Take the power from a local cluster, again and again: `make soak PART=power`.
+"""Cut the power of a local cluster, again and again: `make soak PART=power`.
 
 While jobs are submitted and run, at a seeded moment, every process of the cluster gets SIGKILL at once: the local
-cloud, its nodes with all that runs on them, and the command lines. What is left is what the disk holds: the state
-directory with the shared directory in it, on which `up` makes the cluster again. Every job whose submission had been
-confirmed must then be listed with a true state, end, and have its output. SIGKILL leaves the page cache: what happens
-to bytes that were not synced is for tests/parts/test_power_failures.py.
+cloud, its nodes with all their processes, and the command lines. Only the state directory is left, which contains the
+shared directory; `up` then creates the cluster again. Every confirmed job must be listed with its correct state, end
+and have its output. SIGKILL does not clear the page cache: tests/parts/test_power_failures.py covers unsynced bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ WHOLE = 50  # points of a run whose result is kept
 _LATEST_S = 8.0
 _SETTLES_WITHIN_S = 90.0
 _FINAL = ("succeeded", "failed", "stopped", "lost")
-# Enough for its code to go over in parts, through the store.
+# Large enough for the code to be sent in parts, through the store.
 _CODE_BYTES = 2 << 20
-# name → (flags of `run`, what the job does, what may become of it when its head is gone)
+# name → (flags of `run`, the job's command, its possible states after the loss of its head)
 _KINDS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "short": ((), "echo kept", ("succeeded", "lost")),
     "long": ((), "echo kept; sleep 86397", ("lost",)),
@@ -45,7 +44,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 
 @dataclass
 class Point:
-    """One failure of the power: after how long, the jobs that had been confirmed, and what did not hold afterwards."""
+    """One power cut: its time, the jobs that had been confirmed, and the problems afterwards."""
 
     number: int
     after_s: float
@@ -57,7 +56,7 @@ class Point:
 
 
 class Submitter(threading.Thread):
-    """A user who submits one job after the other until the power is gone; `confirmed`: id → kind of those taken."""
+    """A user who submits one job after another until the power is cut; `confirmed` maps accepted ids to kinds."""
 
     def __init__(self, cluster: SoakCluster, seed: str) -> None:
         super().__init__()
@@ -70,13 +69,13 @@ class Submitter(threading.Thread):
         while not self.is_over:
             kind = self._chance.choice(list(_KINDS))
             flags, command, _ = _KINDS[kind]
-            words = ("run", "--detach", "--launcher", "exec", *flags, "--directory", str(self._code()))
-            done = self._cluster.phalanx(*words, "--", "sh", "-c", command)
+            arguments = ("run", "--detach", "--launcher", "exec", *flags, "--directory", str(self._code()))
+            done = self._cluster.phalanx(*arguments, "--", "sh", "-c", command)
             if done.returncode == 0:
                 self.confirmed[done.stdout.strip()] = kind
 
     def _code(self) -> Path:
-        """Small, or large and each time another."""
+        """Return a small directory, or a large one that changes each time."""
         if self._chance.random() < 0.5:
             return self._cluster.code
         large = self._cluster.bench.directory / "large"
@@ -86,7 +85,7 @@ class Submitter(threading.Thread):
 
 
 class Known:
-    """What users were told of their jobs before the power went: nothing of it may become untrue."""
+    """What users saw of their jobs before the power cut, all of which must stay true."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
@@ -96,7 +95,7 @@ class Known:
         self.ended.update({job["id"]: job["state"] for job in jobs if job["state"] in _FINAL})
 
     def judge(self, jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
-        """What is wrong with what is listed now, all having had time to end."""
+        """Yield what is wrong with the jobs that are listed now, after time to end."""
         listed = {job["id"]: job for job in jobs}
         for job_id, kind in self.kinds.items():
             job = listed.get(job_id)
@@ -108,32 +107,32 @@ class Known:
                 yield f"{job_id} ({kind}) is {job['state']}: {job['message']}"
         for job in jobs:
             if job["state"] not in _FINAL:
-                yield f"{job['id']} is {job['state']} for ever: {job['message']}"
+                yield f"{job['id']} is {job['state']} and does not end: {job['message']}"
 
 
 def cut_power(cluster: SoakCluster) -> int:
-    """SIGKILL for all that belongs to the cluster; how many that were."""
+    """Kill all processes of the cluster; return their number."""
     state = str(cluster.bench.state)
-    # The nodes' first processes first: with them the kernel ends all others of their node.
+    # The nodes' init processes come first: the kernel ends all others of a node with its init.
     mine = {pid for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")) if _belongs(pid, state)}
     pids = cluster.bench.local_cloud_pids() | mine
     for pid in sorted(pids - {os.getpid()}):
-        with contextlib.suppress(ProcessLookupError):  # it went with its node
+        with contextlib.suppress(ProcessLookupError):  # it ended with its node
             os.kill(pid, signal.SIGKILL)
     return len(pids)
 
 
 def _belongs(pid: int, state: str) -> bool:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return state.encode() in words or f"PHALANX_STATE_DIR={state}".encode() in variables
+    return state.encode() in command or f"PHALANX_STATE_DIR={state}".encode() in variables
 
 
 def strike(cluster: SoakCluster, point: Point, known: Known, seed: str) -> None:
-    """Let two users submit, and take the power."""
+    """Let two users submit jobs, and cut the power."""
     users = [Submitter(cluster, f"{seed} {number}") for number in range(2)]
     for user in users:
         user.start()
@@ -156,7 +155,7 @@ def listed(cluster: SoakCluster) -> list[dict[str, Any]]:
 
 
 def come_back(cluster: SoakCluster, point: Point, known: Known) -> None:
-    """Make the cluster again on what the disk holds, and look at every job."""
+    """Create the cluster again from what is on the disk, and check every job."""
     began = time.monotonic()
     done = cluster.phalanx("up", timeout_s=300)
     point.came_back_s = round(time.monotonic() - began, 1)
@@ -170,14 +169,14 @@ def come_back(cluster: SoakCluster, point: Point, known: Known) -> None:
         point.states[job["state"]] = point.states.get(job["state"], 0) + 1
     point.problems += unread(cluster, jobs[:3])
     left = cluster.bench.on_head(f"ls {SHARED_JOBS} 2>/dev/null || true").split()
-    point.problems += [f"{name} is there and not listed" for name in set(left) - {job["id"] for job in jobs}]
+    point.problems += [f"{name} exists and is not listed" for name in set(left) - {job["id"] for job in jobs}]
 
 
 SHARED_JOBS = "/efs/.phalanx/jobs"
 
 
 def settled(cluster: SoakCluster) -> list[dict[str, Any]]:
-    """All jobs when each has ended, or had the time to."""
+    """Return all jobs once each has ended, or after a timeout."""
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     while True:
         jobs = listed(cluster)
@@ -187,18 +186,18 @@ def settled(cluster: SoakCluster) -> list[dict[str, Any]]:
 
 
 def unread(cluster: SoakCluster, jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Whose output can't be read."""
+    """Yield jobs whose output can't be read."""
     for job in jobs:
         done = cluster.phalanx("logs", job["id"])
-        words = done.stdout + done.stderr
-        if done.returncode not in (0, 1) or "Traceback" in words or "damaged" in words:
-            yield f"logs {job['id']} ended with {done.returncode}: {words[-300:]}"
+        output = done.stdout + done.stderr
+        if done.returncode not in (0, 1) or "Traceback" in output or "damaged" in output:
+            yield f"logs {job['id']} ended with {done.returncode}: {output[-300:]}"
         elif job["state"] == "succeeded" and "kept" not in done.stdout:
-            yield f"{job['id']} succeeded, and its output is gone: {words[-300:]}"
+            yield f"{job['id']} succeeded, and its output is gone: {output[-300:]}"
 
 
 def power(points: Sequence[Point], seed: int, record: Path | None) -> list[Point]:
-    """Strike them on a cluster of their own; show each, and append it to the record."""
+    """Cut the power at these points on a new cluster; print each result and append it to the record."""
     known = Known()
     with bench_cluster(nodes=2) as bench:
         spec = bench.directory / "phalanx.yaml"
@@ -217,7 +216,7 @@ def power(points: Sequence[Point], seed: int, record: Path | None) -> list[Point
 
 
 def _show(point: Point) -> None:
-    verdict = "; ".join(point.problems) or "held"
+    verdict = "; ".join(point.problems) or "passed"
     counts = ", ".join(f"{count} {state}" for state, count in sorted(point.states.items()))
     print(
         f"{point.number:>4}  after {point.after_s:4.2f} s  {point.processes:>4} processes  "
@@ -230,7 +229,7 @@ def report(points: Sequence[Point], seed: int) -> str:
     failed = [point for point in points if point.problems]
     known = machine()
     lines = [
-        f"{datetime.date.today().isoformat()}: the power taken at {len(points)} points with seed {seed}, "
+        f"{datetime.date.today().isoformat()}: power cut at {len(points)} points with seed {seed}, "
         f"commit {str(known['commit'])[:12]}",
         f"  {len(failed)} failed; {max((point.confirmed for point in points), default=0)} jobs confirmed on one shared "
         f"directory, {sum(point.processes for point in points)} processes killed, {known['cores']} cores",
@@ -241,10 +240,10 @@ def report(points: Sequence[Point], seed: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=WHOLE, help="of failures of the power")
+    parser.add_argument("--count", type=int, default=WHOLE, help="number of power cuts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--record", type=Path, help="a file that joins parts to one result: those in it are not repeated"
+        "--record", type=Path, help="a file that combines parts into one result; points in it are not repeated"
     )
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
@@ -259,7 +258,7 @@ def main() -> None:
 
 
 def read(record: Path | None) -> list[Point]:
-    """What earlier parts of the same points left there."""
+    """Read the results of earlier points."""
     lines = record.read_text().splitlines() if record and record.exists() else []
     return [Point(**json.loads(line)) for line in lines]
 

@@ -1,1 +1,1 @@
-"""Take each defence out of a copy of the code, and see the attack that it stops succeed: `python -m benchmarks.red`."""
+"""Remove each defence from a copy of the code, and check that the attack then succeeds: `python -m benchmarks.red`."""

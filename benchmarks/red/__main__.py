@@ -1,8 +1,8 @@
-"""Take each defence out of a copy of the code, and see the attack that it stops succeed: `python -m benchmarks.red`.
+"""Remove each defence from a copy of the code, and check that the attack then succeeds: `python -m benchmarks.red`.
 
-A test of an attack that passes without the defence proves nothing. `python -m benchmarks.red WORDS` does so for the
-defences whose names hold these words; the results of all are kept. An attack is seen when its test fails by its own
-assertions: a test that passes, or whose cluster does not come up, ends this with exit status 1.
+A test of an attack that passes without the defence proves nothing. `python -m benchmarks.red WORDS` checks only the
+defences whose names contain these words; a run of all writes its results to a file. An attack succeeds when its test
+fails by its own assertions. If a test passes, or its cluster does not come up, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEST_TIMEOUT_S = 900
 _FAILED = 1  # pytest's exit status
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:randomly")
 _SHOWN_CHARACTERS = 160
-_HEAD = "| without this defence | which stands in | this test fails | with |\n|---|---|---|---|"
+_HEAD = "| without this defence | in | this test fails | with |\n|---|---|---|---|"
 
 
 def main(words: list[str]) -> int:
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
 
 
 def _tried(copy: Path, defence: Defence) -> str | None:
-    """A row of the table; None when the test does not fail."""
+    """Run a defence's test without it; return a row of the table, or None when the test does not fail."""
     with _without(copy, defence):
         done = subprocess.run(
             [*_PYTEST, *defence.test.split()],
@@ -56,7 +56,7 @@ def _tried(copy: Path, defence: Defence) -> str | None:
         )
     shown = re.search("^E +(.+)", done.stdout, re.MULTILINE)
     if done.returncode != _FAILED or shown is None or not re.search("^FAILED ", done.stdout, re.MULTILINE):
-        print(f"NOT SEEN: {defence.name}: {defence.test}\n{done.stdout[-2000:]}", flush=True)
+        print(f"NOT RED: {defence.name}: {defence.test}\n{done.stdout[-2000:]}", flush=True)
         return None
     row = _row(defence, shown[1])
     print(row, flush=True)
@@ -65,7 +65,7 @@ def _tried(copy: Path, defence: Defence) -> str | None:
 
 @contextmanager
 def _copy_of_the_code() -> Iterator[Path]:
-    """What git knows, or would take in, of this checkout."""
+    """Copy the files of this checkout that git tracks or would add."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     with tempfile.TemporaryDirectory(prefix="phalanx-red-") as directory:

@@ -1,4 +1,4 @@
-"""The defences of a cluster and of the machine of the person who runs it (docs/security.md)."""
+"""The defences of a cluster and of the user's machine (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ DEFENCES = (
         ("node/contract.py", "PermitUserRC no", "StrictModes no"),
     ),
     defence(
-        "a user certificate is good from inside the VPC alone",
+        "a user certificate is good from inside the VPC only",
         "test_later_jobs.py::test_a_copied_key_and_certificate_open_nothing_from_outside",
         ("node/trust.py", '"-O", f"source-address={validate.NETWORK}"', ""),
     ),
     defence(
-        "the runner on the shared directory is run by its SHA-256 alone",
+        "the runner on the shared directory is run by its SHA-256 only",
         "test_planted_runner.py",
         ("runner/checked.py", ".hexdigest() == digest", ".hexdigest() == digest or there"),
     ),
@@ -81,12 +81,12 @@ DEFENCES = (
         ("localcloud/nodes/image.py", "program.chmod(0o4750)", "program.chmod(0o4755)"),
     ),
     defence(
-        "certificates of nodes are for the job user alone",
+        "certificates of nodes are for the job user only",
         "test_sudo.py",
         ("node/trust.py", '["-n", user,', '["-n", f"{user},root,ubuntu",'),
     ),
     defence(
-        "the way to the metadata service is shut",
+        "the metadata service is blocked",
         "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
         _SHUT,
         _SEEMS_SHUT,
@@ -98,7 +98,7 @@ DEFENCES = (
         _SEEMS_SHUT,
     ),
     defence(
-        "a socket bound to a device finds no way either",
+        "the metadata service is blocked for sockets bound to a device",
         "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
         _SEEMS_SHUT,
         (
@@ -108,23 +108,23 @@ DEFENCES = (
         ),
     ),
     defence(
-        "the way is shut for all users above the job's",
+        "the metadata service is blocked for all uids from the job user's on",
         "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
         ("node/firewall.py", "last=$(($1 + $3 - 1))", "last={0}"),
     ),
     defence(
-        "the way over IPv6 is shut",
+        "the metadata service is blocked over IPv6",
         "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
         _SEEMS_SHUT,
         ("node/firewall.py", "ip -6 rule add", "true"),
     ),
     defence(
-        "rules that somebody removes come back",
+        "rules that were removed are restored",
         "test_metadata.py::test_rules_that_somebody_removes_come_back",
         ("node/daemon.py", "threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()", "pass"),
     ),
     defence(
-        "the way is shut again at each boot, before sshd",
+        "the metadata service is blocked at each boot before sshd starts",
         "test_metadata.py::test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut",
         ("node/firewall.py", 'files.enable("phalanx-firewall", _UNIT, "sysinit", root)', "pass"),
     ),
@@ -154,7 +154,7 @@ DEFENCES = (
         ("localcloud/nodes/init.py", "machine.user_data, 0o600", "machine.user_data, 0o644"),
     ),
     defence(
-        "the command line believes no roster that can be none",
+        "the command line refuses an invalid roster",
         "test_hostile_head.py::test_a_forged_roster_in_the_table_is_refused",
         _ANY_TEXT,
         _ANY_HOST_NAME,
@@ -170,7 +170,7 @@ DEFENCES = (
         ("ssh/head_answers.py", "except (ValueError, RecursionError):", "except KeyError:"),
     ),
     defence(
-        "a file of a stream lies in a directory that came before it",
+        "a file of a stream is in a directory that came before it",
         "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
         ("runner/files/carry.py", "if member.name != TOP and not is_known:", "if False:"),
     ),
@@ -246,7 +246,7 @@ DEFENCES = (
         _ANY_SENDER,
     ),
     defence(
-        "an instance id is one",
+        "an instance id is valid",
         "test_forged_messages.py::test_an_instance_id_writes_no_file_on_the_head",
         _ANY_SENDER,
         _ANY_TEXT,
@@ -260,18 +260,18 @@ DEFENCES = (
         *_UNLISTED,
     ),
     defence(
-        "a host name is one, and the node's own",
+        "a host name is valid, and the node's own",
         "test_forged_messages.py::test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go",
         _ANY_TEXT,
         _ANY_HOST_NAME,
     ),
     defence(
-        "a number of GPUs is one",
+        "a number of GPUs is valid",
         "test_forged_messages.py::test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go",
         ("node/validate.py", "if type(value) is not int or not 0 <= value <= most:", "if False:"),
     ),
     defence(
-        "what is no message is deleted and stops nobody",
+        "an invalid message is deleted and stops nobody",
         "test_forged_messages.py::test_an_invalid_message_stops_nobody",
         (
             "node/head.py",

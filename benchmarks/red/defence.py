@@ -1,4 +1,4 @@
-"""What a defence is: where it stands, how it is taken out, and the test that fails then."""
+"""A defence: where it is in the code, how to remove it, and the test that then fails."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edit:
-    """A text that a file has once, and what is put in its place."""
+    """A text that occurs once in a file, and its replacement."""
 
     file: str
     old: str
     new: str
 
     def apply(self, text: str) -> str:
-        """The file's text without the defence. Raises ValueError unless it has the old text once."""
+        """Remove the defence from a file's text. Raises ValueError unless the old text occurs exactly once."""
         if text.count(self.old) != 1:
             raise ValueError(f"{self.file} has this {text.count(self.old)} times: {self.old}")
         return text.replace(self.old, self.new)
@@ -23,14 +23,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Defence:
-    """`test` is what pytest is given. Where several things stop the attack, each alone, `edits` takes out all."""
+    """One defence: `test` is pytest's arguments. If several mechanisms each stop the attack, `edits` removes all."""
 
     name: str
     test: str
     edits: tuple[Edit, ...]
 
     def applied(self, root: Path) -> dict[str, str]:
-        """The changed files' texts, by their names. Raises ValueError when one is not as it was."""
+        """Return the changed files' texts by name. Raises ValueError when an edit no longer applies."""
         texts: dict[str, str] = {}
         for edit in self.edits:
             texts[edit.file] = edit.apply(texts.get(edit.file) or (root / edit.file).read_text())
@@ -38,5 +38,5 @@ class Defence:
 
 
 def defence(name: str, test: str, *edits: tuple[str, str, str]) -> Defence:
-    """The files are those of src/phalanx, the test is one of tests/attacks."""
+    """Make a defence with files in src/phalanx and a test in tests/attacks."""
     return Defence(name, f"tests/attacks/{test}", tuple(Edit(f"src/phalanx/{file}", *texts) for file, *texts in edits))

@@ -33,7 +33,7 @@ DEFENCES = (
         ("localcloud/nodes/rootfs.py", "if not (root / name).is_symlink():", "if True:"),
     ),
     defence(
-        "a node sends from its own addresses alone",
+        "a node sends only from its own addresses",
         "test_escape_from_a_node.py::test_root_on_a_node_can_t_be_its_neighbour",
         ("localcloud/nodes/vpc.py", "bridge.drop_other_senders(link, address, mac_of(address))", "pass"),
     ),
@@ -84,13 +84,13 @@ DEFENCES = (
         ),
     ),
     defence(
-        "the keys of a cluster are this user's alone",
+        "the keys of a cluster are readable only by this user",
         "test_web_page.py::test_what_others_may_look_at_holds_no_key",
         ("cluster/cluster_record.py", "exist_ok=True, mode=0o700)\n    private.parent.chmod(0o700)", "exist_ok=True)"),
         ("cluster/cluster_record.py", "beside.touch(mode=0o600)", "beside.touch()"),
     ),
     defence(
-        "the way to the nodes is this user's alone",
+        "the nodes can be dialled only by this user",
         "test_web_page.py::test_another_user_reads_and_connects_to_nothing",
         ("localcloud/dialer.py", "path.chmod(0o600)", "path.chmod(0o666)"),
         (

@@ -1,4 +1,4 @@
-"""endpoint.json in the state directory: where this local cloud answers, and its administrator's keys, while it does."""
+"""endpoint.json in the state directory: the running local cloud's address and its administrator's keys."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _ANSWER_TIMEOUT_S = 20.0
 
 
 def write(state: Path, endpoint: dict[str, Any]) -> None:
-    """Readable by this user alone; nobody ever reads half of it."""
+    """Write the file atomically, readable only by this user."""
     path = state / _NAME
-    beside = path.with_suffix(".new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(endpoint, file)
-    beside.rename(path)
+    temporary.rename(path)
 
 
 def remove(state: Path) -> None:
-    """Harmless when there is none."""
+    """Remove the file, if it exists."""
     (state / _NAME).unlink(missing_ok=True)
 
 
 def is_live(state: Path) -> bool:
-    """Does its process live? One that was killed leaves its file behind."""
+    """Whether its process lives; one that was killed leaves its file behind."""
     try:
         os.kill(_read(state)["pid"], 0)
     except (OSError, ValueError, KeyError):
@@ -39,7 +39,7 @@ def is_live(state: Path) -> bool:
 
 
 def ask(state: Path, method: str, name: str, document: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """One call to a control endpoint; None when there is no local cloud or it doesn't answer."""
+    """Call a control endpoint; return None when there is no local cloud or it doesn't answer."""
     try:
         endpoint = _read(state)
         where = urllib.parse.urlsplit(endpoint["url"])

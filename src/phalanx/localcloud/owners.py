@@ -1,4 +1,4 @@
-"""Changes the owners in a kept shared directory when nodes' ids now begin at another number on this machine.
+"""Changes the owners of files in a kept shared directory when the nodes' ids on this machine start at another number.
 
 Where root runs the local cloud, they used to be the same inside nodes and outside.
 """
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def shift(top: Path, root: int) -> None:
-    """Give all files of `top` to nodes whose root has the id `root` on this machine. No node may use them meanwhile.
+    """Give all files below `top` to nodes whose root has the id `root` on this machine. No node may run meanwhile.
 
     Does nothing if they have such owners already. `top` itself is changed last, so an interrupted run is repeated.
     """
@@ -29,7 +29,7 @@ def shift(top: Path, root: int) -> None:
 
 
 def _all_below(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Not recursive: a job may have nested thousands of directories."""
+    """Yield everything below, without recursion: a job may have nested thousands of directories."""
     left = [str(top)]
     while left:
         with os.scandir(left.pop()) as entries:

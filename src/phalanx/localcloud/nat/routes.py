@@ -43,7 +43,7 @@ def connect(host: str, port: int) -> socket.socket:
         return _connect_directly(host, port)
     # The proxy may run on this machine, where these names lead to services that nodes must not reach.
     if _means_this_machine(host):
-        raise Refused(f"{host} is this machine")
+        raise Refused(f"nodes can't connect to {host}: it is this machine")
     return _connect_through(proxy, host, port)
 
 
@@ -93,7 +93,7 @@ def _expect_success(connection: socket.socket) -> None:
 
 def _refuse_own(address: str) -> None:
     if _is_own(address):
-        raise Refused(f"{address} is an address of this machine")
+        raise Refused(f"nodes can't connect to {address}: it is this machine's, link-local or multicast")
 
 
 def _is_own(address: str) -> bool:
