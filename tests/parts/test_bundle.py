@@ -42,6 +42,22 @@ def test_the_copy_is_the_directory(tmp_path):
     assert (tmp_path / "out" / "job.json").read_bytes() == b"{}"
 
 
+def test_a_tree_may_be_deeper_than_calls_can_be_nested(tmp_path):
+    depth = 1200
+    (tmp_path / "code").mkdir()
+    directory = os.open(tmp_path / "code", os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=directory)
+        outer, directory = directory, os.open("d", os.O_RDONLY, dir_fd=directory)
+        os.close(outer)
+    os.close(directory)
+    work = unpack(code_tree.scan(tmp_path / "code"), tmp_path / "out")
+    found = subprocess.run(["find", work, "-depth", "-name", "d"], capture_output=True, check=True).stdout
+    # Here, because what tidies up after the tests calls itself for each level.
+    subprocess.run(["rm", "-r", work, tmp_path / "code"], check=True)
+    assert found.count(b"\n") == depth
+
+
 def test_progress_counts_files_and_bytes(tmp_path):
     code = tmp_path / "code"
     code.mkdir()
