@@ -321,6 +321,21 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     assert keys[1][0].rpartition(" ")[0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
 
 
+@pytest.mark.parametrize("wished", [1, 3])
+def test_a_head_that_comes_back_goes_by_the_number_of_the_last_scale(memory, keys, tmp_path, wished):
+    first = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    first.restore()
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    says_hello(two)
+    turn(first)
+    memory.items["wish"] = {"nodes": wished}
+    second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
+    second.restore()
+    turn(second)
+    assert json.loads(memory.items["roster"]["roster"])["requested"] == wished
+
+
 class Silence:
     """Stands in for beats that a head does not answer."""
 

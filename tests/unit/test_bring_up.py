@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, write_key
+from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, roster, write_key
 
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
@@ -88,6 +88,18 @@ def test_up_with_other_settings_says_which():
     up(cloud)
     with pytest.raises(ClusterError, match=r"other settings: nodes: 2 → 3"):
         up(cloud, nodes=3)
+
+
+def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
+    cloud = FakeCloud()
+    up(cloud)
+    cloud.roster = roster(5)
+    for nodes in (2, 5):
+        result, _ = up(cloud, nodes=nodes)
+        assert (result.already, result.roster.requested) == (True, 5)
+    with pytest.raises(ClusterError, match=r"other settings: nodes: 5 → 3") as caught:
+        up(cloud, nodes=3)
+    assert "`phalanx scale 3` changes the number of nodes" in caught.value.hint
 
 
 def test_a_killed_up_is_picked_up_by_the_next():

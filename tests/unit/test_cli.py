@@ -250,6 +250,22 @@ def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
     assert cloud.describe_stack("demo") is not None
 
 
+def test_plan_after_scale_says_what_is_asked_for_now(phalanx, cloud):
+    cloud.roster = roster(3)
+    phalanx("up")
+    assert phalanx("plan") == 0
+    assert "up already" not in phalanx.out
+    cloud.roster = roster(5)
+    assert phalanx("plan") == 0
+    assert (
+        "Cluster demo is up already, and 5 nodes are asked for since `phalanx scale`; `up` keeps them." in phalanx.out
+    )
+    phalanx("plan", "--json")
+    assert json.loads(phalanx.out)["requested"] == 5
+    phalanx("plan", "--offline", "--json")
+    assert json.loads(phalanx.out)["requested"] is None
+
+
 def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     counts = {"jobs_running": 1, "jobs_damaged": 0}
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import large_template, offline_option, planned
+from phalanx.errors import PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.plan.plan import Plan
 
 
 @click.command("plan")
@@ -29,9 +34,28 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
 
     plan = planned(file, offline)
     large = large_template(file, plan, offline) if plan.spec.boot else None
+    requested = None if offline else _asked_for_since(plan)
     if as_json:
-        print_json({**plan_text.as_dict(plan), "large_template": large})
+        print_json({**plan_text.as_dict(plan), "large_template": large, "requested": requested})
     else:
         say("\n".join(plan_text.explain(plan)))
         if large:
             say(f"The template: {large}.")
+        if requested not in (None, plan.spec.nodes):
+            say(
+                f"Cluster {plan.spec.name} is up already, and {requested} nodes are asked for since `phalanx scale`; "
+                "`up` keeps them."
+            )
+
+
+def _asked_for_since(plan: Plan) -> int | None:
+    """How many nodes the cluster of this name has been asked for; None when it is not up, or can't be asked."""
+    from phalanx.cli.status import look
+    from phalanx.cluster.cluster_record import Cluster
+
+    try:
+        cluster = Cluster.load(plan.spec.name)
+        roster = look(cluster)[1] if cluster.ready else None
+    except PhalanxError:
+        return None
+    return roster.requested if roster else None

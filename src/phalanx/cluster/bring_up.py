@@ -183,24 +183,34 @@ class BringUp:
                 f"cluster {found.name} exists, but was made with another machine's key",
                 "Use the machine that ran `phalanx up`, or `phalanx down` and `phalanx up` here.",
             )
-        changed = self._changes(found)
-        if changed:
-            raise ClusterError(
-                f"cluster {found.name} exists with other settings: {'; '.join(changed)}",
-                "`phalanx down` first, or choose another name for the new one.",
-            )
+        changes = self._changes(found)
+        if changes:
+            hint = "`phalanx down` first, or choose another name for the new one."
+            if changes.keys() == {"nodes"}:
+                hint = f"`phalanx scale {self.spec.nodes}` changes the number of nodes."
+            what = "; ".join(f"{key}: {before} → {now}" for key, (before, now) in changes.items())
+            raise ClusterError(f"cluster {found.name} exists with other settings: {what}", hint)
 
-    def _changes(self, found: StackState) -> list[str]:
+    def _changes(self, found: StackState) -> dict[str, tuple[object, object]]:
+        """Settings that the cluster has and the file wants otherwise: (before, now) by key."""
         try:
-            recorded = Cluster.load(found.name).spec
+            cluster = Cluster.load(found.name)
         except ClusterError:
-            return []
+            return {}
         wanted = self._settings()
-        return [
-            f"{key}: {recorded[key]} → {wanted[key]}"
-            for key in wanted
-            if key not in _CHANGE_NOTHING and key in recorded and recorded[key] != wanted[key]
-        ]
+        changes = {
+            key: (before, wanted[key])
+            for key, before in cluster.spec.items()
+            if key in wanted and key not in _CHANGE_NOTHING and before != wanted[key]
+        }
+        if "nodes" in changes and self._asked_for(cluster) == self.spec.nodes:
+            del changes["nodes"]
+        return changes
+
+    def _asked_for(self, cluster: Cluster) -> int | None:
+        """How many nodes are asked for by now: `phalanx scale` changes that, and the file may follow."""
+        roster = read_roster(self.cloud, cluster.table) if cluster.table else None
+        return roster.requested if roster else None
 
     def _finish(self, state: StackState, already: bool) -> None:
         """Write down how the ready cluster is reached."""

@@ -18,6 +18,7 @@ class Settings:
     log_group: str
     job_role: str
     nodes: int
+    """What the cluster was made with; what is asked for by now, the table's item `wish` says (Head.policy)."""
     min: int
     node_timeout_s: int
     shared: str
