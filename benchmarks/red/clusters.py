@@ -56,6 +56,16 @@ DEFENCES = (
         ("node/contract.py", "PermitUserRC no", "StrictModes no"),
     ),
     defence(
+        "what makes an environment has no home",
+        "test_later_jobs.py::test_nothing_that_a_job_planted_decides_what_a_later_ones_environment_is_made_of",
+        ("runner/environments/environment.py", "quiet.update(HOME=os.path.join(self._path, _FILES))", "pass"),
+    ),
+    defence(
+        "an agent and a display are not forwarded",
+        "test_hostile_head.py::test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display",
+        ("cluster/cluster_record.py", '"    ForwardAgent no",', ""),
+    ),
+    defence(
         "a user certificate is good from inside the VPC only",
         "test_later_jobs.py::test_a_copied_key_and_certificate_open_nothing_from_outside",
         ("node/trust.py", '"-O", f"source-address={validate.NETWORK}"', ""),

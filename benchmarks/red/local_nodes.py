@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from benchmarks.red.defence import defence
 
+# Where root runs the local cloud, nodes with ids of their own reach little of it even where another defence is missing.
+_IDS = ("localcloud/userns.py", "return _NODES_ROOT if shifted else 0", "return 0")
+
 DEFENCES = (
     defence(
+        "root on a local node has another number than the kernel's root",
+        "test_escape_from_a_node.py::test_root_on_a_node_can_t_change_the_kernel",
+        _IDS,
+    ),
+    defence(
         "mounts of a local node are locked",
-        "test_escape_from_a_node.py",
+        "test_escape_from_a_node.py::test_root_on_a_node_can_t_make_the_hosts_files_writable",
+        _IDS,
         ("localcloud/nodes/isolation.py", '_OWN if site.mode == "root" else _OWN | kernel.CLONE_NEWUSER', "_OWN"),
         (
             "localcloud/nodes/isolation.py",
             'if site.mode != "root":\n                userns',
             "if False:\n                userns",
         ),
-    ),
-    defence(
-        "a node's sysfs is read-only",
-        "test_escape_from_a_node.py::test_root_on_a_node_can_t_change_the_kernel",
-        ("localcloud/nodes/init.py", 'kernel.make_read_only("/sys")', "pass"),
-        ("localcloud/nodes/rootfs.py", "_QUIET | kernel.MS_RDONLY)", "_QUIET)"),
     ),
     defence(
         "a node that starts again is built without following links",
@@ -31,6 +34,11 @@ DEFENCES = (
             "if False:\n        path.unlink()",
         ),
         ("localcloud/nodes/rootfs.py", "if not (root / name).is_symlink():", "if True:"),
+    ),
+    defence(
+        "a node takes no advertisements of routers",
+        "test_escape_from_a_node.py::test_root_on_a_node_can_t_be_its_neighbours_router",
+        ("localcloud/nodes/vpc.py", 'accept_ra").write_text("0")', 'accept_ra").write_text("1")'),
     ),
     defence(
         "a node sends only from its own addresses",

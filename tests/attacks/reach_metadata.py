@@ -52,7 +52,7 @@ def shells(gateway, neighbour):
         "root of a user namespace, by the device": f"unshare -Ur {here} 80 eth0",
         "a user namespace in another": f"unshare -Ur unshare -Ur {here}",
         "a network namespace of its own": f"unshare -Urn {here}",
-        "subordinate ids": f"unshare --map-auto --map-root-user -S 1 {here}",
+        "subordinate ids": f"PATH=/opt/setuid:$PATH unshare --map-auto --map-root-user -S 1 {here}",
         "sudo": f"sudo -n {here}",
         "su": f"su -c '{here}'",
         "pkexec": f"pkexec {here}",

@@ -75,7 +75,8 @@ def outputs(terminal: Terminal) -> dict[str, str]:
 # Root opens on the node what AWS has and the local cloud has not: user namespaces and subordinate ids for jobs, and the
 # metadata service's other address, where whoever asks gets a token.
 AS_ON_AWS = """
-sysctl -qw user.max_user_namespaces=100 && echo phalanx:100000:1000 | tee /etc/subuid > /etc/subgid
+sysctl -qw user.max_user_namespaces=100 && echo phalanx:50000:1000 | tee /etc/subuid > /etc/subgid
+mkdir -p /opt/setuid; cp /usr/bin/newuidmap /usr/bin/newgidmap /opt/setuid; chmod 4755 /opt/setuid/*
 setsid unshare -n sleep infinity < /dev/null > /dev/null 2>&1 & there=$!
 until [ "$(readlink /proc/$there/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.1; done
 ip link add six type veth peer name door netns $there
@@ -92,7 +93,10 @@ while True:
 ' < /dev/null > /dev/null 2>&1 &
 echo $there $! > /run/six
 """
-AS_BEFORE = "sysctl -qw user.max_user_namespaces=0; rm /etc/subuid /etc/subgid; ip link del six; kill $(cat /run/six)"
+AS_BEFORE = (
+    "sysctl -qw user.max_user_namespaces=0; rm -r /etc/sub?id /opt/setuid; ip link del six; kill $(cat /run/six)"
+)
+ABOVE = "PATH=/opt/setuid:$PATH unshare --map-auto --map-root-user -S 1"
 
 
 @pytest.fixture
@@ -113,7 +117,8 @@ def test_no_way_leads_a_job_to_the_credentials_of_its_instance(as_on_aws, node):
     for address in ("169.254.169.254", "fd00:ec2::254"):
         root = lab.phalanx("exec", "--sudo", "--node", node, "--", f"python3 {reach} ask {address}").stdout
         assert " 200 OK" in root, "the same request is answered for root"
-    assert lab.on(node, "unshare -Ur id -u") == "0\n"
+    ids = lab.on(node, f"unshare -Ur id -u; {ABOVE} cat /proc/self/uid_map").split()
+    assert ids[0] == "0" and "50000" in ids, "jobs have user namespaces and subordinate ids here"
     assert ", ".join(way for way, brought in found.items() if brought) == ""
 
 

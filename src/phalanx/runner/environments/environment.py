@@ -32,7 +32,7 @@ _FORMAT = "1"  # another one makes every environment anew
 _FILES = "requirements"
 _PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
 # Variables that would let the job's own settings into the program that installs.
-_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV", "XDG_CONFIG_HOME")
+_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 
 
 class CannotMakeError(Exception):
@@ -222,7 +222,7 @@ class _Installer:
         # It is made once: a cache would only fill the head's disk.
         quiet.update(PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1", UV_LINK_MODE="copy", PYTHONUNBUFFERED="1")
         # What an earlier job left at home for pip, uv, git and Python decides nothing here.
-        quiet.update(HOME=os.path.join(self._path, _FILES), PYTHONNOUSERSITE="1")
+        quiet.update(HOME=os.path.join(self._path, _FILES))
         if "constraints.txt" in self._wanted["files"]:
             # In this form they hold for what packages are built with, too (pip's flag does not).
             place = os.path.join(self._path, _FILES, "constraints.txt")
