@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ pytestmark = pytest.mark.cluster
 
 SECRET = "swordfish 'in' $water"
 PIECE = "rdfish 'in"  # no command line of this test contains it in one piece
-SERVER = """#!/usr/bin/env python3
-import http.server, subprocess, sys
-subprocess.Popen(["setsid", "env", "-i", "sleep", "4714"])
-port = int(sys.argv[sys.argv.index("--port") + 1])
-http.server.HTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler).serve_forever()
+# TensorBoard's own writer, which needs neither torch nor TensorFlow.
+EVENTS = """
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+writer = EventFileWriter("runs")
+writer.add_event(Event(step=1, summary=Summary(value=[Summary.Value(tag="loss", simple_value=0.5)])))
+writer.close()
 """
 
 
@@ -202,16 +207,23 @@ def read(address: str) -> bytes:
     return urllib.request.urlopen(address, timeout=10).read()
 
 
+@pytest.fixture(scope="module")
+def job_with_tools(cluster, tmp_path_factory) -> str:
+    """A job that wrote a curve, with TensorBoard and Jupyter's server in its environment."""
+    code = tmp_path_factory.mktemp("tools")
+    (code / "requirements.txt").write_text("tensorboard\njupyter_server\n")
+    (code / "events.py").write_text(EVENTS)
+    return run(cluster, code, "python", "events.py", options=("-n", "1", "--name", "tools"))
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_tensorboard_lives_as_long_as_the_command(cluster, tmp_path, end):
-    missing = cluster.phalanx("notebook", "--port", str(free_port()), check=False)
-    assert "'jupyter' is not on the head" in missing.stderr
-    (tmp_path / "tensorboard").write_text(SERVER)
-    (tmp_path / "tensorboard").chmod(0o755)
-    cluster.phalanx("put", str(tmp_path / "tensorboard"), "bin/")
-    cluster.on("head", "mkdir -p ~/.local/bin && ln -sf /efs/bin/tensorboard ~/.local/bin/")
-    process = cluster.start("tensorboard", "--logdir", "/efs", "--port", str(free_port()))
-    assert b"<" in read(url(process))
+def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, job_with_tools, end):
+    process = cluster.start("tensorboard", job_with_tools, "--logdir", "runs", "--port", str(free_port()))
+    curves = f"{url(process)}data/plugin/scalars/tags"
+    deadline = time.monotonic() + 60
+    while b"loss" not in read(curves):
+        assert time.monotonic() < deadline, "TensorBoard does not read what the job wrote"
+        time.sleep(0.5)
     if end == signal.SIGINT:
         status, said = interrupt(process)
         assert (status, "no process of it is left on the head" in said) == (0, True), said
@@ -219,8 +231,35 @@ def test_tensorboard_lives_as_long_as_the_command(cluster, tmp_path, end):
         process.kill()
         process.communicate(timeout=10)
     deadline = time.monotonic() + 15
-    while cluster.on("head", "pgrep -f '^sleep 4714|^python3 .*bin/tensorboard' || true"):
+    while cluster.on("head", "pgrep -f '[b]in/tensorboard|[t]ensorboard_data_server' || true"):
         assert time.monotonic() < deadline, "it outlives the command"
+
+
+def test_jupyter_runs_in_a_job_s_environment_with_a_token(cluster, job_with_tools):
+    process = cluster.start("notebook", "tools", "--directory", ".phalanx", "--port", str(free_port()))
+    address, _, token = url(process).partition("?")
+    assert b'"jobs"' in read(f"{address}api/contents?{token}")
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        read(f"{address}api/contents")
+    status, said = interrupt(process)
+    assert (status, "no process of it is left on the head" in said) == (0, True), said
+
+
+def test_a_tool_that_is_nowhere_is_reported_with_a_way_that_works(cluster, tmp_path):
+    (tmp_path / "true.sh").touch()
+    job = run(
+        cluster,
+        tmp_path,
+        "sh",
+        "true.sh",
+        options=(
+            "-n",
+            "1",
+        ),
+    )
+    missing = cluster.phalanx("notebook", job, "--port", str(free_port()), check=False)
+    assert "'jupyter' is not on the head" in missing.stderr
+    assert "Put `jupyterlab` into a job's requirements.txt" in missing.stderr
 
 
 def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx.errors import ClusterError
+from phalanx.jobs.job import Job
 from phalanx.reach.tunnel import PortTakenError, Program, Service, answers, forward, notebook, require_free, tensorboard
 
 SERVER = f"""#!{sys.executable}
@@ -84,13 +86,45 @@ def test_a_missing_program_is_reported_with_how_to_install_it(cluster):
     with pytest.raises(ClusterError, match="'tensorboard' is not on the head") as caught:
         missing.start()
     missing.close()
-    assert "pip install --user tensorboard" in caught.value.hint
+    assert "Put `tensorboard` into a job's requirements.txt" in caught.value.hint
+
+
+def in_job(cluster, program: Program, result: str) -> Service:
+    """In the environment of a job that left this as what is known of it."""
+    job = Job(cluster, "261121-0001")
+    Path(job.directory).mkdir(parents=True)
+    Path(job.directory, "environment.json").write_text(result)
+    return Service(cluster, program, job)
+
+
+def test_a_program_comes_from_the_environment_of_the_job(cluster):
+    environment = cluster.root / "environment"
+    (environment / "bin").mkdir(parents=True)
+    (environment / ".complete").touch()
+    add(cluster, "../environment/bin/only-there", SERVER)
+    program = Program("server", ("only-there", "{port}"), "only-there", {"TOKEN": "found"})
+    service = in_job(cluster, program, json.dumps({"path": str(environment)}))
+    try:
+        assert urllib.request.urlopen(f"http://127.0.0.1:{service.start()}", timeout=5).read() == b"found"
+        service.end()
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("result", ["", "[]", '{"path": 1}', '{"path": "/nowhere/at/all"}', '{"problem": "no pip"}'])
+def test_an_environment_that_is_none_hides_no_program(cluster, result):
+    service = in_job(cluster, Program("server", ("server", "{port}"), "server", {"TOKEN": "found"}), result)
+    try:
+        assert service.start()
+        service.end()
+    finally:
+        service.close()
 
 
 def test_a_program_that_fails_is_reported_with_its_last_lines(cluster):
     add(cluster, "jupyter", "#!/bin/sh\necho no such extension: $*; exit 5\n")
     failing = Service(cluster, notebook("/efs", "token"))
-    with pytest.raises(ClusterError, match=r"no such extension: notebook --no-browser --ServerApp.ip=127\.0\.0\.1"):
+    with pytest.raises(ClusterError, match=r"no such extension: server --no-browser --ServerApp.ip=127\.0\.0\.1"):
         failing.start()
     failing.close()
 

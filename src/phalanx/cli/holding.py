@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import note, say
-from phalanx.errors import ClusterError
+from phalanx.errors import ClusterError, JobError
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job import Job
     from phalanx.reach.tunnel import Ended, Program, Service
 
 _LOOK_EVERY_S = 0.5
@@ -33,13 +34,28 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
     raise ClusterError("the connection broke; the port leads nowhere now", "`phalanx status` shows more.")
 
 
-def serve(cluster: Cluster, program: Program, port: int, path: str = "/") -> int:
-    """Start a program on the head, forward `port` of this machine to it, and end both together; the exit code."""
+def newest_or(cluster: Cluster, reference: str | None) -> Job | None:
+    """The job of this name, the newest without one; None when the cluster has no job yet. Raises JobError."""
+    from phalanx.jobs.job import open_job
+
+    try:
+        return open_job(cluster, reference)
+    except JobError:
+        if reference is not None:
+            raise
+        return None
+
+
+def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: Job | None = None) -> int:
+    """Start a program on the head, forward `port` of this machine to it, and end both together; the exit code.
+
+    It runs in the environment of `job`, if that has one.
+    """
     from phalanx.reach.tunnel import Service, forward, require_free
 
     require_free(port)
     note(f"starting {program.name} on the head …")
-    service = Service(cluster, program)
+    service = Service(cluster, program, job)
     try:
         with forward(cluster.remote(), port, service.start()) as connection:
             say(f"http://127.0.0.1:{port}{path}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 
@@ -15,21 +16,24 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @click.option("--directory", default="", help="On the shared directory; default: its top.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="Of this machine.")
 @debug_option
-def command(name: str | None, file: Path | None, directory: str, port: int) -> int:
+@click.argument("job", required=False, shell_complete=complete.jobs)
+def command(name: str | None, file: Path | None, directory: str, port: int, job: str | None) -> int:
     """Run JupyterLab on the head, in the shared directory, and open it to this machine alone, until Ctrl-C.
 
-    It runs as the job user, bound to 127.0.0.1, with a token of its own; Ctrl-C ends it and its kernels, verified.
+    It runs in the environment of JOB (default: the newest) if Jupyter is there, else in the image's. It runs as the
+    job user, bound to 127.0.0.1, with a token of its own; Ctrl-C ends it and its kernels, verified.
 
     \b
     Examples:
       phalanx notebook
+      phalanx notebook 261121-0755
       phalanx notebook --directory experiments --port 8889
     """
-    from phalanx.cli.holding import serve
+    from phalanx.cli.holding import newest_or, serve
     from phalanx.reach.transfer import shared_path
     from phalanx.reach.tunnel import notebook
 
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)
     program = notebook(shared_path(cluster, directory), token, as_root=not cluster.accounts_separated)
-    return serve(cluster, program, port, f"/?token={token}")
+    return serve(cluster, program, port, f"/?token={token}", newest_or(cluster, job))

@@ -19,7 +19,8 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 def command(name: str | None, file: Path | None, logdir: str, port: int, job: str | None) -> int:
     """Show what JOB (default: the newest) writes for TensorBoard, in the browser of this machine, until Ctrl-C.
 
-    TensorBoard runs on the head, as the job user and bound to 127.0.0.1; Ctrl-C ends it, verified.
+    TensorBoard runs on the head, in JOB's environment if it is there, else the image's. It runs as the job user and
+    is bound to 127.0.0.1; Ctrl-C ends it, verified.
 
     \b
     Examples:
@@ -27,11 +28,10 @@ def command(name: str | None, file: Path | None, logdir: str, port: int, job: st
       phalanx tensorboard 261121-0755 --logdir runs
       phalanx tensorboard --logdir /efs/runs --port 6007
     """
-    from phalanx.cli.holding import serve
-    from phalanx.jobs.job import open_job
+    from phalanx.cli.holding import newest_or, serve
     from phalanx.reach.transfer import source_path
     from phalanx.reach.tunnel import tensorboard
 
     cluster = load_cluster(name, file)
-    wanted = None if logdir.startswith("/") else open_job(cluster, job)
-    return serve(cluster, tensorboard(source_path(cluster, logdir, wanted)), port)
+    found = newest_or(cluster, job)
+    return serve(cluster, tensorboard(source_path(cluster, logdir, found)), port, job=found)

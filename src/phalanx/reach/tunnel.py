@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from phalanx.errors import ClusterError, PhalanxError
 from phalanx.jobs import toolbox
-from phalanx.jobs.job import ClusterAccess
+from phalanx.jobs.job import ClusterAccess, Job
 from phalanx.runner.verbs.service import PORT
 from phalanx.ssh import head_answers
 from phalanx.ssh.remote import Remote
@@ -79,10 +79,10 @@ def tensorboard(logdir: str) -> Program:
 
 
 def notebook(directory: str, token: str, as_root: bool = False) -> Program:
-    """Describe JupyterLab, or else the classic notebook, in a directory on the cluster."""
+    """Describe JupyterLab, or else the classic notebook or the bare server, in a directory on the cluster."""
     flags = ["--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"]
     flags += [f"--ServerApp.root_dir={directory}"] + ["--allow-root"] * as_root
-    choose = 'if command -v jupyter-lab >/dev/null; then exec jupyter lab "$@"; fi; exec jupyter notebook "$@"'
+    choose = 'for it in lab notebook server; do command -v jupyter-$it >/dev/null && break; done; exec jupyter $it "$@"'
     return Program("notebook", ("sh", "-c", choose, "notebook", *flags), "jupyter", {"JUPYTER_TOKEN": token})
 
 
@@ -124,14 +124,18 @@ def answers(local_port: int, within_s: float = 3.0) -> bool:
 
 
 class Service:
-    """A program on the head. It ends with `end`, which returns proof, or with this process."""
+    """A program on the head. It ends with `end`, which returns proof, or with this process.
 
-    def __init__(self, cluster: ClusterAccess, program: Program) -> None:
+    `job`: it runs in this job's environment, if that has one.
+    """
+
+    def __init__(self, cluster: ClusterAccess, program: Program, job: Job | None = None) -> None:
         self._program = program
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         name = f"{program.name}-{secrets.token_hex(4)}"
         toolbox.ready(cluster.remote(), cluster.shared)
-        command = toolbox.command(cluster.shared, "service", name, program.needs, *program.argv)
+        place = job.directory if job else ""
+        command = toolbox.command(cluster.shared, "service", name, program.needs, place, *program.argv)
         pipe = subprocess.PIPE
         self._process = cluster.remote().popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
         self._lines = _Lines(self._process.stdout)
@@ -183,7 +187,7 @@ class Service:
 
 def _install(program: str) -> str:
     package = {"jupyter": "jupyterlab"}.get(program, program)
-    return f"`phalanx ssh -- python3 -m pip install --user {package}`, or install it in `boot:` of phalanx.yaml."
+    return f"Put `{package}` into a job's requirements.txt and name that job, or install it in `boot:` of phalanx.yaml."
 
 
 class _Lines:

@@ -116,7 +116,7 @@ def _take(words: List[str]) -> int:
 def _service(words: List[str]) -> int:
     from phalanx.runner.verbs.service import serve
 
-    return serve(words[0], words[1], words[2:])
+    return serve(words[0], words[1], words[2], words[3:])
 
 
 def _usher(words: List[str]) -> int:

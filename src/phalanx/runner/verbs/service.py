@@ -5,6 +5,7 @@ It talks in lines of JSON: {"missing"}, {"port"} once the port answers, and last
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,27 +14,44 @@ import time
 from collections import deque
 from typing import Any, Deque, Dict, List, Optional
 
+from phalanx.runner.environments.environment import RESULT, is_complete, lock
 from phalanx.runner.loop import READ_BYTES, Loop
 from phalanx.runner.reaper import Sweep
 from phalanx.runner.starter.check import which
-from phalanx.runner.system import MARK, adopt_orphans, reap, spawn
+from phalanx.runner.system import ENVIRONMENT, MARK, activated, adopt_orphans, reap, spawn
 
 PORT = "{port}"
 _LOOK_EVERY_S = 0.1
 _TAIL_LINES = 20
 
 
-def serve(name: str, needs: str, argv: List[str]) -> int:
-    """Run argv ("{port}" in it becomes a free one) if `needs` is there. stdin's first line is JSON with variables."""
+def serve(name: str, needs: str, job_directory: str, argv: List[str]) -> int:
+    """Run argv ("{port}" in it becomes a free one) if `needs` is there. stdin's first line is JSON with variables.
+
+    It runs in the environment of the job in this directory ("": none), if that has one.
+    """
     env = {**os.environ, **json.loads(os.read(0, READ_BYTES)), MARK: name}
     # Where `pip install --user` puts programs; no login shell has said so here.
     env["PATH"] = f"{env.get('PATH', os.defpath)}{os.pathsep}{os.path.expanduser('~/.local/bin')}"
+    environment = _environment_of(job_directory)
+    if environment:
+        env = activated({**env, ENVIRONMENT: environment})
     if which(needs, os.getcwd(), env["PATH"]) is None:
         _tell({"missing": needs, "path": env["PATH"]})
         return 127
     port = _free_port()
     _Service(name, [word.replace(PORT, str(port)) for word in argv], env, port).run()
     return 0
+
+
+def _environment_of(job_directory: str) -> str:
+    """Where it lies; nobody removes it while this process lives. "" when there is none (any more)."""
+    try:
+        with open(os.path.join(job_directory, RESULT)) as file:
+            path = json.load(file)["path"]
+        return path if is_complete(path) and lock(path, fcntl.LOCK_SH) is not None else ""
+    except (OSError, ValueError, LookupError, TypeError):  # the job may have written what it likes
+        return ""
 
 
 class _Service:
