@@ -218,6 +218,22 @@ def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud,
     assert "CREATE_COMPLETE" in phalanx.err
 
 
+def test_up_and_down_are_a_few_lines_on_a_terminal_and_all_events_elsewhere(phalanx, cloud, monkeypatch):
+    def shown(*words: str) -> list[str]:
+        assert phalanx(*words) == 0
+        return [
+            word
+            for word in ("Vpc (EC2::VPC)", "worker2 (10.0.1.12) answered", "demo (CloudForm")
+            if word in phalanx.err
+        ]
+
+    every = ["Vpc (EC2::VPC)", "worker2 (10.0.1.12) answered", "demo (CloudForm"]
+    assert (shown("up"), shown("down", "--yes")) == (every, [every[0], every[2]])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert (shown("up"), shown("down", "--yes")) == ([every[2]], [every[2]])
+    assert (shown("up", "-v"), shown("down", "--yes", "-v")) == (every, [every[0], every[2]])
+
+
 def test_up_again_says_so(phalanx, cloud):
     phalanx("up")
     assert phalanx("up") == 0
@@ -401,6 +417,7 @@ def test_a_refusal_of_the_cloud_has_its_own_exit_code(phalanx, cloud):
 
 
 def test_local_status_without_a_local_cloud(phalanx):
+    assert phalanx("local", "env") == 5
     assert phalanx("local", "status", "--json") == 0
     assert json.loads(phalanx.out) == {"running": False}
     assert phalanx("local", "stop") == 0

@@ -10,7 +10,7 @@ import click
 
 from phalanx import clouds
 from phalanx.cli.console import duration, note, print_json, require_terminal, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster
+from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster, verbose_option
 from phalanx.errors import ClusterError, PhalanxError
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     type=click.Choice(("yes", "no", "ask")),
     help="Whether to keep the shared directory; default: as the file says.",
 )
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
-def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as_json: bool) -> int:
+def command(name: str | None, file: Path | None, yes: bool, keep: str | None, verbose: bool, as_json: bool) -> int:
     """Delete the cluster, wait, and prove that nothing is left.
 
     What is in the shared directory is deleted when it is empty, when `keep: no` says so, or when you say so here.
@@ -51,7 +52,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, as
     take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
     from phalanx.cli.progress import Watch
 
-    with Watch(f"deleting cluster {wanted}", started_s) as watch:
+    with Watch(f"deleting cluster {wanted}", started_s, verbose) as watch:
         try:
             _follow(watch, take_down)
         except KeyboardInterrupt:

@@ -55,6 +55,7 @@ via_option = click.option(
     callback=_words,
     help="For the batch system, as it is: a queue, a time limit. Repeatable.",
 )
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each resource and node, on a terminal too.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 

@@ -25,10 +25,14 @@ class Watch:
     """Shows steps as they come. `with Watch("creating demo", started_s) as watch: watch.follow(steps)`.
 
     `started_s` is the moment (of time.monotonic) at which the command began: its imports are part of the wait.
+    On a terminal the last line counts resources and nodes; each has a line of its own if `verbose`, and elsewhere.
     """
 
-    def __init__(self, title: str, started_s: float) -> None:
+    def __init__(self, title: str, started_s: float, verbose: bool = False) -> None:
         self.title = title
+        self._verbose = verbose
+        self._finished = 0
+        self._nodes = ""
         self.started_s = started_s
         self._busy: dict[str, None] = {}
         self._status: Any = None
@@ -54,21 +58,32 @@ class Watch:
         for step in steps:
             self._show(step)
             if self._status:
-                self._status.update(self._status.task_ids[0], description=f"{self.title}  {self._working_on()}")
+                self._status.update(self._status.task_ids[0], description=f"{self.title}  {self._summary()}")
 
     def _show(self, step: Step) -> None:
         if isinstance(step, StackEvent):
             self._show_event(step)
+        elif isinstance(step, NodeAnswered):
+            self._nodes = f"{step.answered} of {step.requested} nodes"
+            self._detail(_text(step))
         else:
             self._line(_text(step))
 
     def _show_event(self, event: StackEvent) -> None:
-        """A resource begins on the last line only; a line of its own tells how it ended."""
-        if event.status.endswith("_IN_PROGRESS") and event.resource_type != "AWS::CloudFormation::Stack":
+        """The stack's own events and failures have lines of their own; a resource begins on the last line only."""
+        if event.resource_type == "AWS::CloudFormation::Stack" or event.failed:
+            self._busy.pop(event.logical_id, None)
+            self._line(_event_text(event))
+        elif event.status.endswith("_IN_PROGRESS"):
             self._busy[event.logical_id] = None
-            return
-        self._busy.pop(event.logical_id, None)
-        self._line(_event_text(event))
+        else:
+            self._busy.pop(event.logical_id, None)
+            self._finished += 1
+            self._detail(_event_text(event))
+
+    def _detail(self, text: str) -> None:
+        if self._verbose or not self._status:
+            self._line(text)
 
     def _line(self, text: str) -> None:
         line = f"{self.elapsed_s:7.1f} s  {text}"
@@ -80,10 +95,10 @@ class Watch:
         else:
             note(line)
 
-    def _working_on(self) -> str:
+    def _summary(self) -> str:
         names = list(self._busy)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return ", ".join(names[:3]) + more
+        busy = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return " · ".join(filter(None, (f"{self._finished} resources", self._nodes, busy)))
 
 
 def _status_line(title: str, started_s: float) -> Any:

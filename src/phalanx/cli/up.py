@@ -10,7 +10,7 @@ import click
 
 from phalanx import clouds
 from phalanx.cli.console import duration, note, print_json, say
-from phalanx.cli.options import debug_option, file_option
+from phalanx.cli.options import debug_option, file_option, verbose_option
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import BringUp, Up
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @click.command("up")
 @file_option
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
-def command(file: Path, as_json: bool) -> int:
+def command(file: Path, verbose: bool, as_json: bool) -> int:
     """Make the cluster and wait until every node has answered, or has a reason why not.
 
     Run it again at any time: it follows a creation under way, and finds a cluster that is ready.
@@ -40,7 +41,7 @@ def command(file: Path, as_json: bool) -> int:
     from phalanx.cluster.bring_up import BringUp
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
-    with Watch(f"creating cluster {spec.name}", started_s) as watch, told_where(file):
+    with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, told_where(file):
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:
