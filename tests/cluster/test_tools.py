@@ -277,6 +277,16 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
     assert json.loads(cluster.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
 
 
+def test_boto3_reaches_the_local_cloud_as_the_page_says(cluster):
+    page = (Path(__file__).parents[2] / "docs/getting-started.md").read_text()
+    lines = re.findall(r"^\$ (eval .*|python -c .*)$", page, re.MULTILINE)
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state), "AWS_PROFILE": "of-another-account"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    argv = ["bash", "-ec", "\n".join(lines)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
+    assert (len(lines), done.stdout) == (2, "contract\n"), done.stderr
+
+
 def test_the_program_of_the_python_page_runs_as_it_stands(cluster, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
     (script,) = re.findall(r'```python title="train.py"\n(.*?)```', page, re.DOTALL)

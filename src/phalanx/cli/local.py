@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.errors import LocalCloudError
 
 
 @click.group("local")
@@ -35,6 +37,33 @@ def status(as_json: bool) -> None:
     answer = {"running": True, "url": found.url, "pid": found.pid, **endpoint.status()}
     answer |= {"accounts_separated": found.accounts_separated, "warnings": list(found.warnings)}
     print_json(answer) if as_json else _print(answer)
+
+
+@command.command("env")
+@click.option("--region", default="us-east-1", show_default=True, help="The region that its clients ask.")
+@debug_option
+def env(region: str) -> None:
+    """Print shell lines that point boto3 and the AWS CLI at it, with its administrator's keys.
+
+    \b
+    Examples:
+      eval "$(phalanx local env)"
+    """
+    from phalanx.clouds import endpoint
+
+    found = endpoint.find()
+    if found is None:
+        raise LocalCloudError("the local cloud is not running", "`phalanx up` of a cluster on it starts it.")
+    # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html#EVarSettings
+    values = {
+        "AWS_ENDPOINT_URL": found.url,
+        "AWS_ACCESS_KEY_ID": found.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": found.secret_access_key,
+        "AWS_DEFAULT_REGION": region,
+    }
+    say("unset AWS_PROFILE AWS_SESSION_TOKEN")
+    for name, value in values.items():
+        say(f"export {name}={shlex.quote(value)}")
 
 
 @command.command("stop")
