@@ -294,13 +294,19 @@ def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_
     assert asdict(stranger.describe())["instance_id"] not in json.dumps(memory.items)
 
 
-def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
-    first = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
-    first.restore()
+def head_and_worker(memory, keys, tmp_path):
+    """A head that has published a roster of two, and its worker's agent."""
+    head = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    head.restore()
     two = an_agent(memory, keys, tmp_path, 2)
     memory.reading = Reading(1, (two.describe().instance_id,), ())
     says_hello(two)
-    turn(first)
+    turn(head)
+    return head, two
+
+
+def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
+    first, two = head_and_worker(memory, keys, tmp_path)
     worker.follow(two, two.describe())
     turn(first)
     authority = memory.items["authority"]["public_key"]
@@ -323,12 +329,7 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
 
 @pytest.mark.parametrize("wished", [1, 3])
 def test_a_head_that_comes_back_goes_by_the_number_of_the_last_scale(memory, keys, tmp_path, wished):
-    first = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
-    first.restore()
-    two = an_agent(memory, keys, tmp_path, 2)
-    memory.reading = Reading(1, (two.describe().instance_id,), ())
-    says_hello(two)
-    turn(first)
+    head_and_worker(memory, keys, tmp_path)
     memory.items["wish"] = {"nodes": wished}
     second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
     second.restore()

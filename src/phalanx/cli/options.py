@@ -101,7 +101,7 @@ def load_cluster(name: str | None, file: Path | None) -> Cluster:
 
 
 def _name_in(path: Path) -> str:
-    """The file's `name`, by its line: `run` and `logs` shall not pay for a YAML parser and a full check."""
+    """The file's `name`, by its line: the YAML reader adds 40 ms of CPU to the 150 ms of `phalanx jobs`."""
     found = _NAME_LINE.search(spec_file.text(path))
     if found:
         return found["name"]
