@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import soak_phases
 from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
 from benchmarks.measure import ROOT
@@ -31,6 +32,7 @@ WHOLE = 200  # trials of a soak whose result is kept
 # How long a node that is cut off from the runner may keep processes, and a margin for a busy machine.
 _GONE_WITHIN_S = 45.0
 _SETTLES_WITHIN_S = 90.0
+_TYPED_ENDS_WITHIN_S = 180.0
 _ENVIRONMENT_WITHIN_S = 900.0
 
 
@@ -66,6 +68,8 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
     result, fault = Result(trial), FAULTS[trial.fault]
     token = str(100_000 + trial.number)
     cluster.forget_nodes()
+    if phase := soak_phases.named(trial.fault):
+        return _run_at_phase(cluster, result, phase[1], token, bystander)
     typed = _submit(cluster, trial, token, result)
     struck_at = None
     if result.job_id:
@@ -76,6 +80,24 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
         result.problems.append("there was nothing to kill")
         cluster.phalanx("stop", result.job_id)
     _judge_end(cluster, result, struck_at)
+    _judge_nodes(cluster, result, token, bystander)
+    result.load = round(os.getloadavg()[0], 1)
+    return result
+
+
+def _run_at_phase(cluster: SoakCluster, result: Result, phase: soak_phases.Phase, token: str, bystander: str) -> Result:
+    """Run a trial whose job is followed by its user, who must hear the truth as well."""
+    trial, known = result.trial, cluster.job_ids()
+    words = ("run", *options(trial.launcher), "-N", "1", "--directory", str(phase.begins(cluster)))
+    typed = cluster.start(*words, "--", "python", "rank.py", token)
+    result.job_id = cluster.wait_for_new_job(known)
+    struck_at = soak_phases.strike(cluster, trial.fault, result.job_id) if result.job_id else None
+    said = typed.communicate(timeout=_TYPED_ENDS_WITHIN_S)[1]
+    if struck_at is None:
+        result.problems.append(f"it never came to that: {said[-300:]}")
+    if FAULTS[trial.fault].breaks_node and not cluster.heal(trial.node):
+        result.problems.append("not every node came back within 120 s")
+    _judge_end(cluster, result, struck_at, said)
     _judge_nodes(cluster, result, token, bystander)
     result.load = round(os.getloadavg()[0], 1)
     return result
@@ -115,10 +137,15 @@ def _interrupt(typed: subprocess.Popen[str] | None, trial: Trial, result: Result
         result.problems.append(f"Ctrl-C: exit code {typed.returncode}: {said[-300:]}")
 
 
-def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None) -> None:
+def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None, said: str = "") -> None:
     fault = FAULTS[result.trial.fault]
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     job: dict[str, Any] = {}
+    if any(words in said for words in soak_phases.REFUSALS) and result.job_id not in cluster.job_ids():
+        result.state, result.message = "not taken", said.strip()
+        if result.state not in fault.states:
+            result.problems.append(f"it should have been taken: {said}")
+        return
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
         if fault.words == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
             # No rank had started, and the roster was new or changed: the job reconnected, or runs on the next roster.
@@ -166,7 +193,7 @@ def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
         for trial in trials:
             results.append(run_trial(cluster, trial, bystander))
             breaks = FAULTS[trial.fault].breaks_node
-            if breaks and not cluster.heal(trial.node):
+            if breaks and not soak_phases.named(trial.fault) and not cluster.heal(trial.node):
                 results[-1].problems.append("not every node came back within 120 s")
             _show(results[-1])
             if record:

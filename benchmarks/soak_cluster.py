@@ -218,6 +218,11 @@ def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
     return words[VERB_AT : VERB_AT + 2]
 
 
+def is_runner(seen: Seen, job_id: str) -> bool:
+    """Return whether this is the runner rather than its parent, which settles the job and has the same command line."""
+    return verb_of(seen.words) == ("submit", job_id) == verb_of(words_of(parent_of(seen.pid)))
+
+
 def words_of(pid: int) -> tuple[str, ...]:
     """Return the base names in a process's command line."""
     seen = _look_at(pid)

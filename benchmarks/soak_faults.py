@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.soak_cluster import NODES, Seen, SoakCluster, parent_of, verb_of, words_of
+from benchmarks import soak_phases
+from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
 # How often each is drawn; the last two need a recipe's environment and take long to start.
 LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
@@ -78,9 +79,7 @@ def _mpiexec(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
 
 
 def _runner(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
-    """Kill the runner rather than its parent, which settles the job and has the same command line."""
-    words = ("submit", job_id)
-    return cluster.kill(NODES[0], lambda one: verb_of(one.words) == words == verb_of(words_of(parent_of(one.pid))))
+    return cluster.kill(NODES[0], lambda one: is_runner(one, job_id))
 
 
 def _stop(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
@@ -93,8 +92,8 @@ def _node_clean(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | Non
     return cluster.fault({"kill": {"instance_id": cluster.nodes()[trial.node]["instance_id"]}})
 
 
-def _head(cluster: SoakCluster, _trial: Trial, _job_id: str) -> float | None:
-    return cluster.fault({"kill": {"instance_id": cluster.nodes()[NODES[0]]["instance_id"]}})
+def _at_phase(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
+    return soak_phases.strike(cluster, trial.fault, job_id)
 
 
 def _node_silent(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None:
@@ -106,6 +105,7 @@ def _partition(cluster: SoakCluster, trial: Trial, _job_id: str) -> float | None
     return cluster.fault({"partition": {"instance_id": cluster.nodes()[trial.node]["instance_id"], "cut": True}})
 
 
+_HEAD_BACK_WITHIN_S = 120
 FAILED, STOPPED, LOST = ("failed",), ("stopped",), ("lost",)
 GONE = ("was lost", "can't be reached")
 _KILLED = ("was ended by SIGKILL",)
@@ -118,9 +118,6 @@ FAULTS = {
     "daemon": Fault(_daemon, FAILED, _KILLED, 5, tuple(_DAEMONS)),
     "mpiexec": Fault(_mpiexec, FAILED, ("mpiexec",), 5, ("mpi",), names_node=False, weight=2),
     "runner": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
-    # A job in the foreground, struck within its first 0.6 s: while it connects, is checked or about to start.
-    "runner, early": Fault(_runner, LOST, ("runner died",), 5, names_node=False),
-    "head, early": Fault(_head, LOST, ("head lost",), 90, names_node=False, breaks_node=True, weight=2),
     "stop": Fault(_stop, STOPPED, ("on request",), 10, names_node=False),
     "cli": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
     "ctrl-c": Fault(_stop, STOPPED, ("on request",), 10, names_node=False, weight=2),
@@ -132,13 +129,24 @@ FAULTS = {
 NEVER_ON_THE_HEAD = ("connection",)
 
 
-# Struck a fifth of the trial's delay after the job is known.
-EARLY = ("runner, early", "head, early")
+def _at(victim: str, phase: str) -> Fault:
+    """A death at a phase of the job, which its user follows."""
+    states = LOST + ("not taken",) * soak_phases.PHASES[phase].may_be_refused + STOPPED * (phase == "end")
+    words = ("runner died", "head lost", *soak_phases.REFUSALS, *(("on request",) if phase == "end" else ()))
+    is_head = victim == soak_phases.HEAD
+    launchers = ("exec",) if phase == "environment" else tuple(set(LAUNCHERS) - set(RECIPES))
+    within_s = _HEAD_BACK_WITHIN_S if is_head else 10
+    return Fault(_at_phase, states, words, within_s, launchers, names_node=False, breaks_node=is_head, weight=1)
+
+
+FAULTS.update(
+    {f"{victim} at {phase}": _at(victim, phase) for phase in soak_phases.PHASES for victim in ("runner", "head")}
+)
 
 
 def possible_nodes(fault: str, launcher: str) -> tuple[str, ...]:
     """Return the nodes where this fault is possible for a job of this launcher."""
-    if fault in EARLY:
+    if soak_phases.named(fault):
         return NODES[:1]
     if (fault, launcher) == ("rank", "ray"):
         return NODES[:1]  # the driver's node

@@ -23,4 +23,7 @@ STATE = {
     "nodes": [{"node": "deeplearning-worker1", "clean": True, "killed": 0, "message": ""}],
     "runner": {"pid": 1, "start": "2", "boot_id": "3", "head": "i-0123"},
     "allocation": None,
+    "stack": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
+    "ranks": {"deeplearning-worker1": 1},
+    "waits": False,
 }

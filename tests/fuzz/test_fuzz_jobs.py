@@ -65,13 +65,13 @@ def listed(directory: Path) -> list[JobStatus]:
     """List jobs as `phalanx jobs` and `status` do."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        listing.list_jobs(str(directory.parent))
+        listing.list_jobs(str(directory.parent), STATE["stack"])
     return [JobStatus.from_line(line) for line in out.getvalue().splitlines()]
 
 
 def logged(directory: Path, capture: pytest.CaptureFixture[bytes]) -> list[OutputLine | JobStatus]:
     """Read the output as `phalanx logs` does."""
-    follow.follow(str(directory), wait=False)
+    follow.follow(str(directory), STATE["stack"], wait=False)
     decoder = FollowDecoder()
     events = decoder.feed(capture.readouterr().out)
     return [event if isinstance(event, OutputLine) else JobStatus.from_record(event) for event in events]
@@ -114,7 +114,8 @@ def test_output_on_the_disk_is_shown_or_called_damaged(head: Path, capfdbinary: 
     index = changed_bytes(valid[0]) | st.lists(st.builds(RECORD.pack, LONG, LONG, INT, SHORT, BYTE)).map(b"".join)
     processes = changed_bytes(valid[1]) | changed_value(PROCESS).map(lambda value: json.dumps(value).encode() + b"\n")
     torn = valid[0] + b"\0" * RECORD.size, valid[1] + b"\0" * 40
-    fuzz(st.tuples(index, processes), check, [(valid[0][:-1], valid[1]), (valid[0], valid[1][:-1]), torn])
+    far = RECORD.pack(1, 1 << 63, 1, 0, frames.STDOUT), valid[1]
+    fuzz(st.tuples(index, processes), check, [(valid[0][:-1], valid[1]), (valid[0], valid[1][:-1]), torn, far])
 
 
 LONG, INT, SHORT = (st.integers(0, (1 << bits) - 1) | st.integers(0, 9) for bits in (64, 32, 16))

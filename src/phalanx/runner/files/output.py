@@ -32,6 +32,7 @@ _INDEX = "index"
 _PROCESSES = "processes"
 _RECORDS_AT_ONCE = 4096
 _LONGEST_SAFE_NAME = 100
+_LARGEST_OFFSET = (1 << 63) - 1
 
 
 def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
@@ -164,8 +165,8 @@ class OutputReader:
     def data(self, record: Record) -> bytes:
         """The bytes of an output record. Raises Invalid."""
         _, offset, length, number, _ = record
-        if length > MOST_BYTES:
-            raise Invalid(f"{length} bytes at once")
+        if length > MOST_BYTES or offset > _LARGEST_OFFSET:
+            raise Invalid(f"{length} bytes at once, at {offset}")
         name = self.processes[number]["file"]
         if name not in self._files:
             self._files[name] = self._open(name)

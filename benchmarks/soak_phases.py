@@ -1,0 +1,145 @@
+"""Strikes of the soak that are aimed at a phase of a job: from the arrival of its code to its end.
+
+A phase is recognized by the processes of the job on the nodes. Some last only some hundredths of a second, so that a
+strike may come a little later than aimed: what must hold afterwards is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
+
+RUNNER, HEAD = "runner", "head"
+_COMES_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.01
+# What `run` ends with says that the head took nothing.
+REFUSALS = ("the head did not take the job", "the code did not go over")
+# Large enough that it is on its way for some tenths of a second.
+_CODE_BYTES = 32 << 20
+_SLOW_BACKEND = """import os, time, zipfile
+
+def build_wheel(directory, settings=None, metadata=None):
+    time.sleep(5)
+    info = "slow-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(directory, "slow-1.0-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: slow\\nVersion: 1.0\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return "slow-1.0-py3-none-any.whl"
+"""
+_SLOW_PROJECT = '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n'
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Whether it has come, by the job's processes on all nodes; `begins` prepares what `run` is typed with."""
+
+    has_come: Callable[[list[Seen], str], bool]
+    begins: Callable[[SoakCluster], Path] = lambda cluster: cluster.code
+    may_be_refused: bool = False
+
+
+def _code(cluster: SoakCluster) -> Path:
+    """A directory whose content has never gone over."""
+    directory = cluster.bench.directory / "large"
+    directory.mkdir(exist_ok=True)
+    (directory / "rank.py").write_text((cluster.code / "rank.py").read_text())
+    (directory / "data").write_bytes(random.randbytes(_CODE_BYTES))
+    return directory
+
+
+def _environment(cluster: SoakCluster) -> Path:
+    """A directory with requirements that no environment was made for yet, and that take seconds."""
+    package = cluster.bench.directory / "slow"
+    if not package.exists():
+        package.mkdir()
+        (package / "slow.py").write_text(_SLOW_BACKEND)
+        (package / "pyproject.toml").write_text(_SLOW_PROJECT)
+        cluster.phalanx("put", str(package))
+    directory = cluster.bench.directory / "with-environment"
+    directory.mkdir(exist_ok=True)
+    (directory / "rank.py").write_text((cluster.code / "rank.py").read_text())
+    (directory / "requirements.txt").write_text(f"--no-index\n/efs/slow\n# {time.time_ns()}\n")
+    return directory
+
+
+def _starters(seen: Iterable[Seen], job_id: str) -> int:
+    return len({one.hostname for one in seen if verb_of(one.words) == ("starter", job_id)})
+
+
+def _has_ranks(seen: Iterable[Seen], job_id: str) -> bool:
+    return any(one.job == job_id and one.words[:2] == ("python", "rank.py") for one in seen)
+
+
+def _is_dialled(seen: Iterable[Seen], job_id: str) -> bool:
+    return any(one.words[0] == "ssh" and job_id in one.line for one in seen)
+
+
+def _is_made(seen: Iterable[Seen], job_id: str) -> bool:
+    return any(one.job == job_id and ("pip" in one.words or "uv" in one.words) for one in seen)
+
+
+PHASES = {
+    "code": Phase(lambda _seen, _job_id: True, _code, may_be_refused=True),
+    "environment": Phase(_is_made, _environment),
+    "dial": Phase(_is_dialled, may_be_refused=True),
+    "starters": Phase(lambda seen, job_id: _starters(seen, job_id) > 0, may_be_refused=True),
+    "first rank": Phase(_has_ranks),
+    "end": Phase(lambda seen, job_id: not _has_ranks(seen, job_id)),
+}
+
+
+def named(fault: str) -> tuple[str, Phase] | None:
+    """The victim and the phase of a fault such as "head at dial"; None for other faults."""
+    victim, _, name = fault.partition(" at ")
+    return (victim, PHASES[name]) if name in PHASES else None
+
+
+def strike(cluster: SoakCluster, fault: str, job_id: str) -> float | None:
+    """Wait for the phase, and kill the victim; None when the job never came to it."""
+    victim, phase = named(fault) or ("", None)
+    assert phase
+    ending = _stop(cluster, job_id) if fault.endswith(" at end") else None
+    deadline = time.monotonic() + _COMES_WITHIN_S
+    try:
+        while time.monotonic() < deadline:
+            seen = list(cluster.processes())
+            if phase.has_come(seen, job_id):
+                return _kill(cluster, victim, seen, job_id)
+            time.sleep(_LOOK_EVERY_S)
+        return None
+    finally:
+        if ending:
+            ending.communicate(timeout=120)
+
+
+def _stop(cluster: SoakCluster, job_id: str) -> subprocess.Popen[str]:
+    """Have the job end once its ranks run."""
+    deadline = time.monotonic() + _COMES_WITHIN_S
+    while not _has_ranks(cluster.processes(), job_id) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    ending = cluster.start("stop", job_id)
+    while _has_ranks(cluster.processes(), job_id) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    return ending
+
+
+def _kill(cluster: SoakCluster, victim: str, seen: Iterable[Seen], job_id: str) -> float:
+    """The head with all that runs there, or the job's runner; while there is none yet, who takes the submission."""
+    if victim == HEAD:
+        return cluster.fault({"kill": {"instance_id": cluster.nodes()[NODES[0]]["instance_id"]}})
+    takers = [one.pid for one in seen if verb_of(one.words) == ("submit", job_id)]
+    runners = [one.pid for one in seen if is_runner(one, job_id)]
+    for pid in runners or takers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return time.time()
