@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import io
 import json
 import sys
@@ -69,6 +71,15 @@ def test_a_command_in_a_node_s_place_brings_the_right_form(phalanx, cloud, monke
 def test_every_command_has_help_with_examples(phalanx, command):
     assert phalanx(command, "--help") == 0
     assert f"phalanx {command}" in phalanx.out.partition("Examples:")[2]
+
+
+def test_every_command_that_prints_a_table_has_json():
+    modules = [importlib.import_module(module) for section in cli.COMMANDS.values() for module, _ in section.values()]
+    tabular = [module for module in modules if "print_table(" in inspect.getsource(module)]
+    assert len(tabular) > 5
+    for module in tabular:
+        commands = list(getattr(module.command, "commands", {"": module.command}).values())
+        assert any(option.name == "as_json" for command in commands for option in command.params), module.__name__
 
 
 def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
