@@ -197,6 +197,23 @@ def test_with_the_minimum_the_cluster_is_ready_and_the_missing_node_has_a_reason
         partial.phalanx("down", "--yes")
 
 
+def test_down_takes_policies_off_the_jobs_role_that_a_person_attached(beside):
+    granted = beside(spec("granted", nodes=1, minimum=1))
+    granted.phalanx("up")
+    stack = api(granted, "cloudformation").describe_stacks(StackName="granted")["Stacks"][0]
+    role = next(one["OutputValue"] for one in stack["Outputs"] if one["OutputKey"] == "JobRole")
+    anything = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}}
+    iam = api(granted, "iam")
+    policy = iam.create_policy(PolicyName="mine", PolicyDocument=json.dumps(anything))["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName=role, PolicyArn=policy)
+    iam.put_role_policy(RoleName=role, PolicyName="also", PolicyDocument=json.dumps(anything))
+    said = granted.phalanx("down", "--yes").stderr
+    assert "Cannot delete entity, must " in said
+    assert f"role {role}: detached mine, deleted also" in said
+    assert "granted" not in stacks(granted)
+    iam.delete_policy(PolicyArn=policy)
+
+
 def test_a_boot_script_that_fails_is_shown_with_its_output(beside):
     failing = beside(spec("failing", more="boot: |\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
     done = failing.phalanx("up", check=False)

@@ -158,6 +158,9 @@ class FakeCloud:
     def file_system_place(self, file_system):
         return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"
 
+    def remove_policies(self, role):
+        return ()
+
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)
 

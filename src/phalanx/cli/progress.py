@@ -13,7 +13,7 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
-from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing
+from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Step
@@ -128,4 +128,6 @@ def _text(step: Any) -> str:
         return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
     if isinstance(step, Leftovers):
         return f"waiting until these are gone too: {'; '.join(step.lines)}"
+    if isinstance(step, RoleFreed):
+        return f"role {step.role}: {', '.join(step.policies)}, so that it can be deleted"
     return step.text

@@ -181,6 +181,15 @@ class ApiCloud(ABC):
     @abstractmethod
     def file_system_place(self, file_system: str) -> tuple[str, str]: ...
 
+    def remove_policies(self, role: str) -> tuple[str, ...]:
+        attached = (self.exists("iam", "list_attached_role_policies", RoleName=role) or {}).get("AttachedPolicies", [])
+        for policy in attached:
+            self.exists("iam", "detach_role_policy", RoleName=role, PolicyArn=policy["PolicyArn"])
+        inline = (self.exists("iam", "list_role_policies", RoleName=role) or {}).get("PolicyNames", [])
+        for name in inline:
+            self.exists("iam", "delete_role_policy", RoleName=role, PolicyName=name)
+        return (*(f"detached {policy['PolicyName']}" for policy in attached), *(f"deleted {name}" for name in inline))
+
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)
 

@@ -149,6 +149,10 @@ class Cloud(Protocol):
         """Log by stream, a node's by its private address; empty when the group is gone."""
         ...
 
+    def remove_policies(self, role: str) -> tuple[str, ...]:
+        """Detach the role's managed policies, delete its inline ones; what was done, such as "detached X"."""
+        ...
+
     def delete_log_group(self, log_group: str) -> None:
         """Delete it; no error when it is gone."""
         ...

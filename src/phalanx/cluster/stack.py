@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
+ROLE = "AWS::IAM::Role"
 # So often a head tells its progress (node.progress).
 _QUIET_S = 2.0
 
@@ -56,7 +57,15 @@ class Leftovers:
     lines: tuple[str, ...]
 
 
-Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers
+@dataclass(frozen=True)
+class RoleFreed:
+    """Policies that a person gave a role of the stack were taken off, since IAM deletes no role that has one."""
+
+    role: str
+    policies: tuple[str, ...]
+
+
+Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed
 
 
 @dataclass(frozen=True)
@@ -290,10 +299,11 @@ class Deletion:
         self.stack, self._file_systems = stack, file_systems
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
-    def steps(self) -> Iterator[StackEvent | Leftovers]:
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
         resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
         follower = yield from self._delete()
         if self._stuck(follower):
+            yield from self._free_roles(follower)
             # An interface that a Lambda or EFS still held is often free at the second try (docs/aws-behaviour.md 1.22).
             follower = yield from self._delete()
         if self._stuck(follower):
@@ -309,6 +319,13 @@ class Deletion:
         for events in follower.polls():
             yield from events
         return follower
+
+    def _free_roles(self, follower: Follower) -> Iterator[RoleFreed]:
+        refused = {e.physical_id for e in follower.seen if e.status == "DELETE_FAILED" and e.resource_type == ROLE}
+        for role in sorted(refused):
+            removed = self.stack.cloud.remove_policies(role)
+            if removed:
+                yield RoleFreed(role, removed)
 
     @staticmethod
     def _stuck(follower: Follower) -> bool:

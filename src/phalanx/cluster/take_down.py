@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.stack import Deletion, Leftovers, Stack, file_systems_of, require_ours
+from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
 from phalanx.errors import ClusterError, PhalanxError
 
 # What can be made again by whoever made it is no data.
@@ -46,7 +46,7 @@ class TakeDown:
     def found(self) -> bool:
         return self._state is not None
 
-    def steps(self) -> Iterator[StackEvent | Leftovers]:
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
         """Progress as it comes; raises CloudError naming what could not be removed."""
         if self._state is not None:
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)

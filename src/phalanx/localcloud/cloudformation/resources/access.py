@@ -27,9 +27,10 @@ def _delete_role(request: Request, physical_id: str) -> None:
     backend, role = iam(request), _role_of(request, physical_id)
     if role is None:
         return
-    for policy in list(role.policies):
+    # Only what the template gave it: IAM refuses to delete a role with policies that a person added.
+    for policy in {one["PolicyName"] for one in request.properties.get("Policies", [])} & {*role.policies}:
         backend.delete_role_policy(physical_id, policy)
-    for arn in list(role.managed_policies):
+    for arn in {*request.properties.get("ManagedPolicyArns", [])} & {*role.managed_policies}:
         backend.detach_role_policy(arn, physical_id)
     backend.delete_role(physical_id)
 
