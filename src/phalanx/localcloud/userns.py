@@ -12,10 +12,11 @@ from pathlib import Path
 from phalanx.localcloud import kernel
 
 MODES = ("range", "single", "root")
-# Where root runs the local cloud: the kernel's root must not be root of a node as well. Nothing gives ids above 2^31
-# to accounts or containers (systemd's "Users, Groups, UIDs and GIDs on systemd Systems"). They are always the same
-# ones, not those of /etc/subuid, because the files of a kept shared directory have them.
-_NODES_ROOT = 0x90000000
+# Where root runs the local cloud: the kernel's root must not be root of a node as well. Nothing gives these ids to
+# accounts or containers (systemd's "Users, Groups, UIDs and GIDs on systemd Systems"), and Linux 6.1's devpts takes
+# no gid above 2^31. They are always the same ones, not those of /etc/subuid, because the files of a kept shared
+# directory have them.
+_NODES_ROOT = 0x70000000
 _NODES_IDS = 1 << 16
 _NOBODY = 65534
 _HELPER_TIMEOUT_S = 5
