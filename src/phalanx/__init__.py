@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from phalanx.api import Cluster
     from phalanx.clouds.protocol import StackEvent
     from phalanx.cluster.bring_up import Note, Step
-    from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing
+    from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.jobs.future import JobFailed, JobFuture, Result
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
@@ -40,6 +40,7 @@ _PUBLIC = {
     "NodeAnswered": "phalanx.cluster.stack",
     "NodeMissing": "phalanx.cluster.stack",
     "Leftovers": "phalanx.cluster.stack",
+    "RoleFreed": "phalanx.cluster.stack",
     "StackEvent": "phalanx.clouds.protocol",
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",
@@ -85,6 +86,7 @@ __all__ = [
     "PhalanxError",
     "Plan",
     "Result",
+    "RoleFreed",
     "Roster",
     "SpecError",
     "StackEvent",
