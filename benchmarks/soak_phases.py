@@ -22,7 +22,7 @@ RUNNER, HEAD = "runner", "head"
 _COMES_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.01
 # What `run` ends with says that the head took nothing.
-REFUSALS = ("the head did not take the job", "the code did not go over")
+REFUSALS = ("the head did not accept the job", "the code could not be sent")
 # Large enough that it is on its way for some tenths of a second.
 _CODE_BYTES = 32 << 20
 _SLOW_BACKEND = """import os, time, zipfile

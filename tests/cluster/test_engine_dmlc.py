@@ -78,6 +78,6 @@ def test_a_hosts_file_with_mistakes_starts_nothing(mnist):
     before = mnist.phalanx("jobs", "--json").stdout
     job = mnist.phalanx("launch", "-n", "2", "-H", "wrong", "true", check=False)
     assert job.returncode == 2
-    assert "wrong:2: deeplearning-worker1 stands in line 1 already" in job.stderr
-    assert "wrong:3: deeplearning-worker9 is no node of the cluster" in job.stderr
+    assert "wrong:2: deeplearning-worker1 is already in line 1" in job.stderr
+    assert "wrong:3: deeplearning-worker9 is not a node of cluster" in job.stderr
     assert mnist.phalanx("jobs", "--json").stdout == before

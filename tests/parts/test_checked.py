@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.runner.checked import NOT_THERE, first_argv
+from phalanx.runner.checked import UNAVAILABLE, first_argv
 
 MAIN = "print('begun', flush=True); input(); import later; print(later.WORD)"
 
@@ -69,7 +69,7 @@ def test_anything_else_is_refused_at_once(runner: Path, kind: str):
     make[kind]()
     with begin(runner, digest, "verb") as process:
         assert process.communicate(timeout=20) == ("", f"{runner} is not the runner that it was\n")
-    assert process.returncode == NOT_THERE
+    assert process.returncode == UNAVAILABLE
 
 
 def test_without_a_verb_it_only_checks(runner: Path):

@@ -127,8 +127,8 @@ def test_a_connection_that_does_not_come_back_says_how_to_follow_again(two_nodes
     kill_followers(job)
     with pytest.raises(JobError, match=f"the connection to job {job.id} broke") as broken:
         list(events)
-    asks = "`phalanx jobs` asks again"
-    assert broken.value.hint == f"How the job stands is not known here: {asks}, `phalanx logs -f {job.id}` follows it."
+    follows = f"follow it with `phalanx logs -f {job.id}`"
+    assert broken.value.hint == f"The job may still run: check with `phalanx jobs`, {follows}."
     two_nodes.shell = there
     Path(job.directory, "work", "go").touch()
     assert outcome(job.follow())[0] == ["0: on", "0: done"]
@@ -142,7 +142,7 @@ def test_jobs_are_found_by_what_people_remember(two_nodes, code):
     second = run(two_nodes, code, "true", processes=1)[1]
     found = {reference: open_job(two_nodes, reference).id for reference in ("train", first.id, second.id[-4:], None)}
     assert found == {"train": first.id, first.id: first.id, second.id[-4:]: second.id, None: list_jobs(two_nodes)[0].id}
-    with pytest.raises(JobError, match="is the id of 2 jobs"):
+    with pytest.raises(JobError, match="matches the ids of 2 jobs"):
         open_job(two_nodes, first.id[:4])
     with pytest.raises(JobError, match="no job 'nothing'"):
         open_job(two_nodes, "nothing")

@@ -139,7 +139,7 @@ def test_a_head_that_does_not_take_the_job_is_reported(two_nodes, code):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     (two_nodes.root / "shared").rename(two_nodes.root / "away")
     (two_nodes.root / "shared").touch()
-    with pytest.raises(JobError, match=r"runner did not go over to .*: mkdir: ") as refused:
+    with pytest.raises(JobError, match=r"runner could not be copied to .*: mkdir: ") as refused:
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     assert f"`phalanx ssh -- df {two_nodes.shared}`" in refused.value.hint
     (two_nodes.root / "shared").unlink()

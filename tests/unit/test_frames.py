@@ -107,6 +107,6 @@ def test_followed_output_is_whole_lines_of_each_process():
     assert decoder.position == 4
 
 
-def test_a_head_that_answers_with_something_else_is_reported():
-    with pytest.raises(JobError, match="something else"):
+def test_invalid_output_of_a_head_is_reported():
+    with pytest.raises(JobError, match="sent invalid output"):
         list(FollowDecoder().feed(b"y" * 100_000))

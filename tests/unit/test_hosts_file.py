@@ -32,17 +32,17 @@ def test_all_mistakes_are_reported_at_once_with_their_lines():
     with pytest.raises(SpecError) as caught:
         parse(text, ROSTER, "hosts")
     assert caught.value.message.splitlines() == [
-        "hosts:3: deeplearning-worker2 stands in line 1 already",
-        "hosts:4: 10.0.1.9 is no node of the cluster fake; is 10.0.1.3 meant?",
-        "hosts:5: deeplearnin-worker3 is no node of the cluster fake; is deeplearning-worker3 meant?",
+        "hosts:3: deeplearning-worker2 is already in line 1",
+        "hosts:4: 10.0.1.9 is not a node of cluster fake; did you mean 10.0.1.3?",
+        "hosts:5: deeplearnin-worker3 is not a node of cluster fake; did you mean deeplearning-worker3?",
         "hosts:6: deeplearning-worker4 is missing: InsufficientInstanceCapacity",
-        "hosts:7: 10.0.1.2 (deeplearning-worker2) stands in line 1 already",
+        "hosts:7: 10.0.1.2 (deeplearning-worker2) is already in line 1",
     ]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
 def test_a_file_without_hosts_is_refused(text):
-    with pytest.raises(SpecError, match="hosts: no line of it names a host"):
+    with pytest.raises(SpecError, match="hosts: no line names a host"):
         parse(text, ROSTER, "hosts")
 
 

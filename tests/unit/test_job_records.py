@@ -123,10 +123,10 @@ def test_no_value_is_taken_for_a_state_but_a_state(value):
         assert JobStatus.from_record(state).id == "J1" or candidate["id"] != "J1"
 
 
-def test_the_users_machine_takes_no_other_word_for_a_state():
+def test_the_users_machine_accepts_only_valid_job_states():
     assert JobStatus.from_line(json.dumps(STATE).encode()).state is JobState.PENDING
     for line in (b"{", b"{}", b"[]", json.dumps({**STATE, "tail": "x"}).encode()):
-        with pytest.raises(JobError, match="the head says something else"):
+        with pytest.raises(JobError, match="the head sent an invalid job state"):
             JobStatus.from_line(line)
 
 

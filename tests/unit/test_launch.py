@@ -113,7 +113,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
         (["-n", "1", "--env", "NOWHERE_SET", "true"], 2, "'NOWHERE_SET' is not set in your environment"),
         (["-n", "1", "--env-server", "A=b", "true"], 2, "'A=b' is not of the form NAME:VALUE"),
         (["-n", "1", "--launcher", "local", "-H", "hosts", "true"], 2, "--launcher local takes no hosts file"),
-        (["-n", "1", "-H", "hosts", "true"], 2, "hosts:2: 172.16.9.9 is no node of the cluster"),
+        (["-n", "1", "-H", "hosts", "true"], 2, "hosts:2: 172.16.9.9 is not a node of cluster"),
         (["-n", "1", "--launcher", "mesos", "true"], 2, "'mesos' is not one of 'ssh', 'mpi', 'local'"),
         (["-n", "1", "-H", "nosuch", "true"], 2, "can't read the hosts file nosuch"),
     ],

@@ -180,9 +180,9 @@ def test_processes_see_the_nodes_contract_and_not_what_leads_engines_to_the_sche
 
 
 def test_options_that_contradict_are_refused_before_anything_starts():
-    with pytest.raises(JobError, match="it is slurm that says how many"):
+    with pytest.raises(JobError, match="slurm decides how many"):
         JobSpec(command=("true",), via="slurm", nodes_min=2, nodes_max=3)
-    with pytest.raises(JobError, match="it is slurm that says the nodes"):
+    with pytest.raises(JobError, match="slurm decides the nodes"):
         JobSpec(command=("true",), via="slurm", hosts=("deeplearning-worker2",))
-    with pytest.raises(JobError, match="--via-option is for --via"):
+    with pytest.raises(JobError, match="--via-option needs --via"):
         JobSpec(command=("true",), via_options=("-p", "gpu"))

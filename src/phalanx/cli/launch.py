@@ -108,8 +108,8 @@ def _here(name: str) -> str:
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 
-    It takes launch.py's options; nothing of MXNet needs to be on this machine. This directory goes over once. Workers
-    go to the hosts in turn, and so do servers. What is exported here stays here, but for --env.
+    It takes launch.py's options; nothing of MXNet needs to be on this machine. This directory is sent once. Workers
+    go to the hosts in turn, and so do servers. Exported variables stay here, except those of --env.
 
     \b
     Examples:

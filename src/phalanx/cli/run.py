@@ -93,9 +93,9 @@ def command(
     words: tuple[str, ...],
     **chosen: Any,
 ) -> int:
-    """Run COMMAND on the cluster: this directory goes over once, every rank's output comes back with its [rank].
+    """Run COMMAND on the cluster: this directory is sent once, every rank's output comes back with its [rank].
 
-    What .gitignore names stays here (.phalanxignore overrules it); of a large directory only what changed goes over.
+    What .gitignore names stays here (.phalanxignore overrules it); of a large directory only what changed is sent.
 
     \b
     The launcher decides how many processes there are without -n and -N:

@@ -1,1 +1,1 @@
-"""Jobs as this machine sees them: what a job is, how it is sent, followed and stopped."""
+"""Jobs from this machine's side: what a job is, and how to send, follow and stop one."""

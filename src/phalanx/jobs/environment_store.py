@@ -1,4 +1,4 @@
-"""The environments that a cluster's shared directory holds."""
+"""The environments on a cluster's shared directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from phalanx.jobs.job import ClusterAccess
 from phalanx.ssh import head_answers
 
 _ENVIRONMENTS = ".phalanx/environments"
-# Removing one is deleting ten thousand files, each a round trip on a network file system.
-_WITHIN_S = 600.0
+# Removing an environment deletes ten thousand files, each a round trip on a network file system.
+_TIMEOUT_S = 600.0
 _ALWAYS: dict[str, head_answers.Check] = {
     **dict.fromkeys(("name", "path"), head_answers.text),
     **dict.fromkeys(("complete", "in_use", "removed"), head_answers.truth),
@@ -27,7 +27,10 @@ _OPTIONAL: dict[str, head_answers.Check] = {
 
 @dataclass(frozen=True)
 class MadeEnvironment:
-    """One that was made, or half made (not `complete`). `digest` is that of the Environment it was made from."""
+    """An environment that was made, or only in part (not `complete`).
+
+    `digest` is that of the Environment it was made from.
+    """
 
     name: str
     path: str
@@ -41,14 +44,17 @@ class MadeEnvironment:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> MadeEnvironment:
-        """From what the head says of it. Raises Unbelievable."""
+        """Build one from the head's answer. Raises Unbelievable."""
         return cls(**{**head_answers.fields(record, _OPTIONAL), **head_answers.required(record, _ALWAYS)})
 
 
 def made_environments(cluster: ClusterAccess, prune: bool = False) -> list[MadeEnvironment]:
-    """All of them; with `prune`, those that no job uses are removed first (and said to be). Raises ClusterError."""
+    """Return all environments. With `prune`, first remove those that no job uses, and mark them as removed.
+
+    Raises ClusterError.
+    """
     root = f"{cluster.shared}/{_ENVIRONMENTS}"
-    words = ["--prune"] if prune else []
-    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'environments', root, *words)}"
-    done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=_WITHIN_S)
+    options = ["--prune"] if prune else []
+    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'environments', root, *options)}"
+    done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=_TIMEOUT_S)
     return [MadeEnvironment.from_record(head_answers.parsed(line)) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""What a job's environment is made from: a recipe that phalanx ships, or the user's requirements.txt. Data alone."""
+"""What a job's environment is made from: a recipe that phalanx ships, or the user's requirements.txt. Only data."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _BEFORE = "before.txt"
 _CONSTRAINTS = "constraints.txt"
-# The user's own files on top of a recipe, and the versions of the recipe that these are held to.
+# The user's own files on top of a recipe, and the recipe's versions, which constrain them.
 _OWN = "own"
 _PINS = "recipe.txt"
 _PIN = re.compile(r"^(?P<pin>[A-Za-z0-9_.-]+==[^\\\n]*[^\\\s])", re.MULTILINE)
 _HASH = "--hash=sha256:"
-# A package of a lock: its first line, and the hashes below.
+# One package in a lock file: its first line, and the hashes below it.
 _ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==.*\n(?:    .*\n)*", re.MULTILINE)
-# pip's own words for another file of the same kind, at the beginning of a line.
+# pip's options that include another file, at the beginning of a line.
 _INCLUDE = re.compile(r"^\s*(-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))(?P<name>[^\s#]+)")
-# What would mean one thing here and another in an environment that outlives the job's code.
+# Paths mean one thing here and another in an environment that outlives the job's code.
 _LOCAL = re.compile(r"^\s*(?:(?:-e|--editable|-f|--find-links)(?:\s+|=))?(?P<path>\.{0,2}/?\S*)")
 _RELATIVE = re.compile(r"^(?:\.{1,2}(?:/|$)|file:\.)")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """How to make one: `files` by name, then a `pip install` with each of `steps`, then `check`.
+    """How to make an environment: write `files`, run `pip install` with each of `steps`, then run `check`.
 
     `python` is a specifier such as ">=3.10,<3.13" ("": any). Packages of the image stay visible unless `isolated`.
-    `variables` are there while it is made, `job_variables` in the job's processes.
+    `variables` are set while the environment is made, `job_variables` in the job's processes.
     """
 
     name: str
@@ -52,19 +52,19 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Of all that decides what is installed; the same on every machine."""
+        """A hash of everything that decides what is installed; the same on every machine."""
         parts = (self.name, self.files, self.steps, self.python, self.isolated, self.check, self.variables)
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()[:24]
 
     def to_record(self) -> dict[str, Any]:
-        """Plain data, for the job's record."""
+        """Return plain data, for the job's record."""
         return {
             "name": self.name,
             "digest": self.digest,
             "python": self.python,
             "isolated": self.isolated,
             "files": dict(self.files),
-            "steps": [list(words) for words in self.steps],
+            "steps": [list(step) for step in self.steps],
             "check": list(self.check),
             "variables": dict(self.variables),
             "job_variables": dict(self.job_variables),
@@ -73,7 +73,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One of the shipped files: what it brings, for which launcher, and what is to be known about it."""
+    """A shipped recipe: what it installs, for which launcher, and notes for the user."""
 
     name: str
     summary: str
@@ -87,7 +87,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe(name: str) -> Recipe:
-    """Raises JobError for a name that there is no recipe of."""
+    """Return the recipe of this name. Raises JobError when there is none."""
     names = recipe_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
@@ -97,7 +97,7 @@ def recipe(name: str) -> Recipe:
 
 
 def from_requirements(path: Path) -> Environment:
-    """What a requirements file (with those that it names) asks for. Raises JobError."""
+    """Return the environment that a requirements file and the files it includes describe. Raises JobError."""
     files: dict[str, str] = {}
     top = path.absolute().parent
     _collect(path.absolute(), top, files)
@@ -110,9 +110,10 @@ def choose(
     requirements: str | Path | bool | None = None,
     build_env: Mapping[str, str] | None = None,
 ) -> Environment | None:
-    """What a requirements file asks for (default: the code's own; False: none), on top of a recipe where one is named.
+    """Return the environment of a requirements file, on top of the recipe that is `named`, if any.
 
-    `build_env`: variables for whatever installs and builds the packages. Raises JobError.
+    `requirements` is by default the file in `directory`; False means none. `build_env` sets variables for the tools
+    that install and build the packages. Raises JobError.
     """
     listed = _listed(directory, requirements)
     if named is None:
@@ -123,7 +124,7 @@ def choose(
     if not build_env:
         return chosen
     if chosen is None:
-        raise JobError("no environment is made, so --build-env is for nothing", "Name a recipe or requirements.")
+        raise JobError("--build-env has no effect: no environment is made", "Name a recipe or a requirements file.")
     return replace(chosen, variables={**chosen.variables, **build_env})
 
 
@@ -136,7 +137,7 @@ def _listed(directory: Path, requirements: str | Path | bool | None) -> Environm
 
 
 def _on_top(base: Environment, listed: Environment) -> Environment:
-    """The recipe's packages, then those of a requirements file that fit its versions."""
+    """Return the recipe's packages, then those of a requirements file, constrained to the recipe's versions."""
     files = {f"{_OWN}/{name}": text for name, text in listed.files.items()}
     pins = "".join(f"{entry['pin']}\n" for text in base.files.values() for entry in _PIN.finditer(text))
     ((flag, name),) = listed.steps
@@ -175,9 +176,10 @@ def _recipe(name: str, data: Mapping[str, Any]) -> Recipe:
 
 
 def _of_hashes(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The lock's own lines, in one or two files, and pip's flags: nothing is taken that has not one of the hashes.
+    """Return the lock's lines, in one or two files, and pip's flags, which refuse packages without a listed hash.
 
-    Nor is anything built with what has none: the wheels alone, or with packages of `before` (--no-build-isolation).
+    Build tools need a hash, too: only wheels are taken, or builds use the packages of `before`
+    (--no-build-isolation).
     """
     built_with = data.get("before", ())
     first = {requirement.partition("==")[0] for requirement in built_with}
@@ -189,14 +191,17 @@ def _of_hashes(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tupl
 
 
 def _of_pins(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What the recipe asks for, with the lock's versions of all that comes with it: whose hashes differ by index."""
+    """Return the recipe's requirements, with the lock's versions of their dependencies as constraints.
+
+    The files' hashes differ from index to index, so none are required.
+    """
     groups = {_BEFORE: data.get("before", ()), REQUIREMENTS: data["requirements"]}
-    files = {file: "".join(f"{one}\n" for one in asked) for file, asked in groups.items() if asked}
+    files = {file: "".join(f"{one}\n" for one in group) for file, group in groups.items() if group}
     return {**files, _CONSTRAINTS: lock}, ()
 
 
 def _collect(path: Path, top: Path, files: dict[str, str]) -> None:
-    """This file and those that it includes, by their names below `top`."""
+    """Add this file and those that it includes to `files`, by their names below `top`."""
     name = _name_below(path, top)
     if name in files:
         return
@@ -214,7 +219,9 @@ def _name_below(path: Path, top: Path) -> str:
     try:
         return Path(os.path.normpath(path)).relative_to(os.path.normpath(top)).as_posix()
     except ValueError:
-        raise JobError(f"{path} is outside of {top}", "Requirement files include those beside or below them.") from None
+        raise JobError(
+            f"{path} is outside {top}", "A requirements file includes only files beside or below it."
+        ) from None
 
 
 def _read(path: Path) -> str:
@@ -229,5 +236,6 @@ def _refuse_relative(line: str, path: Path, number: int) -> None:
     if local and _RELATIVE.match(local["path"]):
         raise JobError(
             f"{path.name}:{number}: '{local['path']}' is a path in the code, which the environment outlives",
-            "Your own packages: `--env PYTHONPATH=DIRECTORY`, or a wheel on the shared directory by its absolute path.",
+            "For your own packages, set `--env PYTHONPATH=DIRECTORY`, or name a wheel on the shared directory by its"
+            " absolute path.",
         )

@@ -1,4 +1,4 @@
-"""A job as a future: the handle that Python programs wait on, one of concurrent.futures."""
+"""A job as a future of concurrent.futures: the handle that Python programs wait on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from phalanx.jobs.job_output import OutputLine
 
 @dataclass(frozen=True)
 class Result:
-    """How a job ended. `output` asks the cluster, so it must still be there.
+    """How a job ended. `output` reads from the cluster, which must still exist.
 
     exit_code   of the first process that failed, 0 after success
-    nodes       one verdict per node: is it proved that no process of the job is left there?
+    nodes       one verdict per node: whether it is proved that no process of the job is left there
     """
 
     id: str
@@ -34,13 +34,13 @@ class Result:
 
     @property
     def verified(self) -> bool:
-        """Is it proved that no process of it is left on any node?"""
+        """Whether it is proved that no process of the job is left on any node."""
         return self.status.verified
 
     def output(self, rank: int | str | None = None, stream: str | None = None) -> str:
-        """What one rank (or an engine, by its label) wrote; None: all processes, in the order in which it came.
+        """Return the output of one rank (or of an engine, by its label); None: of all processes, in order of arrival.
 
-        `stream`: "stdout" or "stderr" alone. Bytes that are no text are replaced.
+        `stream` selects only "stdout" or only "stderr". Bytes that are not UTF-8 are replaced.
         """
         process = None if rank is None else str(rank)
         lines = [event for event in self._job.follow(wait=False, process=process) if isinstance(event, OutputLine)]
@@ -49,7 +49,7 @@ class Result:
 
 
 class JobFailed(JobError):  # noqa: N818 - reads as what happened
-    """The job ran and did not succeed; `result` says how, `message` shows the first failure's last lines."""
+    """The job ran and did not succeed: see `result`. `message` ends with the last lines of the first failure."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -59,10 +59,10 @@ class JobFailed(JobError):  # noqa: N818 - reads as what happened
 
 
 class JobFuture(Future[Result]):
-    """A job that was started. The job goes on whatever becomes of this object.
+    """A job that was started. It continues even if this object is discarded.
 
-    `concurrent.futures.wait` and `as_completed` take it beside any other future. Only when somebody registers for its
-    end is there a thread that follows the job; everything else asks the cluster.
+    `concurrent.futures.wait` and `as_completed` accept it like any other future. A thread follows the job only once a
+    callback or waiter is registered; everything else queries the cluster.
     """
 
     def __init__(self, job: Job) -> None:
@@ -80,26 +80,26 @@ class JobFuture(Future[Result]):
         return self.job.id
 
     def status(self) -> JobStatus:
-        """How it stands; asks the cluster until it has ended."""
+        """Return the job's status, from the cluster until the job has ended."""
         with self._guard:
             if self._status is None or not self._status.state.final:
                 self._status = self.job.status()
             return self._status
 
     def running(self) -> bool:
-        """Has it been accepted, and not ended yet?"""
+        """Whether the job has been accepted and has not ended."""
         return not self.done()
 
     def done(self) -> bool:
-        """Has it ended, one way or another?"""
+        """Whether the job has ended, successfully or not."""
         return self.status().state.final
 
     def cancelled(self) -> bool:
-        """Was it stopped on request?"""
+        """Whether the job was stopped on request."""
         return self.status().state is JobState.STOPPED
 
     def cancel(self) -> bool:
-        """End it on all nodes, proved; False when it had ended by itself before."""
+        """End the job on all nodes, with proof. Return False when it had already ended by itself."""
         with self._guard:
             if self._status is None or not self._status.state.final:
                 self._status = self.job.stop()
@@ -108,7 +108,7 @@ class JobFuture(Future[Result]):
     def result(self, timeout: float | None = None) -> Result:
         """Wait for a success (at most `timeout` seconds) and return it.
 
-        Raises JobFailed, CancelledError when it was stopped, TimeoutError (of concurrent.futures, like the former).
+        Raises JobFailed, and concurrent.futures' CancelledError (when the job was stopped) and TimeoutError.
         """
         failure = self.exception(timeout)
         if failure is not None:
@@ -116,14 +116,14 @@ class JobFuture(Future[Result]):
         return self.outcome(timeout)
 
     def exception(self, timeout: float | None = None) -> JobFailed | None:
-        """Wait for the end: None after a success. Raises CancelledError and TimeoutError."""
+        """Wait for the end, and return its failure, or None. Raises CancelledError and TimeoutError."""
         result = self.outcome(timeout)
         if result.state is JobState.STOPPED:
             raise CancelledError
         return None if result.state is JobState.SUCCEEDED else JobFailed(result)
 
     def outcome(self, timeout: float | None = None) -> Result:
-        """Wait for the end, whatever it is. Raises TimeoutError of concurrent.futures."""
+        """Wait for the end, and return its result, whatever the job's state. Raises TimeoutError."""
         status = self._wait(timeout)
         return Result(
             id=status.id,
@@ -137,13 +137,13 @@ class JobFuture(Future[Result]):
         )
 
     def add_done_callback(self, fn: Callable[[JobFuture], object]) -> None:
-        """Call fn(self) when the job has ended, from the thread that follows it."""
+        """Call fn(self) when the job has ended, from the thread that follows the job."""
         super().add_done_callback(fn)  # pyright: ignore[reportArgumentType] - it is called with this future
         self._watch()
 
     @property
     def _waiters(self) -> list[Any]:
-        """Where `wait` and `as_completed` of concurrent.futures register for the end."""
+        """The list in which `wait` and `as_completed` of concurrent.futures register for the end."""
         self._watch()
         return self._registered
 
@@ -159,7 +159,7 @@ class JobFuture(Future[Result]):
         self._watcher.start()
 
     def _settle(self) -> None:
-        """Wait for the end of the job and give it to whoever registered."""
+        """Wait for the job's end, and notify the registered callbacks and waiters."""
         try:
             failure = self.exception()
         except CancelledError:

@@ -1,4 +1,4 @@
-"""A job's command on the head: what it is given over ssh, what it answers, and why it refused."""
+"""A job's command on the head, over ssh: its input, its answers, and its refusals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from phalanx.errors import JobError
-from phalanx.runner.checked import NOT_THERE
-from phalanx.runner.names import REFUSED_WORDS
+from phalanx.runner.checked import UNAVAILABLE
+from phalanx.runner.names import REFUSED_PREFIX
 from phalanx.ssh import head_answers
 from phalanx.ssh.bounded import file_without_name
 from phalanx.ssh.remote import Remote
 
 _READ_BYTES = 1 << 18
 _ANSWER_WITHIN_S = 60.0
-_MOST_WORDS_BYTES = 1 << 20
+_MAX_STDERR_BYTES = 1 << 20
 _ANSWERS: dict[str, head_answers.Check] = {
     "here": head_answers.truth,
     "send": head_answers.several(head_answers.whole),
@@ -41,16 +41,16 @@ class HeadCommand:
             raise
 
     def offer(self, data: bytes) -> None:
-        """Write to its stdin before it has answered. One that takes nothing says why when its answer is read."""
+        """Write to its stdin before it has answered. A command that reads nothing reports why in its answer."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
     def send(self, write: Callable[[IO[bytes]], None]) -> None:
-        """Write to its stdin and close that. Raises JobError with its last words when it stopped reading.
+        """Write to its stdin and close it. Raises JobError with the end of its stderr when it stopped reading.
 
-        After a KeyboardInterrupt it goes on with what it was given: the caller finds out what that came to.
+        After a KeyboardInterrupt the command continues with the input so far: the caller finds out the result.
         """
         assert self._process.stdin is not None
         try:
@@ -58,7 +58,7 @@ class HeadCommand:
                 write(stdin)
         except OSError as error:
             self.end()
-            refusal = self.refusal("the code did not go over", str(error))
+            refusal = self.refusal("the code could not be sent", str(error))
             self.close()
             raise refusal from error
         except KeyboardInterrupt:
@@ -68,35 +68,38 @@ class HeadCommand:
             raise
 
     def begins(self) -> bool:
-        """Has the runner begun? False: it is not there. Raises JobError with its last words when it ends at once."""
+        """Return whether the runner has begun; False when the head does not have it.
+
+        Raises JobError with the end of its stderr when it ends at once.
+        """
         try:
             return self.answer("here")
         except OSError as error:
-            if self.end() == NOT_THERE:
+            if self.end() == UNAVAILABLE:
                 return False
-            refusal = self.refusal("the head did not take the job", str(error))
+            refusal = self.refusal("the head did not accept the job", str(error))
             self.close()
             raise refusal from error
 
     def answer(self, key: str) -> Any:
-        """`key` of the next line of JSON; empty lines are signs of life. Raises OSError, Unbelievable."""
+        """Return `key` of the next line of JSON, skipping empty lines (signs of life). Raises OSError, Unbelievable."""
         line = b""
         while not line.startswith(b'{"'):
             line = self._line()
         return head_answers.required(head_answers.parsed(line), {key: _ANSWERS[key]})[key]
 
     def begins_within(self, timeout_s: float) -> bool:
-        """Does it write something within timeout_s? What that was comes with `chunks`."""
+        """Return whether it writes something within timeout_s. `chunks` returns the data."""
         if not self._first and self._ready(timeout_s):
             self._first = os.read(self._stdout, _READ_BYTES)
         return bool(self._first)
 
     def end_within(self, timeout_s: float) -> bool:
-        """Does it end within timeout_s, and well?"""
+        """Return whether it ends within timeout_s, with exit status 0."""
         return self._ready(timeout_s) and self.end() == 0
 
     def chunks(self, deadline: float | None) -> Iterator[bytes]:
-        """What it writes, until its end or the deadline."""
+        """Yield what it writes, until its end or the deadline."""
         if self._first:
             yield self._first
         while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
@@ -106,7 +109,7 @@ class HeadCommand:
             yield data
 
     def end(self) -> int:
-        """Its exit status, which is there soon after its output has ended."""
+        """Return its exit status, which follows soon after its output has ended."""
         try:
             return self._process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
@@ -114,25 +117,25 @@ class HeadCommand:
             return self._process.wait()
 
     def refusal(self, what: str, reason: str) -> JobError:
-        """Why the job was not taken: as the head tells it when it refuses, else its last words, else this reason."""
-        said = self._said()
-        if REFUSED_WORDS in said:
-            return JobError(*said.partition(REFUSED_WORDS)[2].strip().split("\n", 1))
+        """Return why the job was not accepted: the head's refusal, else the end of its stderr, else `reason`."""
+        stderr = self._stderr()
+        if REFUSED_PREFIX in stderr:
+            return JobError(*stderr.partition(REFUSED_PREFIX)[2].strip().split("\n", 1))
         return JobError(
-            f"{what}: {last_words(said) or reason}",
-            "`phalanx jobs` shows whether it was taken all the same, `phalanx status` how the cluster is.",
+            f"{what}: {error_tail(stderr) or reason}",
+            "Check with `phalanx jobs` whether it was accepted after all, and the cluster with `phalanx status`.",
         )
 
-    def last_words(self) -> str:
-        """The end of what it said on stderr."""
-        return last_words(self._said())
+    def error_tail(self) -> str:
+        """Return the last lines of its stderr."""
+        return error_tail(self._stderr())
 
-    def _said(self) -> str:
+    def _stderr(self) -> str:
         self._errors.seek(0)
-        return self._errors.read(_MOST_WORDS_BYTES).decode(errors="replace")
+        return self._errors.read(_MAX_STDERR_BYTES).decode(errors="replace")
 
     def close(self) -> None:
-        """End it; the job is not touched."""
+        """End the command; the job is not touched."""
         self._process.kill()
         self._process.wait()
         for pipe in filter(None, (self._process.stdin, self._process.stdout)):
@@ -141,7 +144,7 @@ class HeadCommand:
         self._errors.close()
 
     def _ready(self, timeout_s: float) -> bool:
-        """Is there something to read, or its end?"""
+        """Return whether there is output to read, or its end."""
         return bool(select.select([self._stdout], [], [], timeout_s)[0])
 
     def _line(self) -> bytes:
@@ -161,7 +164,7 @@ class HeadCommand:
         return self._process.stdout.fileno()
 
 
-def last_words(said: str) -> str:
-    """The last lines of what a command said."""
-    lines = said.strip().splitlines()
+def error_tail(stderr: str) -> str:
+    """Return the last lines of a command's stderr."""
+    lines = stderr.strip().splitlines()
     return "\n".join(lines[-5:])

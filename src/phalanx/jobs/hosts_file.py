@@ -1,4 +1,4 @@
-"""A hosts file as MXNet's launch.py and mpiexec take it: which of the cluster's nodes its lines mean."""
+"""Hosts files, as MXNet's launch.py and mpiexec read them: which of the cluster's nodes the lines name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
-# Of a file that is no hosts file the first lines tell enough.
-_MOST_TOLD = 20
-# $DEEPLEARNING_WORKERS_PATH on every node: the names of all of them.
+# The first lines show well enough that a file is not a hosts file.
+_MAX_MISTAKES = 20
+# $DEEPLEARNING_WORKERS_PATH on every node: the names of all nodes.
 _ON_NODES = "/opt/deeplearning/workers"
 
 
 def is_nodes_own(path: Path) -> bool:
-    """Is the nodes' own file meant, from a machine that is none of them?"""
+    """Return whether this is the nodes' own file, named on a machine that is not one of them."""
     return str(path) == _ON_NODES and not path.exists()
 
 
 def load(path: Path, roster: Roster) -> tuple[str, ...]:
-    """Names of the nodes, in the file's order. Raises SpecError with its mistakes (the first 20) and their lines."""
+    """Return the nodes' names, in the file's order. Raises SpecError with the first 20 mistakes and their lines."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -29,10 +29,10 @@ def load(path: Path, roster: Roster) -> tuple[str, ...]:
 
 
 def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
-    """The same for its text; `place` stands before the line numbers.
+    """Return the nodes' names in this text, as `load` does. Messages put `place` before the line numbers.
 
-    A line is a node's name, address or host name; what follows it (`:22`, `slots=8`) is passed over, as are empty
-    lines and comments.
+    A line is a node's name, address or host name; what follows it (`:22`, `slots=8`), empty lines and comments are
+    ignored.
     """
     found: dict[str, int] = {}
     mistakes: list[str] = []
@@ -40,27 +40,27 @@ def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(mistakes) == _MOST_TOLD:
+        if len(mistakes) == _MAX_MISTAKES:
             mistakes.append("… and so on")
             break
         mistake = _take(words[0].partition(":")[0], number, roster, found)
         if mistake:
             mistakes.append(f"{place}:{number}: {mistake}")
     if not found and not mistakes:
-        mistakes.append(f"{place}: no line of it names a host")
+        mistakes.append(f"{place}: no line names a host")
     if mistakes:
         raise SpecError("\n".join(mistakes), "`phalanx nodes` lists the cluster's names and addresses.")
     return tuple(found)
 
 
 def _take(host: str, number: int, roster: Roster, found: dict[str, int]) -> str:
-    """Note the node that the host is; what is wrong with it, else ""."""
+    """Note the node that the line names. Return what is wrong with it, else ""."""
     node = roster.find(host)
     if node is None:
         return _unknown(host, roster)
     if node.name in found:
         same = "" if host == node.name else f" ({node.name})"
-        return f"{host}{same} stands in line {found[node.name]} already"
+        return f"{host}{same} is already in line {found[node.name]}"
     found[node.name] = number
     return ""
 
@@ -71,4 +71,4 @@ def _unknown(host: str, roster: Roster) -> str:
             return f"{host} is missing: {missing.reason}"
     known = [key for node in roster.nodes for key in (node.name, node.address, node.hostname)]
     near = difflib.get_close_matches(host, known, 1)
-    return f"{host} is no node of the cluster {roster.cluster}" + (f"; is {near[0]} meant?" if near else "")
+    return f"{host} is not a node of cluster {roster.cluster}" + (f"; did you mean {near[0]}?" if near else "")

@@ -1,4 +1,4 @@
-"""What a job is, as data: what the user asks for, and how it stands."""
+"""A job as data: what the user requests, and the job's status."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
-# The directory goes over as what it holds, and secrets go another way.
+# Of the directory, the contents are sent; secrets take another way.
 _NOT_SENT = ("directory", "secrets")
 
 
 class JobState(str, Enum):
-    """In the order in which a job passes through them; the last five are final.
+    """The states of a job, in order; the last five are final.
 
-    `damaged`: its record can't be read, so nothing more can be told of it. `stop` ends what there may be.
+    `damaged`: its record can't be read, so nothing more is known of it. `stop` ends any processes that are left.
     """
 
     PENDING = "pending"
@@ -45,7 +45,7 @@ class JobState(str, Enum):
 
 
 def _option(flag: str, help: str, **default: Any) -> Any:
-    """A field that `phalanx run` takes as a flag; what kind of value the flag takes follows from the field's type."""
+    """Declare a field that `phalanx run` takes as a flag; the field's type decides which values the flag takes."""
     return field(**default, metadata={"flag": flag, "help": help})
 
 
@@ -54,13 +54,13 @@ class JobSpec:
     """What to run, in a copy of `directory`. A field made with `_option` is a flag of `phalanx run`, too.
 
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
-    `secrets` are variables too, but written nowhere: they pass over ssh into the memory of the head's runner, and from
-    there into the environments of the job's processes. `nodes_min`, `nodes_max` (both or none; torchrun): the job goes
-    on with the nodes that are left, and grows again. `options` are the launcher's own, by name; `role_env` are
-    variables for the processes of one role alone ("server", "worker"). `hosts`: the names of the only nodes that may
-    be used. `sync_dir`: a directory of the nodes' own into which each copies the code first, and in which it then runs.
-    `environment`: Python packages, made into a virtual environment on the shared directory before anything starts.
-    `via`: the batch system of the cluster's own that is asked for the nodes, with `via_options` as words of its own.
+    `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
+    from there into the environments of the job's processes. With `nodes_min` and `nodes_max` (both or none; torchrun)
+    the job continues with the nodes that are left, and grows again. `options` are the launcher's own, by name;
+    `role_env` are variables for the processes of one role ("server", "worker"). `hosts` names the only nodes that may
+    be used. `sync_dir` is a local directory on each node: the code is copied there, and runs there. `environment`
+    describes Python packages, installed into a virtual environment on the shared directory before anything starts.
+    `via` is the cluster's batch system that allocates the nodes, `via_options` are its own arguments.
     """
 
     command: tuple[str, ...]
@@ -87,7 +87,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         if not self.command:
-            raise JobError("there is no command to run", "Say which: `phalanx run -- python train.py`.")
+            raise JobError("there is no command to run", "Name one: `phalanx run -- python train.py`.")
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
                 raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
@@ -97,19 +97,23 @@ class JobSpec:
         self._check_via()
         for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
-                raise JobError(f"'{name}' can't be a variable's name", "Letters, digits and '_'; no digit first.")
+                raise JobError(
+                    f"'{name}' can't be a variable's name", "Use letters, digits and '_', and no digit first."
+                )
             if name.startswith("PHALANX_"):
                 raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
         for name, value in self.tags.items():
             if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
                 raise JobError(
-                    f"'{name}={value}' can't be a tag", "Letters, digits and . _ - / @ : + in both; no '=' first."
+                    f"'{name}={value}' can't be a tag", "Use letters, digits and . _ - / @ : + in both; no '=' first."
                 )
         if self.name is not None and not _NAME.fullmatch(self.name):
-            raise JobError(f"'{self.name}' can't be a job's name", "Letters, digits, '_', '-' and '.'; at most 63.")
+            raise JobError(
+                f"'{self.name}' can't be a job's name", "Use letters, digits, '_', '-' and '.': at most 63 of them."
+            )
 
     def to_record(self, job_id: str) -> dict[str, Any]:
-        """As the head keeps it, for JSON; without the secrets."""
+        """Return the job's record as the head keeps it, for JSON, without the secrets."""
         sent = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SENT}
         environment = self.environment.to_record() if self.environment else None
         return {
@@ -122,17 +126,17 @@ class JobSpec:
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
-            raise JobError("--via-option is for --via", "--via slurm, sge or yarn hands the job to that scheduler.")
+            raise JobError("--via-option needs --via", "Add --via slurm, sge or yarn: it hands the job to a scheduler.")
         if self.via and (self.nodes_min is not None or self.hosts):
             what = "the nodes (--nodes, a hosts file)" if self.hosts else "how many nodes there are (--nodes)"
-            raise JobError(f"with --via {self.via} it is {self.via} that says {what}", "-n and -N say what to ask for.")
+            raise JobError(f"with --via {self.via}, {self.via} decides {what}", "Request processes with -n and -N.")
 
     def _check_nodes(self) -> None:
         fewest, most = self.nodes_min, self.nodes_max
         if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
-            raise JobError(f"--nodes is {fewest}:{most}", "The fewest and the most nodes, such as 2:4.")
+            raise JobError(f"--nodes is {fewest}:{most}", "Give the fewest and the most nodes, such as 2:4.")
         if fewest is not None and self.processes is not None:
-            raise JobError("-n names a number that --nodes lets change", "-N says how many run on each node.")
+            raise JobError("-n fixes a number that --nodes lets change", "Set the processes of each node with -N.")
 
 
 class JobOptions(TypedDict, total=False):
@@ -156,7 +160,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What the end of a job found on one node. `clean`: proved that nothing of it is left; `killed` had to be ended."""
+    """What the end of a job found on one node. `clean`: proved that nothing is left; `killed`: how many were ended."""
 
     node: str
     clean: bool
@@ -172,7 +176,7 @@ class JobStatus:
     message     what ended it, and where
     tail        the last lines of the first process that failed
     nodes       one verdict per node, once it has ended
-    attempt     0, or how often it was started again so far, of `restarts` allowed
+    attempt     how often it was restarted so far, of `restarts` allowed
     """
 
     id: str
@@ -194,11 +198,11 @@ class JobStatus:
 
     @classmethod
     def from_record(cls, record: Any) -> JobStatus:
-        """From what the head says of it. Raises JobError when that is no job's state."""
+        """Build one from the head's answer. Raises JobError when that is not a job's state."""
         try:
             state = job_state(record)
         except Invalid as error:
-            raise JobError(f"the head says something else of a job: {error}") from error
+            raise JobError(f"the head sent an invalid job state: {error}") from error
         own = {name: state[name] for name in cls.__dataclass_fields__}
         own["state"] = JobState(state["state"])
         own["command"], own["tail"] = tuple(state["command"]), tuple(state["tail"])
@@ -207,39 +211,39 @@ class JobStatus:
 
     @classmethod
     def from_line(cls, line: bytes) -> JobStatus:
-        """From a line of JSON. Raises JobError."""
+        """Build one from a line of JSON. Raises JobError."""
         try:
             return cls.from_record(parse(line))
         except Invalid as error:
-            raise JobError(f"the head says something else of a job, which {error}") from error
+            raise JobError(f"the head sent an invalid job state, which {error}") from error
 
     def has(self, tags: Mapping[str, str]) -> bool:
-        """Does the job carry all of these tags?"""
+        """Return whether the job has all of these tags."""
         return tags.items() <= self.tags.items()
 
     @property
     def killed(self) -> int:
-        """Processes that were left when the job ended and had to be ended, over all nodes."""
+        """The number of processes that were left at the job's end and had to be ended, on all nodes."""
         return sum(verdict.killed for verdict in self.nodes)
 
     @property
     def verified(self) -> bool:
-        """Is it proved that no process of it is left on any node? What started none needs no proof."""
+        """Whether it is proved that no process of the job is left on any node. One without processes needs no proof."""
         if self.state is JobState.DAMAGED:
             return False
         return self.state.final and bool(self.nodes or not self.processes) and all(one.clean for one in self.nodes)
 
     @property
     def process_exit_code(self) -> int:
-        """What `phalanx run` exits with."""
+        """The exit code of `phalanx run`."""
         if self.exit_code is not None:
             return self.exit_code
         return 130 if self.state is JobState.STOPPED else 1
 
     def duration_s(self, now: float) -> float:
-        """From its start (0 before it) to its end, or to now."""
+        """Return the time from the job's start (0 before it) to its end, or to `now`."""
         return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for --json."""
+        """Return plain data, for --json."""
         return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}

@@ -1,4 +1,4 @@
-"""A job's output as it comes from the head: frames become whole lines, in merged order, each with its process."""
+"""Decodes a job's output from the head: frames become whole lines, in merged order, each with its process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from phalanx.runner.files.schema import output_process
 from phalanx.runner.frames import STDERR
 from phalanx.runner.verbs import follow_frames as wire
 
-# A process that never ends its line is shown in pieces of this size, so that memory stays bounded.
+# A line without an end is shown in pieces of this size, so that memory stays bounded.
 LONGEST_LINE_BYTES = 16 << 20
 _LONGEST_PREAMBLE = 1 << 16
 
 
 class OutputLine(NamedTuple):
-    """One line of one process. `process` is its rank, or the engine's label; `data` is without the line's end.
+    """One line of one process. `process` is its rank, or the engine's label; `data` excludes the line's end.
 
-    `is_draft`: the line is not whole yet, and its process writes over it, as progress bars do; `data` is what a
-    terminal would show of it now.
+    `is_draft`: the line is not complete, and its process overwrites it, as progress bars do; `data` is what a terminal
+    would show of it now.
     """
 
     process: str
@@ -33,15 +33,15 @@ class OutputLine(NamedTuple):
 
 
 class LineBuffer:
-    """Cuts the bytes of one stream into lines. A carriage return ends none: its line is written over."""
+    """Cuts the bytes of one stream into lines. A carriage return does not end a line: it overwrites it."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now."""
+        """Return the lines that are now complete."""
         lines: list[bytes] = []
-        # A long line comes in many pieces: only what may end it is looked through again.
+        # A long line comes in many pieces: only a piece that may end it is searched together with the others.
         if b"\n" in data:
             *lines, data = (bytes(self._rest) + data).replace(b"\r\n", b"\n").split(b"\n")
             self._rest.clear()
@@ -52,26 +52,26 @@ class LineBuffer:
         return lines
 
     def end(self) -> list[bytes]:
-        """What never got its line end."""
+        """Return what is left without a line end."""
         rest = bytes(self._rest).removesuffix(b"\r")
         self._rest.clear()
         return [rest] if rest else []
 
     def draft(self) -> bytes:
-        """What a terminal would show of the line that is not whole yet, if it is written over; else nothing."""
+        """Return what a terminal shows of an incomplete line that is being overwritten; else nothing."""
         return last_state(self._rest) if b"\r" in self._rest else b""
 
 
 def last_state(line: bytes | bytearray) -> bytes:
-    """What a terminal would show in the end of a line that was written over."""
+    """Return what a terminal finally shows of a line that was overwritten."""
     return bytes(line.rstrip(b"\r").rpartition(b"\r")[2])
 
 
 class FollowDecoder:
-    """Turns what `runner.pyz follow` sends into OutputLines and states (dicts).
+    """Turns the bytes of `runner.pyz follow` into OutputLines and states (dicts).
 
-    `position` is where another follow goes on; the halves of lines that were received stay here for it.
-    `drafts`: lines come while they are written over, too.
+    Another connection continues at `position`, with the incomplete lines that are kept here.
+    `drafts`: lines come while they are being overwritten, too.
     """
 
     def __init__(self, drafts: bool = False) -> None:
@@ -83,15 +83,15 @@ class FollowDecoder:
         self._lines: dict[tuple[int, int], LineBuffer] = {}
 
     def restart(self) -> None:
-        """A new connection begins; what was cut off with the old one comes again."""
+        """Begin a new connection, which repeats what was cut off with the old one."""
         self._data, self._began = b"", False
 
     def feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
-        """Lines and states that are whole now. Raises JobError for bytes that are no frames."""
+        """Yield the lines and states that are now complete. Raises JobError for bytes that are not frames."""
         try:
             yield from self._feed(data)
         except Invalid as error:
-            raise JobError(f"the head answers with something else: a frame that {error}") from error
+            raise JobError(f"the head sent invalid output: a frame that {error}") from error
 
     def _feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
         self._data += data
@@ -102,7 +102,7 @@ class FollowDecoder:
             kind, stream, number, length, position, time_ns = wire.HEADER.unpack_from(self._data, start)
             end = start + size + length
             if length > MOST_BYTES:
-                raise Invalid(f"says that it has {length} bytes")
+                raise Invalid(f"claims {length} bytes")
             if end > len(self._data):
                 break
             payload = self._data[start + size : end]
@@ -116,7 +116,7 @@ class FollowDecoder:
         before, magic, after = self._data.partition(wire.MAGIC)
         if not magic and len(before) > _LONGEST_PREAMBLE:
             raise JobError(
-                f"the head answers with something else: {before[:200]!r}", "Does a login script print there?"
+                f"the head sent invalid output: {before[:200]!r}", "Check whether a login script prints there."
             )
         self._began = bool(magic)
         if magic:
@@ -131,7 +131,7 @@ class FollowDecoder:
         elif kind == wire.STATE:
             state = parse(payload)
             if not isinstance(state, dict):
-                raise Invalid("is no state of a job")
+                raise Invalid("is not a job's state")
             yield state
         elif kind == wire.OUTPUT:
             buffer = self._lines.setdefault((number, stream), LineBuffer())
@@ -147,7 +147,7 @@ class FollowDecoder:
         self, number: int, stream: int, time_s: float, lines: list[bytes], is_draft: bool = False
     ) -> Iterator[OutputLine]:
         if number not in self._processes:
-            raise Invalid(f"is of process {number}, which was not told of")
+            raise Invalid(f"belongs to process {number}, which was not announced")
         process = self._processes[number]
         name = "stderr" if stream == STDERR else "stdout"
         for line in lines:

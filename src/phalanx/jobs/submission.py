@@ -1,4 +1,4 @@
-"""What goes over to the head with a job, after its record and once the head is ready for it: code and secrets."""
+"""What is sent to the head after a job's record, once the head is ready for it: code and secrets."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from phalanx.runner.names import MANIFEST, WORK
 if TYPE_CHECKING:
     from phalanx.code.upload import Upload
 
-# Below this, one tar takes less time than to ask what the head has.
+# Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
 
 
 class Submission:
-    """What goes over: one line of JSON that says how much comes, the code, then the job's secrets.
+    """What is sent: a line of JSON with the sizes, the code, then the job's secrets.
 
-    Of a large tree only a list comes with it, and then those contents for which the head asks.
+    Of a large tree only a list is sent, and then the contents that the head requests.
     """
 
-    def __init__(self, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+    def __init__(self, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
         tree = code_tree.scan(spec.directory)
-        _warn(tree, spec, tell)
-        self._tell = tell
+        _warn(tree, spec, progress)
+        self._progress = progress
         self._upload = _upload(tree)
         self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
         manifest = {MANIFEST: self._upload.manifest} if self._upload else {}
-        # The programs' last is LAST_SENT: the head takes no job without it, so none whose tar broke off.
+        # The last program is LAST_SENT: the head accepts no job without it, so none whose tar was cut short.
         documents = {**manifest, **bundle.programs()}
-        self._archive = bundle.tar(documents, None if self._upload else tree, WORK, tell)
+        self._archive = bundle.tar(documents, None if self._upload else tree, WORK, progress)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
         sizes = {"tar": len(self._archive), "secrets": len(self._private), "in_parts": bool(self._upload)}
         out.writelines((json.dumps(sizes).encode() + b"\n", self._archive, self._private))
         if self._upload:
             out.flush()
-            self._upload.send(out, connection.answer("send"), self._tell)
+            self._upload.send(out, connection.answer("send"), self._progress)
             out.flush()
             connection.answer("made")
 
 
-def _warn(tree: CodeTree, spec: JobSpec, tell: Callable[[SendProgress], None]) -> None:
+def _warn(tree: CodeTree, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
     kept = tree.left_out_of(spec.command)
     if kept:
         text = (
             f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
         )
-        tell(SendProgress(0, 0, tree.bytes, text))
+        progress(SendProgress(0, 0, tree.bytes, text))
 
 
 def _upload(tree: CodeTree) -> Upload | None:
-    """What a large tree goes over by; None for a small one, which goes whole."""
+    """Return the upload of a large tree; None for a small one, which is sent whole."""
     if tree.bytes < SMALL_BYTES:
         return None
     from phalanx.code.upload import Upload  # here, because most trees are small

@@ -1,4 +1,4 @@
-"""The runner's zipapp on the head, beside any job: sent once per version, and run only if it is what was sent."""
+"""The runner's zipapp on the head, for commands outside a job: sent once per version, and run only if unchanged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 
 from phalanx.code import bundle
 from phalanx.errors import JobError
-from phalanx.jobs.head_command import last_words
+from phalanx.jobs.head_command import error_tail
 from phalanx.runner import checked
 from phalanx.runner.names import RUNNER
 from phalanx.ssh.remote import Completed, Remote
@@ -14,46 +14,50 @@ from phalanx.ssh.remote import Completed, Remote
 TOOLS = ".phalanx/tools"
 
 
-def command(shared: str, verb: str, *words: str) -> str:
-    """A shell command for the head that runs a verb of the zipapp, or ends with `checked.NOT_THERE`."""
-    return "exec " + shlex.join(_argv(shared, verb, *words))
+def command(shared: str, verb: str, *args: str) -> str:
+    """Return a shell command for the head that runs a verb of the zipapp, or ends with `checked.UNAVAILABLE`."""
+    return "exec " + shlex.join(_argv(shared, verb, *args))
 
 
 def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: bool = True) -> Completed:
-    """Run what `command` gave and wait; the zipapp is sent first where it is missing. With `check` raises JobError."""
+    """Run the result of `command` and wait, sending the zipapp first where it is missing.
+
+    Raises JobError for a failure, with `check`.
+    """
     done = remote.run(command, timeout_s=timeout_s, check=False)
-    if done.status == checked.NOT_THERE:
+    if done.status == checked.UNAVAILABLE:
         put(remote, shared)
         done = remote.run(command, timeout_s=timeout_s, check=False)
     if check and done.status != 0:
-        raise JobError(f"the head gave no answer: {last_words(done.stderr.decode(errors='replace')) or done.status}")
+        reason = error_tail(done.stderr.decode(errors="replace")) or f"exit code {done.status}"
+        raise JobError(f"the head gave no answer: {reason}")
     return done
 
 
 def ready(remote: Remote, shared: str) -> None:
-    """See to it that the zipapp is there. Raises JobError."""
+    """Send the zipapp unless the head has it. Raises JobError."""
     run(remote, shared, "exec " + shlex.join(_argv(shared)), timeout_s=30.0)
 
 
 def put(remote: Remote, shared: str) -> None:
-    """Send it. Raises JobError where it can't be written."""
+    """Send the zipapp. Raises JobError where it can't be written."""
     path = _path(shared)
     place = shlex.quote(path)
     beside = f"{place}.$$"
     command = f"umask 077; mkdir -p $(dirname {place}) && cat > {beside} && mv -T {beside} {place}"
     done = remote.run(command, input=bundle.runner_zip(), timeout_s=120.0, check=False)
     if done.status != 0:
-        said = done.stderr.decode(errors="replace").strip()
+        stderr = done.stderr.decode(errors="replace").strip()
         raise JobError(
-            f"phalanx's runner did not go over to {path}: {said or f'exit code {done.status}'}",
-            f"The job user writes there: `phalanx ssh -- df {shared}` shows whether it is mounted and has room.",
+            f"phalanx's runner could not be copied to {path}: {stderr or f'exit code {done.status}'}",
+            f"Check with `phalanx ssh -- df {shared}` that it is mounted and has room; the job user writes there.",
         )
 
 
-def _argv(shared: str, *words: str) -> tuple[str, ...]:
-    return checked.first_argv(bundle.runner_digest(), _path(shared), *words)
+def _argv(shared: str, *args: str) -> tuple[str, ...]:
+    return checked.first_argv(bundle.runner_digest(), _path(shared), *args)
 
 
 def _path(shared: str) -> str:
-    """Called by its hash: two versions, or what two Pythons compiled, are two files."""
+    """Return the zipapp's path, which has its hash: versions, and the code of two Pythons, are separate files."""
     return f"{shared}/{TOOLS}/{bundle.runner_digest()[:24]}/{RUNNER}"

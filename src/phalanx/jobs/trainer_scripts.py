@@ -1,7 +1,7 @@
 """One shell script per host that starts TensorFlow 1's parameter server and workers there, for plain ssh.
 
-They are what generate_trainer.py of awslabs/deeplearning-cfn (examples/tensorflow) wrote, with its ports, its flags and
-its names of logs, and one thing more: its servers ran until somebody killed them; these end when the workers have.
+They match those of generate_trainer.py of awslabs/deeplearning-cfn (examples/tensorflow), with the same ports, flags
+and log names. There, servers ran until somebody killed them; here, they end when the workers have ended.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
-# As generate_trainer.py had them: one server per host, and a worker for each GPU from the second on.
+# As in generate_trainer.py.
 _SERVER_PORT = 2222
 _FIRST_WORKER_PORT = 2230
 
 _SCRIPT = """\
 #!/bin/bash
-# `bash {host}.sh` on {host} starts its tasks and returns; what they say is in {logs}.
+# `bash {host}.sh` on {host} starts its tasks and returns; their output is in {logs}.
 source /etc/profile
 logs={logs}
 mkdir -p "$logs" && cd {directory} || exit
@@ -31,7 +31,7 @@ exec < /dev/null
 {server} > "$logs/ps{index}" 2>&1 &
 ps=$!
 
-# its workers; how each ended is in worker<N>.exit
+# its workers; worker<N>.exit is the exit status of each
 {workers}
 
 # The server is needed until the last worker of all hosts has ended; an earlier run may have had more of them.
@@ -44,7 +44,7 @@ ps=$!
 
 @dataclass(frozen=True)
 class Host:
-    """A node as the workers file calls it, with its number of workers; without GPUs they may use any device."""
+    """A node by its name in the workers file, with its number of workers. Without GPUs they may use any device."""
 
     name: str
     workers: int
@@ -54,9 +54,9 @@ class Host:
 def hosts(
     roster: Roster, names: Sequence[str] | None = None, count: int | None = None, workers: int | None = None
 ) -> list[Host]:
-    """The first `count` of these names (default: of all nodes); `workers` each, by default one per GPU or slot.
+    """Return the first `count` of these names (default: all nodes), with `workers` each (default: one per GPU or slot).
 
-    Raises SpecError for names that the roster does not know, for too high a count, more workers than GPUs.
+    Raises SpecError for a name that is not in the roster, for too high a count, and for more workers than GPUs.
     """
     called = list(names) if names is not None else [node.name for node in roster.nodes]
     if count is not None and count > len(called):
@@ -65,7 +65,7 @@ def hosts(
     twice = next((name for name in chosen if chosen.count(name) > 1), None)
     if twice:
         raise SpecError(
-            f"the workers file names {twice} twice", "One line for each host: its workers have fixed ports."
+            f"the workers file names {twice} twice", "Keep one line for each host: its workers have fixed ports."
         )
     return [_host(roster, name, workers) for name in chosen]
 
@@ -80,13 +80,14 @@ def _host(roster: Roster, name: str, workers: int | None) -> Host:
 
 
 def scripts(hosts: Sequence[Host], python: str, program: Sequence[str], logs: str) -> dict[str, str]:
-    """Host's name → its script; `program` (file, arguments) is run for every task, which flags tell what it is.
+    """Return each host's script, by the host's name.
 
-    The file's directory is where they start. Raises SpecError when that is not said in full.
+    Every task runs `program` (a file and arguments) in the file's directory; flags say which task it is. Raises
+    SpecError when the file's path is not absolute.
     """
     if not program[0].startswith("/"):
         raise SpecError(
-            f"--training_script {program[0]} is relative", "Say where all nodes find it, such as /efs/train.py."
+            f"--training_script {program[0]} is relative", "Name its path on all nodes, such as /efs/train.py."
         )
     servers = [f"{host.name}:{_SERVER_PORT}" for host in hosts]
     workers = [f"{host.name}:{_FIRST_WORKER_PORT + number}" for host in hosts for number in range(host.workers)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The image's, by its path, as the agent has it: what PATH finds first may be a job's.
 PYTHON = "/usr/bin/python3"
 # Exit status when the file is missing or another one (sysexits' EX_UNAVAILABLE).
-NOT_THERE = 69
+UNAVAILABLE = 69
 # Where it is in a command line that `argv` made: PYTHON -IS -c _PROGRAM DIGEST RUNNER VERB …
 VERB_AT = 6
 
@@ -30,7 +30,7 @@ _PROGRAM = "; ".join(
         "content = open(runner, 'rb').read(1 << 24) if there else b''",
         "named = [name for name in ('_sha2', '_sha256') if name in sys.builtin_module_names] or ['hashlib']",
         "same = __import__(named[0]).sha256(content).hexdigest() == digest",
-        f"same or sys.exit(print(runner, 'is not the runner that it was', file=sys.stderr) or {NOT_THERE})",
+        f"same or sys.exit(print(runner, 'is not the runner that it was', file=sys.stderr) or {UNAVAILABLE})",
         "sys.argv[:3] = [runner]",
         "len(sys.argv) > 1 or sys.exit()",
         "memory = os.memfd_create('runner', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)",

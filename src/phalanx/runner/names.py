@@ -22,4 +22,4 @@ STOP = _signal.SIGUSR1
 
 # How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
 REFUSED_STATUS = 65
-REFUSED_WORDS = "phalanx refuses: "
+REFUSED_PREFIX = "phalanx refuses: "

@@ -12,7 +12,7 @@ from phalanx.runner.files import state as states
 from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy, ranks_of
-from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, REFUSED_WORDS, RUNNER, SUBMITTER
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 
@@ -169,7 +169,7 @@ def _remove(directory: str) -> None:
 
 def _refuse(error: Exception) -> int:
     if isinstance(error, RefusedError):
-        print(f"{REFUSED_WORDS}{error}", file=sys.stderr)
+        print(f"{REFUSED_PREFIX}{error}", file=sys.stderr)
         return REFUSED_STATUS
     print(error, file=sys.stderr)
     return 1
