@@ -239,7 +239,7 @@ DEFENCES = (
     defence(
         "the group's maximum is the user's number",
         "test_money.py",
-        ("template/fleet.py", 'MaxSize=Ref("Nodes")', 'MaxSize="1000"'),
+        ("template/fleet.py", 'MaxSize=Ref("Workers")', 'MaxSize="1000"'),
     ),
     defence(
         "a worker has no right to change sizes",

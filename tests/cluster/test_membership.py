@@ -91,8 +91,15 @@ ssh -o BatchMode=yes deeplearning-worker3 hostname; cd /opt/phalanx; grep -c . h
     terminal.on("head", f"rm -r {KEPT}")
 
 
+def most_workers(terminal) -> int:
+    """What the workers' group allows at most, to root on the head, too."""
+    groups = api(terminal, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return next(group["MaxSize"] for group in groups if group["AutoScalingGroupName"].endswith("-workers"))
+
+
 def test_scale_up_and_down_and_a_job_is_protected(terminal):
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
+    assert most_workers(terminal) == 3
     assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3, 4)]
     assert "scaled    4 nodes" in terminal.phalanx("status").stdout
     assert "4 nodes are asked for since `phalanx scale`" in terminal.phalanx("plan").stdout
@@ -102,6 +109,7 @@ def test_scale_up_and_down_and_a_job_is_protected(terminal):
     assert refused.returncode == 6 and "would lose deeplearning-worker4" in refused.stderr
     terminal.phalanx("stop", "long")
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
+    assert most_workers(terminal) == 2
     assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3)]
 
 

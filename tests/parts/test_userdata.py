@@ -26,7 +26,7 @@ CONFIG = {
     "queue_url": "http://127.0.0.1/q",
     "table": "t",
     "log_group": "l",
-    "nodes": "4",
+    "workers": "3",
     "min": "2",
     "node_timeout_s": "600",
     "shared": "/efs",
@@ -246,7 +246,7 @@ def test_a_template_without_an_agent_is_reported(tmp_path, cloud):
 
 def test_a_wrong_setting_is_reported_with_its_place(tmp_path, cloud):
     handler, url = cloud
-    done = run_user_data(sys.executable, tmp_path, url, nodes="four", wait_handle=f"{url}/handle")
+    done = run_user_data(sys.executable, tmp_path, url, workers="three", wait_handle=f"{url}/handle")
     assert (done.returncode, done.stderr) == (1, "")
     (signal,) = handler.signals
     assert "ValueError" in signal["Reason"] and "settings.py" in signal["Reason"]

@@ -91,6 +91,6 @@ def test_a_creation_ends_with_the_verdict(monkeypatch):
 def test_workers_are_reported_as_they_say_hello():
     answered = '[["i-2","10.0.16.5"],["i-3","10.0.16.6"]]'
     cloud = FakeCloud(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
-    steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Nodes": "4"}))).steps()
+    steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Workers": "3"}))).steps()
     told = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
     assert told == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]

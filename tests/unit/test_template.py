@@ -39,7 +39,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "table": "t" * 100,
         "log_group": "l" * 100,
         "job_role": "arn:aws-us-gov:iam::123456789012:role/" + "r" * 64,
-        "nodes": "1000",
+        "workers": "999",
         "min": "1000",
         "node_timeout_s": "2700",
         "slots": "1024",
@@ -106,7 +106,7 @@ def test_outputs(document):
 def test_parameters_have_the_plans_defaults(document):
     defaults = {name: parameter["Default"] for name, parameter in document["Parameters"].items()}
     assert defaults == {
-        "Nodes": 4,
+        "Workers": 3,
         "MinNodes": 2,
         "InstanceType": "c5.large",
         "SshLocation": "127.0.0.1/32",

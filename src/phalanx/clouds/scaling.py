@@ -65,22 +65,25 @@ class Scaling:
             time.sleep(self.cloud.poll_interval_s)
             self.roster = self._read()
         # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
-        while self._desired() > self.nodes:
+        while self._desired() > self._workers:
             if time.monotonic() > end:
                 return
             time.sleep(self.cloud.poll_interval_s)
         self._allow()
 
     def _allow(self) -> None:
-        """As in the template, the maximum of the workers' group counts the head, too."""
         self.cloud.call(
-            "autoscaling", "update_auto_scaling_group", AutoScalingGroupName=self._group, MaxSize=self.nodes
+            "autoscaling", "update_auto_scaling_group", AutoScalingGroupName=self._group, MaxSize=self._workers
         )
 
     def _desired(self) -> int:
         """How many workers the group is to have now."""
         answer = self.cloud.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[self._group])
         return answer["AutoScalingGroups"][0]["DesiredCapacity"]
+
+    @property
+    def _workers(self) -> int:
+        return self.nodes - 1
 
     @property
     def _group(self) -> str:

@@ -213,7 +213,7 @@ class Creation:
         """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
         progress = (self.stack.cloud.item(table, "progress") if table else None) or {}
         self._watch.hear(progress)
-        requested = int(self.state.parameters.get("Nodes", 0)) if self.state else 0
+        requested = 1 + int(self.state.parameters.get("Workers", 0)) if self.state else 0
         for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
             if self._is_new(instance_id):
                 yield NodeAnswered(instance_id, address, position, requested)

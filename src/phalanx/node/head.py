@@ -36,7 +36,7 @@ class Head:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         settings = agent.settings
-        self.policy = Policy(settings.cluster, settings.nodes, settings.min, settings.node_timeout_s)
+        self.policy = Policy(settings.cluster, settings.workers + 1, settings.min, settings.node_timeout_s)
         self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster)
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
@@ -295,5 +295,5 @@ class Head:
 
 def raise_workers(agent: Agent) -> None:
     """Ask Auto Scaling for all workers; the same wish twice is no harm."""
-    if agent.settings.nodes > 1:
-        agent.fleet.set_desired(agent.settings.nodes - 1)
+    if agent.settings.workers:
+        agent.fleet.set_desired(agent.settings.workers)

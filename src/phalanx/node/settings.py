@@ -17,8 +17,8 @@ class Settings:
     table: str
     log_group: str
     job_role: str
-    nodes: int
-    """What the cluster was made with; what is asked for by now, the table's item `wish` says (Head.policy)."""
+    workers: int
+    """With how many the cluster was made; the table's item `wish` says how many nodes are wanted now (Head.policy)."""
     min: int
     node_timeout_s: int
     shared: str

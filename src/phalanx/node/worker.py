@@ -48,9 +48,9 @@ def serve(agent: Agent) -> None:
             hello(agent, me)
         # The head's answer to a beat ends the pause when there is news; without it the poll finds them.
         settled = beat.heard or applied is not None
-        if beat.news.wait(poll_pause_s(now - began, agent.settings.nodes, settled)):
+        if beat.news.wait(poll_pause_s(now - began, agent.settings.workers, settled)):
             # All workers hear it at the same moment.
-            time.sleep(random.uniform(0, agent.settings.nodes / _READS_PER_S))
+            time.sleep(random.uniform(0, agent.settings.workers / _READS_PER_S))
         beat.news.clear()
 
 
@@ -60,7 +60,7 @@ def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> 
     This node stands in the newest roster: a head that lives and does not hear it would have taken it out long ago, so
     that it is not this node which is cut off. A machine whose network answers in any way is left to EC2.
     """
-    if beat.unanswered < _GONE_AFTER or random.random() * agent.settings.nodes > _AT_ONCE or _answers(beat.head):
+    if beat.unanswered < _GONE_AFTER or random.random() * agent.settings.workers > _AT_ONCE or _answers(beat.head):
         return
     beat.unanswered = 0
     if agent.table.get("generation") == known:
@@ -79,12 +79,12 @@ def _answers(address: str) -> bool:
     return True
 
 
-def poll_pause_s(elapsed_s: float, nodes: int, settled: bool) -> float:
-    """How long to wait before the next look: a third of the wait so far, less often the more nodes there are.
+def poll_pause_s(elapsed_s: float, workers: int, settled: bool) -> float:
+    """How long to wait before the next look: a third of the wait so far, less often the more workers there are.
 
     The head tells of news by itself; this is for who does not know it yet, or does not hear it.
     """
-    least = max(_POLL_LEAST_S, nodes / _READS_PER_S)
+    least = max(_POLL_LEAST_S, workers / _READS_PER_S)
     pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
     return pause * random.uniform(0.7, 1.3)
 

@@ -42,9 +42,10 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
     """Make the workers' group, empty: CloudFormation never waits or fails for a worker, and the head raises its size.
 
     See docs/aws-behaviour.md 1.1. DesiredCapacity is left out, so MinSize applies: a stack update would set it again
-    (1.9). MaxSize is one more than needed, because CloudFormation can't subtract. Instances are not protected from
-    scale-in: CloudFormation empties a group to delete it, and protected instances would stay (3.22). The termination
-    policy is NewestInstance: when a missing worker arrives just as the head gives up on it, no member is terminated.
+    (1.9). MaxSize bounds what root on the head can launch; for a head alone it is 0 (3.26). Instances are not protected
+    from scale-in: CloudFormation empties a group to delete it, and protected instances would stay (3.22). The
+    termination policy is NewestInstance: when a missing worker arrives just as the head gives up on it, no member is
+    terminated.
     """
     return _group(
         "WorkersGroup",
@@ -52,7 +53,7 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         WORKERS_GROUP,
         "PrivateSubnet",
         MinSize="0",
-        MaxSize=Ref("Nodes"),
+        MaxSize=Ref("Workers"),
         TerminationPolicies=["NewestInstance"],
         DependsOn=list(NODE_DEPENDENCIES),
     )
@@ -115,7 +116,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "table": Ref("RosterTable"),
         "log_group": Ref("LogGroup"),
         "job_role": GetAtt("JobRole", "Arn"),
-        "nodes": Ref("Nodes"),
+        "workers": Ref("Workers"),
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots"),

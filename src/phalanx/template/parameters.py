@@ -16,7 +16,7 @@ _PUBLIC_KEY = (
 _NETWORK = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
 
 _GROUPS = (
-    ("Cluster", ("Nodes", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
+    ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
 )
@@ -38,8 +38,10 @@ def interface() -> dict[str, Any]:
 
 def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "Nodes": _number(plan.spec.nodes, 1, MOST_NODES, "Machines in the cluster, the head included."),
-        "MinNodes": _number(plan.spec.min, 1, MOST_NODES, "With fewer nodes the stack fails and is rolled back."),
+        "Workers": _number(plan.spec.nodes - 1, 0, MOST_NODES - 1, "Workers beside the head."),
+        "MinNodes": _number(
+            plan.spec.min, 1, MOST_NODES, "With fewer nodes (the head included) the stack fails and is rolled back."
+        ),
         "InstanceType": _text(
             plan.spec.type,
             "Of the head and of the workers; the image must be for its processor.",
