@@ -1,4 +1,4 @@
-"""What any job can write and others read: records, output, the store of code, and frames."""
+"""What any job can write and others read: records, output, the code store, and frames."""
 
 from __future__ import annotations
 

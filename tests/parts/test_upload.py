@@ -134,7 +134,7 @@ def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, cod
         whole(out, file)
 
     monkeypatch.setattr(upload, "_write", broken)
-    with pytest.raises(JobError, match="the code could not be sent: the code's end did not come"):
+    with pytest.raises(JobError, match="the code could not be sent: the code ended too early"):
         run(cluster, code)
     monkeypatch.undo()
     assert list((cluster.root / "shared" / JOBS).glob("*")) == []

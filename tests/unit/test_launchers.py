@@ -190,7 +190,7 @@ def test_dmlc_workers_of_one_node_share_its_gpus(per_node, seen):
 def test_an_option_is_for_the_launchers_that_take_it(launcher):
     assert set(load(launcher).OPTIONS) <= set(OPTIONS)
     for name in set(OPTIONS) - set(load(launcher).OPTIONS):
-        with pytest.raises(RefusedError, match=f"--{name} is no option of the launcher {launcher}"):
+        with pytest.raises(RefusedError, match=f"--{name} is not an option of the launcher {launcher}"):
             planned(load(launcher), replace(JOB, launcher=launcher, options={name: "1"}), ROSTER)
 
 
@@ -232,33 +232,33 @@ def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "missing", "told"),
+    ("launcher", "missing", "suffix"),
     [
         (
             "mpi",
             "mpiexec",
-            "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` or `--recipe chainercv` brings it",
+            "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` or `--recipe chainercv` installs it",
         ),
-        ("ray", "ray", "; `--recipe ray` brings it"),
+        ("ray", "ray", "; `--recipe ray` installs it"),
         ("mpi", "./a.out", ""),
         ("exec", "nvidia-smi", ""),
     ],
 )
-def test_a_missing_engine_is_reported_with_its_recipes(launcher, missing, told):
+def test_a_missing_engine_is_reported_with_its_recipes(launcher, missing, suffix):
     message = f"command '{missing}' is not on deeplearning-worker1 (PATH /bin)"
-    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"
+    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{suffix}\nother"
 
 
 @pytest.mark.parametrize(
-    ("launcher", "missing", "told"),
+    ("launcher", "missing", "suffix"),
     [
-        ("jax", "'jax'", ", and so does `--recipe jax`"),
-        ("dmlc", "'cv2', 'mxnet'", ", and so does `--recipe mxnet`"),
-        ("mpi", "'chainermn'", ", and so does `--recipe chainermn`"),
+        ("jax", "'jax'", ", or use `--recipe jax`"),
+        ("dmlc", "'cv2', 'mxnet'", ", or use `--recipe mxnet`"),
+        ("mpi", "'chainermn'", ", or use `--recipe chainermn`"),
         ("jax", "'flax'", ""),
         ("exec", "'jax'", ""),
     ],
 )
-def test_a_missing_engine_that_is_a_package_is_reported_with_its_recipe(launcher, missing, told):
-    message = f"no module named {missing} on deeplearning-worker1, which t.py imports. requirements.txt brings it"
-    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{told}\nother"
+def test_a_missing_engine_that_is_a_package_is_reported_with_its_recipe(launcher, missing, suffix):
+    message = f"no module named {missing} on deeplearning-worker1, which t.py imports. Add it to requirements.txt"
+    assert with_recipes(load(launcher), f"{message}\nother") == f"{message}{suffix}\nother"

@@ -206,4 +206,4 @@ def _siblings(path: Path) -> str:
     parent = path.absolute().parent
     while not parent.is_dir():
         parent = parent.parent
-    return f"{parent} contains {', '.join(carry.holds(str(parent))) or 'nothing'}."
+    return f"{parent} contains {', '.join(carry.names_in(str(parent))) or 'nothing'}."

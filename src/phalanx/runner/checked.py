@@ -1,6 +1,6 @@
-"""How the runner's zipapp is started: from the shared directory, where jobs may write, and only if it has its SHA-256.
+"""Starts the runner's zipapp from the shared directory, where jobs can write, only if it has the expected SHA-256.
 
-It is read once, hashed, and run from that memory: what is run is what was checked, whatever becomes of the file.
+It is read once, hashed, and run from memory: what runs is what was checked, even if the file changes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
 
-# The image's, by its path, as the agent has it: what PATH finds first may be a job's.
+# The image's Python, by its path, as the agent uses it: the first one on PATH may belong to a job.
 PYTHON = "/usr/bin/python3"
-# Exit status when the file is missing or another one (sysexits' EX_UNAVAILABLE).
+# Exit status when the file is missing or has another hash (sysexits' EX_UNAVAILABLE).
 UNAVAILABLE = 69
-# Where it is in a command line that `argv` made: PYTHON -IS -c _PROGRAM DIGEST RUNNER VERB …
+# The verb's index in a command line from `argv`: PYTHON -IS -c _PROGRAM DIGEST RUNNER VERB …
 VERB_AT = 6
 
-# Simple statements without `"`, `$`, "`" and `\`, for they stand on one line that batch systems hand from shell to
-# shell. hashlib takes 10 ms to import, the C halves nothing; not every distribution builds them in. Python's own way
-# to run a zipapp costs 15 ms (`runpy`). A seal keeps other processes of this user from writing into the memory.
+# Simple statements without `"`, `$`, "`" and `\`, because batch systems pass this line from shell to shell. Importing
+# hashlib takes 10 ms, the C halves nothing; not every distribution builds them in. Python's own way to run a zipapp
+# costs 15 ms (`runpy`). A seal keeps other processes of this user from writing into the memory.
 _PROGRAM = "; ".join(
     (
         "import fcntl, os, sys, zipimport",
@@ -42,31 +42,31 @@ _PROGRAM = "; ".join(
 )
 
 
-def first_argv(digest: str, runner: str, *words: str) -> Tuple[str, ...]:
-    """The command line that runs a verb of the zipapp at this path if that has this SHA-256; without a verb, looks."""
-    return (PYTHON, "-IS", "-c", _PROGRAM, digest, runner, *words)
+def first_argv(digest: str, runner: str, *args: str) -> Tuple[str, ...]:
+    """Return the command line that runs a verb of this zipapp if it has this SHA-256; without a verb, only checks."""
+    return (PYTHON, "-IS", "-c", _PROGRAM, digest, runner, *args)
 
 
-def argv(runner: str, *words: str) -> Tuple[str, ...]:
-    """The command line that runs a verb of the zipapp at this path if it is the one that runs here."""
-    return first_argv(_own_digest(), runner, *words)
+def argv(runner: str, *args: str) -> Tuple[str, ...]:
+    """Return the command line that runs a verb of this zipapp if it is the one that runs here."""
+    return first_argv(_own_digest(), runner, *args)
 
 
 def keep(place: str) -> None:
-    """Make the file at this place the zipapp that runs here. Raises OSError."""
+    """Copy the zipapp that runs here to this place. Raises OSError."""
     if os.path.exists(place) and os.path.samefile(place, sys.argv[0]):
         return
     beside = f"{place}.{os.getpid()}"
     try:
         os.link(sys.argv[0], beside)
-    except OSError:  # a file system has but so many names for a file, or one name
+    except OSError:  # a file system limits the number of links
         with open(sys.argv[0], "rb") as source, open(beside, "wb") as copy:
             copy.write(source.read())
     os.replace(beside, place)
 
 
 def _own_digest() -> str:
-    """As _PROGRAM found it; where somebody started the zipapp by its name alone, that of what lies there now."""
+    """Return the digest that _PROGRAM checked; if the zipapp was started without it, that of the present file."""
     found = vars(sys.modules["__main__"]).get("digest")
     if found:
         return found

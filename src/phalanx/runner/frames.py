@@ -16,36 +16,38 @@ if TYPE_CHECKING:
     Frame = Tuple[int, int, int, bytes]
 
 # Runner → starter.
-CHECK = 1  # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: all there on this node, and free?
+# JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: are the commands here, and the ports free?
+CHECK = 1
 SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
-TERMINATE = 3  # ask the processes that were spawned to end, in the order of their start
+TERMINATE = 3  # send SIGTERM to the spawned processes, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
-KICK = 5  # end the ranks and leave their engine, so that it starts them again on the nodes that are left
-ANSWER = 6  # JSON {"code"}: how the daemon ended that ASK number this asked for
+KICK = 5  # end the ranks but not their engine, so that it restarts them on the nodes that are left
+ANSWER = 6  # JSON {"code"}: how the daemon ended that the ASK with this number requested
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
-# JSON {"code", "at", "told", "oom_kills"}: exit code, or minus the signal's number; when; was TERMINATE there before;
-# of a SIGKILL, how many processes the kernel has killed for want of memory since the starter began (null: not known)
+# JSON {"code", "at", "told", "oom_kills"}: exit code, or minus the signal's number; its time; whether TERMINATE came
+# before; after SIGKILL, how many processes the kernel has killed for lack of memory since the starter began (null:
+# unknown)
 EXIT = 13
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
-LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all that it has
-ASK = 16  # JSON {"node", "command"}: an engine that stands here wants this daemon there
-# Both ways: here I am. Whatever else comes says that, too.
+LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all its processes
+ASK = 16  # JSON {"node", "command"}: an engine on this node requests this daemon there
+# Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 
 STDOUT = 1
 STDERR = 2
 
-# Comes first on the starter's stdout: whatever a login script prints before it is not taken for frames.
+# The first bytes of the starter's stdout: what a login script prints before them is not read as frames.
 MAGIC = b"\0phalanx-starter-1\n"
-# Numbers from here on are the starter's own (ranks that keepers announce); lower ones are the runner's.
+# The starter assigns numbers from here on (ranks that keepers announce); the runner assigns lower ones.
 FIRST_RANK_NUMBER = 1 << 20
 
 _HEADER = struct.Struct("<BBHII")
 _LONGEST_PAYLOAD = 16 << 20
-# What of it goes into the job's state must fit there.
+# A body must fit into the job's state.
 _LONGEST_BODY = 1 << 20
 _LARGEST_SIGNAL = 64
 _LARGEST_COUNT = 1 << 32
@@ -92,32 +94,32 @@ _LONGEST_PREAMBLE = 64 << 10
 
 
 class ChannelBrokenError(Exception):
-    """What came is not frames; the text says what it was."""
+    """The bytes received are not frames; the message shows them."""
 
 
 def pack(kind: int, process: int = 0, payload: bytes = b"", stream: int = 0) -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return _HEADER.pack(kind, stream, 0, process, len(payload)) + payload
 
 
 def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
-    """A control frame."""
+    """Return a control frame as bytes."""
     return pack(kind, process, lean.dumps(body))
 
 
 def body_of(kind: int, payload: bytes) -> Any:
-    """What a starter's control frame says. Raises ChannelBrokenError where a part is missing or of another kind."""
+    """Return the body of a starter's control frame. Raises ChannelBrokenError for a missing or invalid field."""
     try:
         body = lean.loads(payload[:_LONGEST_BODY])
         if all(is_so(body[name]) for name, is_so in _BODIES[kind].items()):
             return body
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise ChannelBrokenError(f"a frame of kind {kind} that makes no sense: {payload[:60]!r}")
+    raise ChannelBrokenError(f"an invalid frame of kind {kind}: {payload[:60]!r}")
 
 
 class FrameReader:
-    """Turns bytes, however they were cut, into frames (kind, stream, process, payload).
+    """Turns pieces of bytes into frames (kind, stream, process, payload).
 
     With `preamble`, everything up to MAGIC is skipped and kept in `.preamble` for error messages.
     """
@@ -128,7 +130,7 @@ class FrameReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now. Raises ChannelBrokenError when a header makes no sense."""
+        """Yield the frames that are now complete. Raises ChannelBrokenError for an invalid header."""
         self._data += data
         if self._expect_magic and not self._skip_preamble():
             return

@@ -1,8 +1,8 @@
 """JSON, sockets' file descriptors and prctl from the C halves of `json`, `socket` and `ctypes`.
 
 The public halves compile regular expressions and make enums when they are imported: 20 ms of CPU for each starter, and
-every node of every job has one. The signals and sockets of what a starter imports are C halves, too. Nobody promises
-that the C half of `json` stays as it is: where it takes other arguments, the public half does the work.
+every node of every job has one. A starter's other modules use the C halves of `signal` and `socket`, too. The C half of
+`json` is not a stable interface: where it takes other arguments, the public half is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAMPLE = {"a": [1, 2.5, None, True, "\n"], "b": {}}
 
 
 class _Strict:
-    """What `json.loads` goes by when it is given no options."""
+    """The options that `json.loads` uses by default."""
 
     strict = True
     object_hook = object_pairs_hook = None
@@ -34,7 +34,7 @@ def _refuse(value: object) -> Any:
 
 
 def _from_c() -> Tuple[Callable[[str], Any], Callable[[Any], str]]:
-    """What reads and what writes. Raises when this Python's C half is another than that of 3.9 to 3.14."""
+    """Return a reader and a writer. Raises when this Python's C half differs from that of 3.9 to 3.14."""
     import _json
 
     scan: Any = _json.make_scanner(_Strict)  # pyright: ignore[reportArgumentType]
@@ -53,7 +53,7 @@ def _from_c() -> Tuple[Callable[[str], Any], Callable[[Any], str]]:
         return "".join(encode(value, 0))
 
     if read(write(_SAMPLE)) != _SAMPLE:
-        raise TypeError("it writes something else")
+        raise TypeError("the C half of json writes something else")
     return read, write
 
 
@@ -70,17 +70,17 @@ except (ImportError, AttributeError, TypeError, ValueError):
 
 
 def loads(data: bytes) -> Any:
-    """The value of a JSON text that `dumps` (or `json.dumps`) wrote. Raises ValueError."""
+    """Return the value of a JSON text that `dumps` (or `json.dumps`) wrote. Raises ValueError."""
     return _read(data.decode())
 
 
 def dumps(value: Any) -> bytes:
-    """JSON, as `json.dumps` writes it. Raises TypeError."""
+    """Return the value as JSON, as `json.dumps` writes it. Raises TypeError."""
     return _write(value).encode()
 
 
 def receive(connection: _socket.socket, most_bytes: int, most_fds: int) -> Tuple[bytes, List[int]]:
-    """A message of a unix socket and the file descriptors that came with it, as `socket.recv_fds`. Raises OSError."""
+    """Return a message of a unix socket and its file descriptors, as `socket.recv_fds` does. Raises OSError."""
     space = _socket.CMSG_LEN(most_fds * _FD_BYTES)
     message, ancillary, _, _ = connection.recvmsg(most_bytes, space)
     fds: List[int] = []

@@ -1,4 +1,4 @@
-"""How a verb of runner.pyz runs on a node: over ssh, or on the head itself without; and the line to a starter there."""
+"""Runs a verb of runner.pyz on a node, over ssh or directly on the head, and opens the line to a starter there."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Node
     from phalanx.runner.process import JobDescription
 
-# BatchMode: never a prompt. ServerAlive: for the time before the first frame; after it, heartbeats are quicker.
+# ServerAlive covers the time before the first frame; after it, heartbeats are quicker.
 SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
 SSH += ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 
-# A login takes many times as long as a session over a connection that is there (`python -m benchmarks launch`). One
-# that nobody uses ends after this, and one to a node that does not answer by ServerAlive.
+# A login takes many times as long as a session over an existing connection (`python -m benchmarks launch`). An unused
+# connection ends after this, and one to a node that does not answer ends by ServerAlive.
 _KEPT_S = 600
 _KEPT_IN = "/tmp"
 
 
-def command_on(node: str, is_head: bool, runner: str, *words: str, options: Tuple[str, ...] = ()) -> Tuple[str, ...]:
-    """argv that runs a verb of the job's runner.pyz on a node; `options` are ssh's and come before its others."""
-    argv = checked.argv(runner, *words)
-    # The first value of an option counts.
+def command_on(node: str, is_head: bool, runner: str, *args: str, options: Tuple[str, ...] = ()) -> Tuple[str, ...]:
+    """Return argv that runs a verb of the job's runner.pyz on a node; `options` go to ssh, before SSH's own."""
+    argv = checked.argv(runner, *args)
+    # ssh takes the first value of an option.
     return argv if is_head else (SSH[0], *options, *SSH[1:], node, "exec " + " ".join(map(quoted, argv)))
 
 
 def quoted(word: str) -> str:
-    """The word as a POSIX shell takes it literally."""
+    """Return the word quoted for a POSIX shell."""
     return "'" + word.replace("'", "'\\''") + "'"
 
 
 class Line(NamedTuple):
-    """The pipes to a starter and from it, the one with what is said outside the frames, and how to give them up."""
+    """The pipes to and from a starter, the pipe of messages outside the frames, and a function that cuts the line."""
 
     to_fd: int
     from_fd: int
@@ -49,7 +49,7 @@ class Line(NamedTuple):
 
 
 def spawned(argv: Tuple[str, ...]) -> Line:
-    """The line to a starter that this command runs."""
+    """Start this command, and return the line to the starter that it runs."""
     in_read, in_write = os.pipe()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -60,25 +60,28 @@ def spawned(argv: Tuple[str, ...]) -> Line:
 
 
 def log_in(job: JobDescription, node: Node) -> Line:
-    """The line to a starter over ssh, or on the head itself without."""
-    words = ["starter", job.id, job.work, *(["--head"] if node.head else [])]
+    """Start a starter over ssh, or directly on the head, and return the line to it."""
+    args = ["starter", job.id, job.work, *(["--head"] if node.head else [])]
     kept = "" if node.head else _kept_connection(node.instance_id)
     options = _sharing(kept) if kept else ()
-    line = spawned(command_on(node.name, node.head, os.path.join(job.directory, RUNNER), *words, options=options))
+    line = spawned(command_on(node.name, node.head, os.path.join(job.directory, RUNNER), *args, options=options))
     return line._replace(cut=lambda: _cut(line, kept)) if kept else line
 
 
 def _sharing(path: str) -> Tuple[str, ...]:
-    """ssh's options for a connection that all jobs share and the first makes; its process belongs to no job.
+    """Return ssh's options for a connection that all jobs share and the first makes; its process belongs to no job.
 
-    When it ends while a session is asked for (a node that was reset in silence: after 20 s by ServerAlive), ssh goes on
+    When it ends while a session is being opened (ServerAlive ends it after 20 s if the node was reset), ssh continues
     with a connection of its own.
     """
     return ("-o", f"ControlPath={path}", "-o", "ControlMaster=auto", "-o", f"ControlPersist={_KEPT_S}")
 
 
 def _kept_connection(instance_id: str) -> str:
-    """Where its socket lies; "" where that can't be this user's alone, or no socket be made: ssh would end of that."""
+    """Return the path of the shared connection's socket; "" where ssh would fail to use it.
+
+    That is where the directory is not private to this user, or can't have sockets.
+    """
     directory = f"{_KEPT_IN}/phalanx-lines-{os.getuid()}"
     path = f"{directory}/{instance_id}"
     try:
@@ -97,9 +100,9 @@ def _kept_connection(instance_id: str) -> str:
 
 
 def _cut(line: Line, kept: str) -> None:
-    """The node does not answer: nobody else may wait for it over this connection."""
+    """Cut the line to a node that does not answer, and keep others from waiting on the shared connection."""
     try:
         os.unlink(kept)
     except OSError:
-        pass  # it was given up before
+        pass  # another line was cut before
     line.cut()

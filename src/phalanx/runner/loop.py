@@ -1,4 +1,4 @@
-"""A poll loop with handlers, and a writer that never blocks it: what the starter and the runner are built on."""
+"""A poll loop with handlers, and a writer that never blocks it: the base of the starter and the runner."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int], object]
 
-# Above this much unsent output nothing more is read from processes, so that they wait and memory does not grow.
+# With more unsent output than this, processes' output is not read, so that they wait and memory does not grow.
 PAUSE_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 
 
 class Loop:
-    """Calls a handler with the file descriptor that became ready."""
+    """Calls the handler of each file descriptor that becomes ready."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: Dict[int, Handler] = {}
 
     def watch(self, fd: int, handler: Handler, events: int = select.POLLIN) -> None:
-        """Call handler(fd) whenever it is ready; a second call replaces the first."""
+        """Call handler(fd) whenever fd is ready; a second call replaces the first."""
         self._handlers[fd] = handler
         self._poll.register(fd, events)
 
     def forget(self, fd: int) -> None:
-        """Watch it no longer; no error when it was not watched."""
+        """Stop watching fd; no error when it was not watched."""
         if self._handlers.pop(fd, None):
             self._poll.unregister(fd)
 
     def turn(self, timeout_s: float | None) -> None:
-        """Wait for the next event, at most timeout_s, and handle all that are there."""
+        """Wait for the next event, at most timeout_s, and handle all that have arrived."""
         for fd, _ in self._poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)):
             handler = self._handlers.get(fd)
             if handler:
@@ -43,7 +43,7 @@ class Loop:
 
 
 class Sender:
-    """Writes to a pipe as fast as it takes it and keeps the rest; a broken pipe calls on_broken once."""
+    """Writes to a pipe as fast as it accepts data and keeps the rest; a broken pipe calls on_broken once."""
 
     def __init__(self, loop: Loop, fd: int, on_broken: Callable[[], None]) -> None:
         os.set_blocking(fd, False)
@@ -56,11 +56,11 @@ class Sender:
 
     @property
     def pending(self) -> int:
-        """Bytes that the pipe has not taken yet."""
+        """The number of bytes that the pipe has not accepted yet."""
         return len(self._data)
 
     def send(self, data: bytes) -> None:
-        """Write data after all that was sent before."""
+        """Write data after everything sent before."""
         if self._broken:
             return
         waiting = bool(self._data)
@@ -69,23 +69,23 @@ class Sender:
             self._write(self._fd)
 
     def poke(self, data: bytes) -> None:
-        """From any thread: write data (a few bytes, which a pipe takes whole or not at all) unless others wait."""
+        """Write data (a few bytes, which a pipe takes whole or not at all) unless other data waits; from any thread."""
         with self._lock:
             if self._broken or self._data:
                 return
             try:
                 os.write(self._fd, data)
             except OSError:
-                pass  # full: what fills it says as much; broken: the loop will see it
+                pass  # a full pipe carries other signs of life; the loop notices a broken one
 
     def close(self) -> None:
-        """Close the pipe; what was not taken is lost."""
+        """Close the pipe; data that it has not accepted is lost."""
         if not self._broken:
             self._stop()
 
     def _write(self, _: int) -> None:
         try:
-            # Small slices: a pipe takes 64 KiB, and what it does not take stays where it is.
+            # Small slices: a pipe takes 64 KiB, and copying the rest would cost time.
             with self._lock, memoryview(self._data) as view, view[:READ_BYTES] as part:
                 written = os.write(self._fd, part)
             del self._data[:written]

@@ -1,4 +1,4 @@
-"""The verbs of runner.pyz. Each imports only what it needs: a keeper or starter is up in 30 ms."""
+"""The verbs of runner.pyz. Each imports only what it needs, so that a starter is ready in 30 ms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]) -> NoReturn:
-    """Called by the zipapp's __main__, which knows the launchers and the schedulers; nothing below it does."""
+    """Run the verb on the command line. The zipapp's __main__ passes the launchers and the schedulers in."""
     verb, *words = sys.argv[1:]
     if verb == "submit":
         os.write(1, b'{"here": true}\n')
@@ -86,7 +86,7 @@ def _environments(words: List[str]) -> int:
 
 
 def _reap(words: List[str]) -> int:
-    """JOB INSTANCE: on this instance, and on no other that has its name by now."""
+    """JOB INSTANCE: only on this instance, not on a replacement that has its name."""
     import json
 
     from phalanx.runner.head.membership import successor_of

@@ -1,25 +1,25 @@
-"""Names on which a job's runner and whoever asks for the job agree. They need no import that costs."""
+"""Names on which a job's runner and its clients agree. This module imports nothing that takes time."""
 
 from __future__ import annotations
 
-# The C half, which is there already.
+# The C half, which is imported already.
 import _signal  # pyright: ignore[reportMissingImports]
 
 RUNNER = "runner.pyz"
 WORK = "work"
-# What the job is, as JSON.
+# The job's description, as JSON.
 RECORD = "job.json"
 OUTPUT = "output"
-# Which process takes the submission, as JSON: until there is a state, that says whether more of it may come.
+# Which process receives the submission, as JSON: before the first state, it shows whether more may come.
 SUBMITTER = "submitter.json"
-# What work/ is to be made of, where it does not come whole.
+# The list of what work/ is made from, where the code is not sent whole.
 MANIFEST = "code.json"
-# What comes last of a submission's archive.
+# The last member of a submission's archive.
 LAST_SENT = "imports.py"
 
-# The user's wish to stop, to the runner. No signal that a machine that shuts down sends to all: then the job is lost.
+# Asks the runner to stop the job. It is not a signal of a machine that shuts down: that makes the job lost.
 STOP = _signal.SIGUSR1
 
-# How the head's end of a submission says that it took nothing: its exit status, and what its words begin with.
+# How the head refuses a submission: its exit status, and the beginning of its message.
 REFUSED_STATUS = 65
 REFUSED_PREFIX = "phalanx refuses: "

@@ -1,4 +1,4 @@
-"""What only the zipapp's __main__ knows: the launchers and the schedulers, by name."""
+"""The launchers and the schedulers, by name, which only the zipapp's __main__ imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Plugins:
-    """`launcher` raises RefusedError for a name that it does not know."""
+    """Finds launchers and schedulers; `launcher` raises RefusedError for an unknown name."""
 
     def __init__(self, launcher: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]) -> None:
         self.launcher = launcher

@@ -1,4 +1,4 @@
-"""What a launcher is given and what it gives back: data that names processes and starts none."""
+"""A launcher's input and result: data that describes processes and starts none."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any, Collection, Mapping, Optional, Protocol, Sequence, Tuple
 from phalanx.node.roster import Roster
 from phalanx.runner.names import WORK
 
-# Ports that phalanx chooses: above what services of a node use, below those that Linux hands out by itself (32768 on).
+# Ports that phalanx chooses: above those of a node's services, below those that Linux assigns itself (32768 on).
 FIRST_PORT = 20000
 PORTS = 12000
 
 
 class RefusedError(ValueError):
-    """The launcher can't take this job: its first line says what was asked for and what there is."""
+    """The launcher can't start this job: the first line says what was requested and what is available."""
 
 
 @dataclass(frozen=True)
 class JobDescription:
-    """What the user asked for, and what the head's runner found out before it asks the launcher.
+    """What the user requested, and what the head's runner found out before it calls the launcher.
 
-    `processes` and `per_node` are None where the user named no number. `directory` is the job's own, at the same path
-    on every node. `engine` is what the launcher's ENGINE command printed on the head ("" when it is not there),
+    `processes` and `per_node` are None where the user gave no number. `directory` is the job's own, at the same path
+    on every node. `engine` is the output of the launcher's ENGINE command on the head ("" when it is missing),
     `master_port` a TCP port that was free there, and `first_port` begins the job's own ports: see `port`. `secrets` are
-    variables that the runner alone gives to every process; a launcher puts them into neither argv nor env nor files.
-    `nodes_min` and `nodes_max` are set for a job that is to go on with fewer nodes and to grow again; an engine that
-    does so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; it says in OPTIONS
-    which it takes), `role_env` variables for the processes of one role alone. `hosts` are the only nodes that may be
-    used, in this order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices`
-    (node → numbers or names) are the GPUs that a batch scheduler granted where it names them; elsewhere all are the
-    job's. `token` is a secret of this job's own, for engines that ask one of those who join, and for nodes' agents,
-    which give the job's credentials for it: of what a launcher makes, it may stand in files alone.
+    variables that only the runner passes to processes; a launcher puts them into neither argv nor env nor files.
+    `nodes_min` and `nodes_max` are set for a job that continues with fewer nodes and grows again; an engine that does
+    so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; OPTIONS lists those it
+    takes), `role_env` are variables for the processes of one role. `hosts` are the only nodes that may be used, in this
+    order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices` (node → numbers
+    or names) are the GPUs that a batch scheduler granted where it names them; elsewhere the job may use all. `token` is
+    this job's secret, for engines that authenticate processes that join, and for nodes' agents, which give the job's
+    credentials in return. A launcher may put it only into files.
     """
 
     id: str
@@ -58,26 +58,26 @@ class JobDescription:
 
     @classmethod
     def from_record(cls, job: Mapping[str, Any], directory: str, **found: Any) -> JobDescription:
-        """What job.json (and the secrets) say of a job in `directory`, and what was `found` out on the head."""
+        """Build one from job.json (and the secrets) of a job in `directory`, and from what was `found` on the head."""
         known = {name: job[name] for name in cls.__dataclass_fields__ if name in job}
         lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**{**known, **lists, "directory": directory, **found})
 
     @property
     def work(self) -> str:
-        """The copy of the user's code; every process starts in it."""
+        """The directory with the copy of the user's code; every process starts in it."""
         return f"{self.directory}/{WORK}"
 
     def port(self, number: int) -> int:
-        """The number-th of the job's own ports. A process that names it in `ports` has it: else others are chosen."""
+        """Return the number-th of the job's ports; if one that a process lists in `ports` is taken, others serve."""
         return FIRST_PORT + (self.first_port - FIRST_PORT + number) % PORTS
 
     def keeper(self, rank_variable: str) -> Tuple[str, ...]:
-        """What an engine starts in the user's command's place: it hands that one's output and exit to the starter.
+        """Return what an engine starts instead of the user's command; it passes output and exit status to the starter.
 
         Engines' own forwarding is not used: Open MPI 4.1.4's `--tag-output` loses lines (129,037 of 200,000 short ones
         arrived), torchrun's `--tee` polls files. `rank_variable` is the variable in which the engine puts the rank.
-        Each word comes after "=": mpiexec takes a word ":" for its own.
+        Each word follows "=", because mpiexec interprets a word ":".
         """
         words = (f"={word}" for word in self.command)
         return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *words)
@@ -87,18 +87,17 @@ class JobDescription:
 class Process:
     """One process that the runner starts: the user's own, or an engine that starts the user's.
 
-    `ranks` counts the user's processes on each node that this one is or will start; `command` is what those run, looked
-    for on each of these nodes before anything starts. `files` (name → text) are written to the job's directory first;
-    those that begin with "#!" are made executable. An engine that is `early` may be started before every node was
-    looked at, because it starts no rank until it has reached all of them.
+    `ranks` counts the user's processes on each node that this one is or will start; `command` is what those run, and is
+    looked up on each of these nodes before anything starts. `files` (name → text) are written to the job's directory
+    first; those that begin with "#!" are made executable. An engine that is `early` may start before every node was
+    checked, because it starts no rank until it has reached all of them.
 
-    `places` is what a batch scheduler is to be asked for on each node where the ranks don't tell: where any process
-    names some, those count and no ranks.
+    `places` counts what a batch scheduler must allocate on each node; where any process sets it, ranks do not count.
 
-    `role` is what the process is among the others ("worker", "server"); it comes before the label wherever that is
-    shown. A `service` works for the others: once these have all ended well it is ended, and the job is done; its own
-    failure before that fails the job. Nothing starts while one of `ports` (TCP) is taken on the process's node.
-    `harmless` is a regular expression: what of its output would only alarm people, and is left out.
+    `role` is the process's part among the others ("worker", "server"); it is shown before the label. A `service` works
+    for the others: once these have all succeeded it is ended, and the job is done; if it fails before that, the job
+    fails. Nothing starts while one of `ports` (TCP) is taken on the process's node. `harmless` is a regular expression
+    for output that would only alarm people, and is removed.
     """
 
     label: str
@@ -118,7 +117,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What it is called: "worker 3", "scheduler", or the label alone."""
+        """The name shown to people: "worker 3", "scheduler", or only the label."""
         return f"{self.role} {self.label}".strip()
 
 
@@ -129,30 +128,30 @@ class Launcher(Protocol):
     SUMMARY: str
     ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
     OPTIONS: Tuple[str, ...]  # names of `phalanx.launchers.options` that it takes
-    PROGRAM: str  # that it starts on nodes beside the user's command; "" for none
-    RECIPES: Tuple[str, ...]  # that bring its engine
+    PROGRAM: str  # what it starts on nodes in addition to the user's command; "" for none
+    RECIPES: Tuple[str, ...]  # those that install its engine
 
     def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
-        """Every process to start. Raises RefusedError when the roster can't take the job."""
+        """Return every process to start. Raises RefusedError when the job does not fit the roster."""
         ...
 
 
 def _chosen(job: JobDescription, roster: Roster) -> Roster:
-    """The roster with the job's own nodes alone."""
+    """Return the roster with only the job's nodes."""
     if not job.hosts:
         return roster
     gone = [name for name in job.hosts if roster.find(name) is None]
     if gone:
-        raise RefusedError(f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists those that are.")
+        raise RefusedError(f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists its nodes.")
     return replace(roster, nodes=tuple(node for node in map(roster.find, job.hosts) if node))
 
 
 def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence[Process]:
-    """What the launcher starts for this job. Raises RefusedError, for an option too that it doesn't take."""
+    """Return what the launcher starts for this job. Raises RefusedError, also for an option that it doesn't take."""
     for name in job.options:
         if name not in launcher.OPTIONS:
-            has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "none of its own"
-            raise RefusedError(f"--{name} is no option of the launcher {job.launcher}\nIt takes {has}.")
+            has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "no options of its own"
+            raise RefusedError(f"--{name} is not an option of the launcher {job.launcher}\nIt takes {has}.")
     processes = launcher.processes(job, _chosen(job, roster))
     of_roles = {name for env in job.role_env.values() for name in env}
     refuse_variables(job, {name for process in processes for name in process.env} - of_roles)
@@ -160,27 +159,27 @@ def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence
 
 
 def refuse_variables(job: JobDescription, own: Collection[str]) -> None:
-    """Raises RefusedError when the user has set one of these, which the launcher (or its engine) sets itself."""
+    """Raise RefusedError when the user has set one of these, which the launcher (or its engine) sets itself."""
     wrong = [name for name in (*job.env, *job.secrets) if name in own]
     if wrong:
-        words = f"{', '.join(wrong)} can't be set: the launcher {job.launcher} sets it for each process itself"
-        raise RefusedError(f"{words}.\nLeave it out of --env and --secret, or call it something else.")
+        reason = f"{', '.join(wrong)} can't be set: the launcher {job.launcher} sets it for each process itself"
+        raise RefusedError(f"{reason}.\nLeave it out of --env and --secret, or give it another name.")
 
 
 def with_recipes(launcher: Launcher, message: str) -> str:
-    """The message of a job that failed; one about what a recipe of the launcher brings ends its first line with that.
+    """Return a failed job's message. If a recipe of the launcher installs what is missing, the first line names it.
 
-    That is the launcher's own program, or a Python package that a recipe is called after.
+    That is the launcher's own program, or a Python package with the name of a recipe.
     """
     first, *others = message.split("\n")
     if launcher.PROGRAM and first.startswith(f"command '{launcher.PROGRAM}' is not on "):
-        return "\n".join([first + _brings("; {} brings it", launcher.RECIPES), *others])
+        return "\n".join([first + _installs("; {} installs it", launcher.RECIPES), *others])
     if first.startswith("no module named "):
         missing = first.partition(" on ")[0]
         named = [name for name in launcher.RECIPES if f"'{name}'" in missing]
-        return "\n".join([first + _brings(", and so does {}", named), *others])
+        return "\n".join([first + _installs(", or use {}", named), *others])
     return message
 
 
-def _brings(words: str, recipes: Sequence[str]) -> str:
-    return words.format(" or ".join(f"`--recipe {name}`" for name in recipes)) if recipes else ""
+def _installs(template: str, recipes: Sequence[str]) -> str:
+    return template.format(" or ".join(f"`--recipe {name}`" for name in recipes)) if recipes else ""

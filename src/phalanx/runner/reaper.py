@@ -1,4 +1,4 @@
-"""Ends what is left of a job on this node, and proves it: by the mark, and by descent from marked processes."""
+"""Ends what is left of a job on this node, and proves it: marked processes and their descendants belong to the job."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     Identity = Tuple[int, str]  # pid and start time: a pid alone may be used again
 
-# mpiexec ends a moment before its own helpers do: these are left alone for so long.
+# mpiexec ends a moment before its own helpers do, which are not signalled for this long.
 PATIENCE_S = 0.5
 GRACE_S = 5.0
-# For the kernel to take down what was killed; a process that waits for a dead NFS server may never go.
+# Time for the kernel to remove killed processes; one that waits for a dead NFS server may never end.
 KILL_WAIT_S = 5.0
 
 
 class Sweep:
-    """Waits a moment, asks every process of a job to end, insists after grace_s, and is over when none is there.
+    """Ends every process of a job: waits a moment, sends SIGTERM, after grace_s SIGKILL, until none is left.
 
-    KILL_WAIT_S after that it is over in any case, and says what is left.
+    KILL_WAIT_S after SIGKILL it gives up, and reports what is left.
 
-    `root`: descendants of this process belong to the job too, whatever their environment says.
+    `root`: descendants of this process belong to the job too, even without the mark.
     """
 
     def __init__(self, job_id: str, root: Optional[int] = None, grace_s: float = GRACE_S) -> None:
@@ -41,13 +41,13 @@ class Sweep:
         self._clean_looks = 0
 
     def step(self) -> Optional[Dict[str, List[str]]]:
-        """One look round. The report when the sweep is over, else None: call again soon.
+        """Search once. Return the report when the sweep is over, else None: call again soon.
 
-        "ended" names what had to be signalled, "killed" what needed SIGKILL, "left" what is still there.
+        "ended" names what had to be signalled, "killed" what needed SIGKILL, "left" what still runs.
         """
         found = find(self._job_id, self._root)
         if not found:
-            # A process that forks and ends between two reads of /proc is seen by the second look.
+            # The second search finds a process whose parent forked and ended between two reads of /proc.
             self._clean_looks += 1
             return self._report({}) if self._clean_looks > 1 or not self._signalled else None
         self._clean_looks = 0
@@ -65,7 +65,7 @@ class Sweep:
             self._killed.add(identity)
             kill(identity[0], _signal.SIGKILL)
         elif identity not in self._signalled:
-            # A stopped process acts on SIGTERM only when it goes on.
+            # A stopped process handles SIGTERM only when it continues.
             kill(identity[0], _signal.SIGTERM)
             kill(identity[0], _signal.SIGCONT)
         self._signalled[identity] = name
@@ -79,19 +79,19 @@ class Sweep:
 
 
 def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
-    """A whole sweep, for a node whose starter can't be asked; takes at most PATIENCE_S + grace_s + KILL_WAIT_S.
+    """Sweep a node whose starter does not answer; takes at most PATIENCE_S + grace_s + KILL_WAIT_S.
 
-    A starter that still lives is told to end: it may be about to start what its runner asked for last, and it alone
-    knows its orphans that carry no mark.
+    A starter that still lives is sent SIGTERM: it may be about to start what its runner last requested, and only it
+    knows its orphans without the mark.
     """
     work = Sweep(job_id, grace_s=grace_s)
     deadline = time.monotonic() + PATIENCE_S + grace_s + KILL_WAIT_S
-    told: Set[int] = set()
+    signalled: Set[int] = set()
     while True:
         starters = find_starters(job_id)
-        for pid in starters - told:
+        for pid in starters - signalled:
             kill(pid, _signal.SIGTERM)
-        told |= starters
+        signalled |= starters
         report = work.step()
         if report is not None and (not starters or time.monotonic() > deadline):
             return {**report, "left": [*report["left"], *(f"its starter ({pid})" for pid in sorted(starters))]}
@@ -100,7 +100,7 @@ def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
 
 
 def find_starters(job_id: str) -> Set[int]:
-    """The job's starters on this node, and their guards; both look alike."""
+    """Return the job's starters on this node, and their guards, which have the same command line."""
     return {pid for pid in _pids() if _is_starter(pid, job_id)}
 
 
@@ -118,7 +118,7 @@ def _is_starter(pid: int, job_id: str) -> bool:
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
-    """Every live process of the job on this node, by pid and start time; never this one or its ancestors."""
+    """Return every live process of the job on this node, by pid and start time, except this one and its ancestors."""
     table = {pid: stat for pid in _pids() for stat in [process_stat(pid)] if stat}
     ours = {pid for pid in table if _is_marked(pid, job_id)} | ({root} if root else set())
     children: Dict[int, List[int]] = {}
@@ -167,6 +167,6 @@ def kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass  # it ended in the meantime
+        pass
     except PermissionError:
-        pass  # a setuid program: it shows up as left
+        pass  # a setuid program: the report shows it as left

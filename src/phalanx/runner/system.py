@@ -1,4 +1,4 @@
-"""The few calls to the kernel that starter, keeper and runner share: start a process, name it, look at it."""
+"""The calls to the kernel that starter, guard and runner share: start a process, name it, inspect it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-# In every process that belongs to a job; its value is the job's id.
+# A variable in every process of a job; its value is the job's id.
 MARK = "PHALANX_JOB"
-# Where a keeper finds its node's starter, and an agent the head's runner: names of abstract unix sockets.
+# Where a keeper finds its node's starter, and an engine's agent the head's runner: names of abstract unix sockets.
 STARTER_SOCKET = "PHALANX_STARTER"
 RUNNER_SOCKET = "PHALANX_RUNNER"
-# The job's environment (a virtual one on the shared directory), for every process that has one.
+# The path of the job's virtual environment on the shared directory, if it has one.
 ENVIRONMENT = "PHALANX_ENVIRONMENT"
 
 COMMAND_NOT_FOUND = 127
@@ -26,17 +26,17 @@ _ENDING = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
 
 
 def roster_path() -> str:
-    """The membership of this moment. Another place for it is of use where there is no node: in tests."""
+    """Return the path of the present roster. Tests, which run on no node, set another one."""
     return os.environ.get("PHALANX_ROSTER", "/opt/phalanx/roster.json")
 
 
 def activated(env: Mapping[str, str]) -> Dict[str, str]:
-    """These variables with the job's environment, if there is one, first in PATH."""
+    """Return these variables with the job's environment, if there is one, first in PATH."""
     place = env.get(ENVIRONMENT)
     if not place:
         return dict(env)
     path = os.path.join(place, "bin") + os.pathsep + env.get("PATH", os.defpath)
-    # It may have no pip of its own: the image's then works on it, and not on the image.
+    # It may have no pip of its own: with PIP_PYTHON the image's pip installs into it, not into the image.
     return {**env, "PATH": path, "VIRTUAL_ENV": place, "PIP_PYTHON": os.path.join(place, "bin", "python")}
 
 
@@ -47,11 +47,12 @@ def spawn(
     directory: Optional[str] = None,
     die_with_parent: bool = False,
 ) -> int:
-    """Start argv in a session of its own with these stdin, stdout and stderr; returns its pid.
+    """Start argv in a session of its own with these stdin, stdout and stderr; return its pid.
 
-    A command that can't be started says so on its stderr and ends with 127 or 126, as in a shell.
+    For a command that can't be started, the child prints the reason on its stderr and ends with 127 or 126, as in a
+    shell.
     """
-    # Told to end before it is argv, the child must neither act in its parent's name nor miss it.
+    # A signal before exec must neither run the parent's handler in the child nor get lost.
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _ENDING)
     pid = os.fork()
     if pid:
@@ -74,12 +75,12 @@ def spawn(
 
 
 def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int, int]) -> NoReturn:
-    """Replace this (just forked) process by argv; it never returns."""
-    # Two steps, so that no stream is overwritten before it was copied.
+    """Replace this (just forked) process by argv; never returns."""
+    # Two steps, so that no stream is overwritten before it is copied.
     copies = [os.dup(fd) for fd in streams]
     for target, copy in enumerate(copies):
         os.dup2(copy, target, inheritable=True)
-    # Python ignores these two; what it starts must not inherit that.
+    # Python ignores these two signals; its children must not inherit that.
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
     try:
@@ -93,13 +94,13 @@ def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int,
 
 
 def forget_other_jobs() -> None:
-    """What this process starts is no part of a job in which it may have been typed."""
+    """Remove another job's variables, if this process was started in one: its children are no part of that job."""
     for name in (MARK, STARTER_SOCKET, RUNNER_SOCKET):
         os.environ.pop(name, None)
 
 
 def raise_file_limit() -> None:
-    """As far as it goes: a line to a node takes three files and a rank one."""
+    """Raise the limit of open files to its maximum: a line to a node takes three files and a rank one."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -112,8 +113,8 @@ def adopt_orphans() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2). Raises OSError."""
-    # The C half of `ctypes`, for the reason that lean.py gives; only those who need it pay.
+    """Call prctl(2). Raises OSError."""
+    # The C half of `ctypes`, for the reason that lean.py gives; here, because few processes need it.
     try:
         import _ctypes
 
@@ -128,7 +129,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def reap() -> List[Tuple[int, int]]:
-    """(pid, exit code or minus the signal) of every child that has ended; never waits."""
+    """Return (pid, exit code or minus the signal) of every child that has ended; never waits."""
     ended = []
     while True:
         try:
@@ -141,21 +142,21 @@ def reap() -> List[Tuple[int, int]]:
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called in messages; real-time signals have no names of their own."""
-    import signal  # here, because a starter does without it
+    """Return a signal's name for messages; real-time signals have no names of their own."""
+    import signal  # here, because a starter does not need it
 
     known = {one.value for one in signal.Signals}
     return signal.Signals(number).name if number in known else f"signal {number}"
 
 
 def process_stat(pid: int) -> Optional[Dict[str, str]]:
-    """parent, session, state, start (in clock ticks since boot) and name of a process; None when there is none."""
+    """Return a process's parent, session, state, start (in clock ticks since boot) and name; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    # The name is in parentheses and may hold anything, parentheses included.
+    # The name is in parentheses and may contain anything, parentheses included.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     return {
@@ -168,14 +169,17 @@ def process_stat(pid: int) -> Optional[Dict[str, str]]:
 
 
 def boot_id() -> str:
-    """Identity of this machine's present boot. A container, or a node of the local cloud, boots without its kernel."""
+    """Return the identity of this machine's present boot.
+
+    Init's start time is part of it, because containers and nodes of the local cloud boot without their kernel.
+    """
     first = process_stat(1)
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {first['start'] if first else ''}"
 
 
 def peer_is_us(connection: object) -> bool:
-    """Does the process at the other end of a unix socket run as our user? Abstract names have no file permissions."""
+    """Return whether the peer of a unix socket runs as this user. Abstract names have no file permissions."""
     import _socket
     import struct
 

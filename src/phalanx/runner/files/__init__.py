@@ -1,1 +1,1 @@
-"""The files of a job: its state, its output, its code, and what is carried to and fro."""
+"""The files of a job: its state, its output, its code, and the stream in which files are copied."""

@@ -1,4 +1,4 @@
-"""Files and directories as one stream: a line of JSON, then tar; nobody ever sees half a file."""
+"""Files and directories as one stream: a line of JSON, then tar. A reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import tarfile
 from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
 
-# Comes first: whatever a login script prints before it is not taken for the stream.
+# The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
 TOP = "top"
 _COPY_BYTES = 1 << 20
 _MOST_LISTED = 20
 _LONGEST_SHOWN = 300
 _LONGEST_PREAMBLE = 64 << 10
-# It names all links that were left out.
+# The header lists all links that were left out.
 _LONGEST_HEADER = 16 << 20
 # Linux takes no longer path (PATH_MAX).
 _LONGEST_NAME = 4096
 _NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
-# utime takes no other everywhere: from 1970 to 2106.
+# Every file system accepts times from 1970 to 2106.
 _LATEST_S = (1 << 32) - 1
 
 Progress = Callable[[int], None]
 
 
 class CarryError(Exception):
-    """It can't be carried; the text says why."""
+    """Something can't be copied; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to carry: where it is, its name in the stream (TOP, or below it), its kind's mode bits and size."""
+    """A file, directory or link to copy: its path, its name in the stream (TOP, or below it), its mode and size."""
 
     path: str
     name: str
@@ -44,7 +44,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Load:
-    """What is carried. `left_out` names links that lead elsewhere, sockets and their like."""
+    """Everything to copy. `left_out` names links that lead elsewhere, sockets and the like."""
 
     items: Tuple[Item, ...]
     left_out: Tuple[str, ...]
@@ -62,7 +62,7 @@ class Load:
 
 
 def survey(path: str) -> Load:
-    """Everything at this path (a link there is followed). Raises CarryError where it can't be read."""
+    """Return everything at this path (a link there is followed). Raises CarryError where it can't be read."""
     top = os.path.realpath(path)
     kept: List[Item] = []
     left_out: List[str] = []
@@ -78,7 +78,7 @@ def survey(path: str) -> Load:
 
 
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> None:
-    """Write the stream. Raises CarryError for a file that can't be read any more, OSError when `out` breaks."""
+    """Write the stream. Raises CarryError for a file that can no longer be read, OSError when `out` breaks."""
     out.write(MAGIC + json.dumps(load.header()).encode() + b"\n")
     sent = 0
     with tarfile.open(fileobj=out, mode="w|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
@@ -89,7 +89,7 @@ def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> Non
 
 
 def read_header(source: IO[bytes]) -> Dict[str, Any]:
-    """The stream's first line, past what a login script printed. Raises CarryError when there is none."""
+    """Return the stream's header, past what a login script printed. Raises CarryError when there is none."""
     before = b""
     while MAGIC not in before:
         line = source.readline(_LONGEST_PREAMBLE)
@@ -101,14 +101,14 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise CarryError("its header is none")
+        raise CarryError("its header is not a JSON object")
     return header
 
 
 def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> None:
-    """Put the stream's content at `target`: each file beside its place first, then renamed. Raises CarryError.
+    """Write the stream's content to `target`, each file beside its place and then renamed. Raises CarryError.
 
-    Whoever wrote the stream may be an enemy: nothing of it gets out of `target`, or takes more than its header says.
+    The sender may be hostile: nothing is written outside `target`, or in excess of what the header announces.
     """
     items, count = _announced(header, "items"), _announced(header, "bytes")
     arrived = _Arrived(items, count, progress)
@@ -123,26 +123,26 @@ def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Pr
                 else:
                     _place(tar, member, places.of(member), target, arrived)
     except (tarfile.TarError, RecursionError) as error:
-        raise CarryError(f"it broke off after {arrived.words}: {error}") from error
+        raise CarryError(f"the stream ended after {arrived.progress}: {error}") from error
     except OSError as error:
         raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
     arrived.end()
 
 
-def holds(directory: str) -> List[str]:
-    """Names in a directory, for messages; directories end with a slash, and there are not too many of them."""
+def names_in(directory: str) -> List[str]:
+    """Return the first names in a directory, for messages; directories end with a slash."""
     with os.scandir(directory) as found:
         names = sorted(entry.name + "/" * entry.is_dir() for entry in found if not entry.name.startswith("."))
     more = [f"… ({len(names) - _MOST_LISTED} more)"] if len(names) > _MOST_LISTED else []
     return names[:_MOST_LISTED] + more
 
 
-# GNU's format keeps file names as the bytes that they are, valid UTF-8 or not.
+# GNU's format keeps the bytes of file names, valid UTF-8 or not.
 _FORMAT: Dict[str, Any] = {"format": tarfile.GNU_FORMAT, "encoding": "utf-8", "errors": "surrogateescape"}
 
 
 class _Member(tarfile.TarInfo):
-    """A header that `send` may have written: tarfile itself takes names of any length, and kinds that we never send."""
+    """A header as `send` writes it: tarfile itself accepts names of any length, and kinds that are never sent."""
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> tarfile.TarInfo:
@@ -154,7 +154,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _items(path: str, name: str) -> Iterator[Item]:
-    """In the order of their names; without recursion, as directories may be nested deeper than calls."""
+    """Yield items in the order of their names; without recursion, as directories may be nested deeper than calls."""
     waiting = [(path, name)]
     while waiting:
         path, name = waiting.pop()
@@ -173,10 +173,10 @@ def _is_portable(item: Item) -> bool:
 
 
 def _stays_inside(name: str, link: str) -> bool:
-    """Does a link of this name lead to something that is carried, too?
+    """Return whether a link of this name leads to something that is copied, too.
 
-    It may go up first, by real directories, and then down. A `..` behind a name is another matter: where the name is
-    a link itself, that leads up from wherever the link leads to.
+    It may go up first, through real directories, and then down. A `..` after a name is refused: where the name is a
+    link itself, `..` leads up from the link's target.
     """
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
@@ -192,22 +192,22 @@ def _add(tar: tarfile.TarFile, item: Item) -> None:
         if not stat.S_ISREG(item.mode):
             tar.addfile(info)
             return
-        # A second name of a file that was sent already is a file of its own, too.
+        # A hard link to a file that was sent already is sent as a file of its own.
         info.type, info.linkname, info.size = tarfile.REGTYPE, "", item.bytes
-        # Whatever has taken its place meanwhile: no link is followed, no pipe waited for.
+        # Something else may have replaced the file: follow no link, and wait for no pipe.
         fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise CarryError(f"can't read {_shown(item.path)}: {error.strerror}") from error
     with os.fdopen(fd, "rb") as file:
         if os.fstat(fd).st_size < item.bytes:
-            raise CarryError(f"{_shown(item.path)} became shorter while it was read; try again")
+            raise CarryError(f"{_shown(item.path)} became shorter while it was being read; try again")
         tar.addfile(info, file)
 
 
 def _announced(header: Dict[str, Any], name: str) -> int:
     value = header.get(name)
     if type(value) is not int or value < 0:
-        raise CarryError(f"its header has no number of {name}")
+        raise CarryError(f"its header does not give the number of {name}")
     return value
 
 
@@ -218,14 +218,14 @@ def _require_room(count: int, directory: str) -> None:
 
 
 class _Places:
-    """Where members go: into directories that came before them, and so through no link."""
+    """Decides where members are written: into directories that came before them, and so never through a link."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._directories: Set[str] = set()
 
     def of(self, member: tarfile.TarInfo) -> str:
-        """Raises CarryError. The name comes from the other side and may be anything."""
+        """Return a member's place. The sender chose the name, so it may be anything. Raises CarryError."""
         parent, _, last = member.name.rpartition("/")
         is_known = parent in self._directories and last not in ("", ".", "..")
         if member.name != TOP and not is_known:
@@ -242,7 +242,7 @@ class _Places:
 
 
 class _Arrived:
-    """Counts what comes, piece by piece, against what was announced."""
+    """Checks what arrives against what the header announced."""
 
     def __init__(self, items: int, count: int, progress: Progress) -> None:
         self._items_left, self._bytes_left = items, count
@@ -251,29 +251,29 @@ class _Arrived:
         self._progress = progress
 
     @property
-    def words(self) -> str:
+    def progress(self) -> str:
         return f"{self._items - self._items_left} of {self._items} files"
 
     def begin(self, member: tarfile.TarInfo) -> None:
-        """Raises CarryError for one, or for bytes, beyond what was announced."""
+        """Count a member. Raises CarryError for more members or bytes than were announced."""
         self._items_left -= 1
         self._bytes_left -= member.size
         if self._items_left < 0 or self._bytes_left < 0:
-            raise CarryError(f"more came than was announced, {self._items} files of {self._bytes} bytes")
+            raise CarryError(f"more arrived than was announced, {self._items} files of {self._bytes} bytes")
 
     def add(self, count: int) -> None:
         self._written += count
         self._progress(self._written)
 
     def end(self) -> None:
-        """Raises CarryError when something did not come."""
+        """Raise CarryError when something is missing."""
         if self._items_left:
-            raise CarryError(f"it broke off after {self.words}")
+            raise CarryError(f"the stream ended after {self.progress}")
 
 
 def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: _Arrived) -> None:
     if os.path.isdir(place) and not os.path.islink(place):
-        raise CarryError(f"{_shown(place)} is a directory; the file of that name can't take its place")
+        raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
     beside = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
     try:
         if member.isreg():
@@ -289,7 +289,7 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: st
 
 
 def _leads_below(target: str, place: str, link: str) -> bool:
-    """With the links that were at the target before, too."""
+    """Return whether a link stays below the target, also through links that were there before."""
     end = os.path.realpath(os.path.join(os.path.dirname(place), link))
     return (end + "/").startswith(os.path.realpath(target) + "/")
 
@@ -305,6 +305,6 @@ def _write(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) 
 
 
 def _shown(path: Any) -> str:
-    """A path in a message; the end of one that nobody would read."""
+    """Return a path for a message; of a very long one, only the end."""
     text = repr(path)
     return text if len(text) <= _LONGEST_SHOWN else f"…{text[-_LONGEST_SHOWN:]}"

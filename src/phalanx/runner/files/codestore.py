@@ -1,8 +1,8 @@
-"""The code of jobs by its content, on the shared directory: what is there from an earlier job need not go over again.
+"""The code of jobs by content, on the shared directory: what an earlier job sent need not be sent again.
 
 <shared>/.phalanx/code/objects/SHA256-SIZE   the content of a file; it never changes
-<shared>/.phalanx/code/trees/SHA256          names of the objects of one directory, by lines; its time: the last use
-<shared>/.phalanx/code/lock                  shared by those who take and add, exclusive for the one who removes
+<shared>/.phalanx/code/trees/SHA256          names of the objects of one directory, a line each; its time: the last use
+<shared>/.phalanx/code/lock                  shared to read and add, exclusive to remove
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Entry = List[Any]  # [name], [name, link's target] or [name, object, mode, mtime in ns]; a directory's ends in "/"
 
-# On a file system that is paid for by its bytes: two of the largest directories that may go over.
+# The file system is paid for by the byte, so the store keeps two of the largest directories that can be sent.
 MOST_BYTES = 4 << 30
 MOST_TREES = 64
 _COPY_BYTES = 1 << 20
@@ -39,9 +39,9 @@ _TREE = re.compile(_SHA256)
 
 
 def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> None:
-    """Make the job's work/ as its manifest says; what is not here is asked for, and comes on stdin.
+    """Make the job's work/ from its manifest; request missing contents, which arrive on stdin.
 
-    Raises EOFError when stdin ends before all of it has come, OSError.
+    Raises EOFError when stdin ends too early, OSError.
     """
     with open(os.path.join(directory, MANIFEST)) as file:
         entries = json.load(file)
@@ -54,10 +54,10 @@ def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> N
         beat = _once_a_second(lambda: answer(b"\n"))
         store.make(entries, os.path.join(directory, WORK), beat)
         store.remember(entries)
-        # To remove thousands of files on a network's file system takes longer than the other end waits in silence.
+        # Removing thousands of files on a network file system takes longer than the client waits in silence.
         store.tidy(beat)
     except BaseException:
-        # What came half must not fill the disk, and what came whole need not come again. Nobody may listen any more.
+        # Incomplete contents must not fill the disk; complete ones need not be sent again. The client may be gone.
         store.tidy()
         raise
     finally:
@@ -66,10 +66,10 @@ def unpack(directory: str, stdin: BinaryIO, answer: Callable[[bytes], Any]) -> N
 
 
 class Store:
-    """Objects and trees; nobody removes any while this is open.
+    """The store's objects and trees; none is removed while this is open.
 
-    Any job can write there, one of an earlier cluster too, and a machine that loses its power can leave an object
-    short: what does not have the SHA-256 that its name says is code of nobody, and is sent again.
+    Any job can write there, even one of an earlier cluster, and a power failure can cut an object short. An object
+    without the SHA-256 of its name is not used, and is sent again.
     """
 
     def __init__(self, root: str) -> None:
@@ -77,15 +77,15 @@ class Store:
         self._trees = os.path.join(root, "trees")
         for place in (self._objects, self._trees):
             os.makedirs(place, exist_ok=True)
-        # To read, too: NFS (EFS) makes flock a lock on bytes, and gives a shared one only to who may read them.
+        # Readable, too: NFS (EFS) turns flock into a byte-range lock, and a shared one needs a readable file.
         self._lock = open(os.path.join(root, "lock"), "a+")  # noqa: SIM115 - closed by `close`
         fcntl.flock(self._lock, fcntl.LOCK_SH)
-        # A listing alone: a stat of each would take milliseconds on a network's file system.
+        # Only a listing: a stat of each object would take milliseconds on a network file system.
         self._held = set(filter(_OBJECT.fullmatch, os.listdir(self._objects)))
-        self._odd: Dict[str, str] = {}  # object → what came in its place ("": nothing)
+        self._odd: Dict[str, str] = {}  # object → the file that arrived in its place ("": none)
 
     def missing(self, entries: Sequence[Entry]) -> List[int]:
-        """Numbers of entries whose contents are to be sent, each content once."""
+        """Return the numbers of entries whose contents must be sent, each content once."""
         first: Dict[str, int] = {}
         for number, entry in enumerate(entries):
             if len(entry) == 4 and entry[1] not in self._held:
@@ -93,7 +93,7 @@ class Store:
         return sorted(first.values())
 
     def receive(self, name: str, stdin: BinaryIO) -> None:
-        """Take one content: its length, then its bytes. What is not what its name says serves this job alone."""
+        """Read one content: its length, then its bytes. One that does not match its name is used only for this job."""
         length = int.from_bytes(_read(stdin, _LENGTH_BYTES), "big", signed=True)
         if length == _GONE:
             self._odd[name] = ""
@@ -112,7 +112,7 @@ class Store:
             self._odd[name] = beside
 
     def make(self, entries: Sequence[Entry], work: str, beat: Callable[[], Any]) -> None:
-        """Copy: a job may write into its files, and no other job must see that."""
+        """Copy the entries to `work`: a job may write into its files, and no other job must see that."""
         os.makedirs(work, exist_ok=True)
         try:
             for entry in entries:
@@ -120,9 +120,7 @@ class Store:
                 beat()
         except Invalid as error:
             self._set_damaged_aside(entries)
-            raise OSError(
-                f"the store of code was damaged ({error}): what it lacks comes with the next submission"
-            ) from error
+            raise OSError(f"the code store was damaged ({error}): the next submission sends what it lacks") from error
         for path in filter(None, self._odd.values()):
             os.unlink(path)
 
@@ -134,7 +132,7 @@ class Store:
                 set_aside(self._objects, name)
 
     def _copy(self, name: str, target: str, flags: int, mode: int = 0o600) -> None:
-        """Copy an object; the umask takes from `mode`. Raises Invalid for what is not what its name says."""
+        """Copy an object; the umask applies to `mode`. Raises Invalid for one that does not match its name."""
         source = self._odd.get(name) or os.path.join(self._objects, name)
         try:
             fd = record.open_to_read(source)
@@ -147,7 +145,7 @@ class Store:
                 length += len(data)
                 new.write(data)
         if name not in self._odd and name != _name_of(digest, length):
-            raise Invalid(f"{name} holds something else")
+            raise Invalid(f"{name} does not match its name")
 
     def _make_one(self, entry: Entry, path: str) -> None:
         if len(entry) == 1:
@@ -161,7 +159,7 @@ class Store:
                 os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """That these objects were used now."""
+        """Record that these objects were used now."""
         objects = sorted({entry[1] for entry in entries if len(entry) == 4} & self._held)
         text = "\n".join(objects)
         path = os.path.join(self._trees, hashlib.sha256(text.encode()).hexdigest())
@@ -170,11 +168,11 @@ class Store:
         os.replace(f"{path}.{os.getpid()}", path)
 
     def tidy(self, beat: Callable[[], Any] = lambda: None) -> None:
-        """Remove what was used longest ago until MOST_BYTES are left; not while another job takes from here."""
+        """Remove the least recently used contents above MOST_BYTES, unless another job reads from the store."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            # Another job's, or a server that turns no shared lock into an exclusive one: no reason to refuse a job.
+            # Another job holds it, or the server can't upgrade a shared lock: no reason to refuse a job.
             return
         found = os.listdir(self._objects)
         self._remove(self._objects, (name for name in found if name.startswith(_INCOMING)), beat)
@@ -191,7 +189,7 @@ class Store:
         kept: set[str] = set()
         for number, tree in enumerate(trees):
             more = kept | self._objects_of(tree)
-            # The newest stays, whatever its size: the next job will be much like it.
+            # The newest stays, whatever its size: the next job will be similar.
             if number and _bytes_of(more) > MOST_BYTES:
                 self._remove(self._trees, trees[number:], beat)
                 break
@@ -214,12 +212,12 @@ class Store:
             try:
                 os.unlink(os.path.join(place, name))
             except OSError:
-                pass  # a directory that a job has put there: it only takes room
+                pass  # a directory that a job created: it only takes room
             beat()
 
 
 def _once_a_second(beat: Callable[[], Any]) -> Callable[[], None]:
-    """What may be called as often as one likes: it beats when the last beat was a second ago."""
+    """Return a function that calls `beat` at most once a second, however often it is called."""
     beat_at = time.monotonic() + _BEAT_EVERY_S
 
     def call() -> None:
@@ -238,7 +236,7 @@ def _bytes_of(objects: Iterable[str]) -> int:
 def _read(stdin: BinaryIO, count: int) -> bytes:
     data = stdin.read(count)
     if len(data) < count:
-        raise EOFError("the code's end did not come")
+        raise EOFError("the code ended too early")
     return data
 
 

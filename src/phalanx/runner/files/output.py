@@ -1,8 +1,8 @@
-"""Where a job's output lies: one file per process with its raw bytes, and one index that knows the order of all.
+"""A job's output: one file per process with its raw bytes, and one index with the order of all records.
 
 output/processes     one JSON line per process: {"number", "label", "node", "file"}
 output/rank-3.log    what rank 3 wrote, both streams, byte for byte; after the job's first restart, rank-3.restart-1.log
-output/server_0.log  of a process that has a role, or is an engine
+output/server_0.log  the output of a process that has a role, or is an engine
 output/index         24-byte records in the order of arrival on the head: time, offset, length, process, stream
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Record = Tuple[int, int, int, int, int]
 
 RECORD = struct.Struct("<QQIHBx")
-# In a record's stream: the process has ended; `length` is its exit code, or 128 + the signal's number.
+# The stream of a record that marks a process's end; `length` is its exit code, or 128 + the signal's number.
 ENDED = 255
 _INDEX = "index"
 _PROCESSES = "processes"
@@ -36,16 +36,16 @@ _LARGEST_OFFSET = (1 << 63) - 1
 
 
 def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
-    """Name of the file for a process; labels are ours or an engine's rank, and any text is made a name."""
+    """Return the file name for a process. Any label (ours, or an engine's rank) becomes a safe name."""
     safe = re.sub(r"[^\w@.-]", "_", label, flags=re.ASCII)[:_LONGEST_SAFE_NAME]
     restart = f".restart-{attempt}" if attempt else ""
     return f"rank-{safe}{restart}.log" if is_rank else f"{safe}{restart}.log"
 
 
 class OutputWriter:
-    """Writes it, on the head, after what is there. A full disk ends the writing (`.error` says so), never the job.
+    """Appends to the output, on the head. A full disk ends the writing (see `.error`), never the job.
 
-    `attempt` (0 at first) goes into the files' names; `position` is where the next record comes in the index.
+    `attempt` (0 at first) is part of the files' names; `position` is the next record's position in the index.
     """
 
     def __init__(self, directory: str) -> None:
@@ -62,7 +62,7 @@ class OutputWriter:
         self._records = bytearray()
 
     def add(self, label: str, node: str, is_rank: bool) -> int:
-        """A new process; returns its number in the index."""
+        """Add a process; return its number in the index."""
         name = file_name(label, is_rank, self.attempt)
         number = len(self._of)
         self._of.append(name)
@@ -74,7 +74,7 @@ class OutputWriter:
         return number
 
     def write(self, number: int, stream: int, data: bytes, listed: bool = True) -> None:
-        """Bytes that the process wrote; they are in the index after the next flush, unless not `listed`."""
+        """Keep bytes that the process wrote. The next flush adds them to the index, unless not `listed`."""
         file = self._files[self._of[number]]
         if not self._write(file[0], data):
             return
@@ -83,11 +83,11 @@ class OutputWriter:
         file[1] += len(data)
 
     def ended(self, number: int, code: int) -> None:
-        """The process has ended; it writes no more."""
+        """Record that the process has ended."""
         self._records += RECORD.pack(time.time_ns(), 0, code if code >= 0 else 128 - code, number, ENDED)
 
     def flush(self) -> bool:
-        """Make what was written visible to readers; False when there was nothing."""
+        """Make what was written visible to readers; return False when there was nothing."""
         if not self._records:
             return False
         self._write(self._index, bytes(self._records))
@@ -96,15 +96,15 @@ class OutputWriter:
         return True
 
     def sync(self) -> None:
-        """Have it on the disk, where a power failure leaves it; that may take some ms for each file."""
+        """Sync everything to the disk, so that it survives a power failure; may take some ms for each file."""
         for fd in (*(file[0] for file in self._files.values()), self._processes, self._index):
             try:
                 os.fdatasync(fd)
             except OSError:
-                pass  # readers see what there is of it
+                pass  # readers report what is damaged
 
     def tail(self, number: int, lines: int) -> List[str]:
-        """The last lines of a process's file."""
+        """Return the last lines of a process's file."""
         name = self._of[number]
         with open(os.path.join(self._directory, name), "rb") as file:
             file.seek(max(0, self._files[name][1] - (64 << 10)))
@@ -121,13 +121,13 @@ class OutputWriter:
             while view:
                 view = view[os.write(fd, view) :]
         except OSError as error:
-            self.error = f"output after this was not kept: {error.strerror}"
+            self.error = f"later output was not kept: {error.strerror}"
             return False
         return True
 
 
 class OutputReader:
-    """Reads it while it grows. `position` counts index records: it can be kept and given again later."""
+    """Reads the output while it grows. `position` counts index records; a later reader can continue from it."""
 
     def __init__(self, directory: str, position: int = 0) -> None:
         self.position = position
@@ -136,7 +136,7 @@ class OutputReader:
         self.processes: List[Dict[str, Any]] = []
 
     def records(self) -> Iterator[Tuple[int, Record]]:
-        """(position after it, record) of all that are there and were not read yet. Raises Invalid."""
+        """Yield (position after it, record) of all records that were not read yet. Raises Invalid."""
         try:
             with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
                 file.seek(self.position * RECORD.size)
@@ -145,13 +145,13 @@ class OutputReader:
             return
 
     def refresh(self) -> List[Dict[str, Any]]:
-        """Processes that were added since the last call. Raises Invalid."""
+        """Return the processes that were added since the last call. Raises Invalid."""
         known = len(self.processes)
         try:
             text = read_text(os.path.join(self._directory, _PROCESSES))
         except FileNotFoundError:
             return []
-        # The last line may still be on its way.
+        # The last line may be incomplete.
         for line in text.split("\n")[known:-1]:
             self.processes.append(self._process(line))
         return self.processes[known:]
@@ -159,11 +159,11 @@ class OutputReader:
     def _process(self, line: str) -> Dict[str, Any]:
         process = output_process(parse(line))
         if process["number"] != len(self.processes):
-            raise Invalid(f"process {process['number']} is listed in the place of {len(self.processes)}")
+            raise Invalid(f"process {process['number']} is listed in place of {len(self.processes)}")
         return process
 
     def data(self, record: Record) -> bytes:
-        """The bytes of an output record. Raises Invalid."""
+        """Return the bytes of an output record. Raises Invalid."""
         _, offset, length, number, _ = record
         if length > MOST_BYTES or offset > _LARGEST_OFFSET:
             raise Invalid(f"{length} bytes at once, at {offset}")
@@ -171,7 +171,7 @@ class OutputReader:
         if name not in self._files:
             self._files[name] = self._open(name)
         data = os.pread(self._files[name], length, offset)
-        if len(data) < length:  # the machine lost its power before all was on the disk
+        if len(data) < length:  # the power failed before everything was on the disk
             raise Invalid(f"{name} ends before what was written to it")
         return data
 
@@ -182,13 +182,13 @@ class OutputReader:
             raise Invalid(f"{name} is gone") from error
 
     def process(self, number: int) -> Dict[str, Any]:
-        """The process that a record is of. Raises Invalid."""
+        """Return the process with this number. Raises Invalid."""
         if number >= len(self.processes):
             raise Invalid(f"no process has the number {number}")
         return self.processes[number]
 
     def backwards(self, span: range) -> Iterator[Tuple[int, Record]]:
-        """(position in front of it, record) of those at these positions, the last first. Raises Invalid."""
+        """Yield (position before it, record) of the records at these positions, the last first. Raises Invalid."""
         for stop in range(span.stop, span.start, -_RECORDS_AT_ONCE):
             start = max(span.start, stop - _RECORDS_AT_ONCE)
             with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
@@ -197,7 +197,7 @@ class OutputReader:
             yield from reversed(list(enumerate(_unpacked(block), start)))
 
     def end(self) -> int:
-        """The position behind the last record that is there now."""
+        """Return the position after the last record."""
         try:
             return os.stat(os.path.join(self._directory, _INDEX)).st_size // RECORD.size
         except FileNotFoundError:
@@ -214,5 +214,5 @@ class OutputReader:
 
 
 def _unpacked(block: bytes) -> Iterator[Record]:
-    """The records that are whole."""
+    """Return the complete records."""
     return RECORD.iter_unpack(block[: len(block) - len(block) % RECORD.size])  # type: ignore[return-value]

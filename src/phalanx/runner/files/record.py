@@ -1,6 +1,6 @@
-"""What lies in a job's directory, read with suspicion: every job can write there, and disks break.
+"""Reads files of a job's directory without trusting them: every job can write there, and disks fail.
 
-Nothing here waits (for the other end of a FIFO), follows a link, or reads without end.
+Nothing here waits for the other end of a FIFO, follows a link, or reads without limit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from phalanx.node.validate import Invalid
 if TYPE_CHECKING:
     from typing import Any, NoReturn, Union
 
-# A command may have 2 MiB (Linux's ARG_MAX), of which JSON may need six characters for one; a job's description holds
-# its packages' lock file, too.
+# A command may have 2 MiB (Linux's ARG_MAX), and JSON may need six characters for each byte; a job's description
+# contains its packages' lock file, too.
 MOST_BYTES = 16 << 20
-# Of 2^64. Python before 3.11 takes minutes for a number of a million.
+# The digits of 2^64. Python before 3.11 takes minutes to read a number with a million digits.
 _MOST_DIGITS = 20
 
 
 def open_to_read(path: str) -> int:
-    """A descriptor of the regular file of this name. Raises FileNotFoundError, NotADirectoryError, Invalid."""
+    """Open the regular file of this name. Raises FileNotFoundError, NotADirectoryError, Invalid."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
@@ -32,12 +32,12 @@ def open_to_read(path: str) -> int:
         raise Invalid(f"{os.path.basename(path)} can't be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Invalid(f"{os.path.basename(path)} is no file")
+        raise Invalid(f"{os.path.basename(path)} is not a file")
     return fd
 
 
 def read_text(path: str) -> str:
-    """What this file holds. Raises FileNotFoundError, NotADirectoryError, Invalid."""
+    """Return the text of this file. Raises FileNotFoundError, NotADirectoryError, Invalid."""
     with os.fdopen(open_to_read(path), "rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -46,7 +46,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> Any:
-    """The value in this file. Raises FileNotFoundError, NotADirectoryError, Invalid."""
+    """Return the JSON value in this file. Raises FileNotFoundError, NotADirectoryError, Invalid."""
     text = read_text(path)
     try:
         return parse(text)
@@ -55,11 +55,11 @@ def read_json(path: str) -> Any:
 
 
 def parse(text: Union[str, bytes]) -> Any:
-    """The value of this JSON, whose numbers are finite and fit into 64 bits. Raises Invalid."""
+    """Return the value of this JSON, whose numbers are finite and fit into 64 bits. Raises Invalid."""
     try:
         return json.loads(text, parse_int=_whole, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Invalid("is no JSON, or not all of it") from error
+        raise Invalid("is not valid JSON, or not complete") from error
 
 
 def _whole(digits: str) -> int:
@@ -67,16 +67,16 @@ def _whole(digits: str) -> int:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text:.20} is no number")
+    raise ValueError(f"{text:.20} is not a number")
 
 
 def open_to_append(path: str) -> int:
-    """A descriptor of this file, which is made where there is none. Raises OSError, at once for a FIFO."""
+    """Open this file, creating it if necessary. Raises OSError, at once for a FIFO."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
 
 
 def open_log(directory: str) -> int:
-    """Where a job's runner, and who settles the job, write what went wrong with themselves; nowhere if that is gone."""
+    """Open the log for failures of the runner and of the process that settles the job; /dev/null where that fails."""
     try:
         return open_to_append(os.path.join(directory, "runner.log"))
     except OSError:

@@ -1,6 +1,6 @@
-"""What a job's state must be before anybody acts on it or shows it, on the head as on the user's machine.
+"""Validates a job's state before it is used or shown, on the head and on the user's machine.
 
-Every job can write into every job's directory, and into what the head answers.
+Every job can write into every job's directory, and so into the head's answers.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ if TYPE_CHECKING:
 
 FINAL = ("succeeded", "failed", "stopped", "lost")
 DAMAGED = "damaged"
-"""Of a job whose record can't be believed; no record says so itself."""
+"""The state of a job whose record is invalid; no record contains it."""
 _STATES = ("pending", "running", *FINAL)
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LARGEST = 1 << 62
 
 
 def is_job_id(name: str) -> bool:
-    """May a job, and its directory, have this name?"""
+    """Return whether this is a valid id for a job, and name for its directory."""
     return bool(_JOB_ID.fullmatch(name))
 
 
 def job_state(value: Any, job_id: Optional[str] = None) -> Dict[str, Any]:
-    """The known fields of a job's state, when it is this job's; later versions' are passed over. Raises Invalid."""
+    """Return the known fields of this job's state, ignoring those of later versions. Raises Invalid."""
     try:
         state = fields(_STATE, {**_ADDED, **value} if isinstance(value, dict) else value)
     except RecursionError as error:
         raise Invalid("nested too deep") from error
     if job_id not in (None, state["id"]):
-        raise Invalid("it is another job's")
+        raise Invalid("it belongs to another job")
     return state
 
 
 def sweep_report(value: Any) -> Dict[str, Any]:
-    """What a node says of the end of a job's processes there. Raises Invalid."""
+    """Return a node's report on the end of a job's processes there. Raises Invalid."""
     return fields(_REPORT, value)
 
 
 def output_process(value: Any) -> Dict[str, Any]:
-    """A process of which there is output. Raises Invalid."""
+    """Return the description of a process with output. Raises Invalid."""
     return fields(_PROCESS, value)
 
 
 def runner(value: Any) -> Dict[str, Any]:
-    """Which process a job's runner is, or who takes its submission. Raises Invalid."""
+    """Return the identity of a job's runner, or of the process that receives its submission. Raises Invalid."""
     return fields(_RUNNER, value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Invalid(f"{type(value).__name__} is no text")
+        raise Invalid(f"{type(value).__name__} is not a text")
     return value
 
 
@@ -75,13 +75,13 @@ def _file_name(value: Any) -> str:
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise Invalid(f"{type(value).__name__} is no number")
+        raise Invalid(f"{type(value).__name__} is not a number")
     return value
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int or abs(value) > _LARGEST:
-        raise Invalid(f"{type(value).__name__} is no whole number")
+        raise Invalid(f"{type(value).__name__} is not a whole number")
     return value
 
 
@@ -102,7 +102,7 @@ def _or(other: Any, check: Check) -> Check:
 def _list(check: Check) -> Check:
     def checked(values: Any) -> List[Any]:
         if not isinstance(values, (list, tuple)):
-            raise Invalid(f"{type(values).__name__} is no list")
+            raise Invalid(f"{type(values).__name__} is not a list")
         return [check(value) for value in values]
 
     return checked
@@ -114,13 +114,13 @@ def _object(checks: Dict[str, Check]) -> Check:
 
 def _texts_by_name(value: Any) -> Dict[str, str]:
     if not isinstance(value, dict):
-        raise Invalid(f"{type(value).__name__} is no object")
+        raise Invalid(f"{type(value).__name__} is not an object")
     return {_text(name): _text(text) for name, text in value.items()}
 
 
 def _counts_by_name(value: Any) -> Dict[str, int]:
     if not isinstance(value, dict):
-        raise Invalid(f"{type(value).__name__} is no object")
+        raise Invalid(f"{type(value).__name__} is not an object")
     return {_text(name): count(number) for name, number in value.items()}
 
 
@@ -138,7 +138,7 @@ _ATTEMPT = {
 _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
-# What records of earlier versions have not.
+# Fields that records of earlier versions lack.
 _ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "waits": False}
 _STATE: Dict[str, Check] = {
     "id": _id,

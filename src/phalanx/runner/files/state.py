@@ -1,4 +1,4 @@
-"""state.json of a job: written whole at every transition, and the answer to whether its runner still lives."""
+"""A job's state.json, written whole at every transition, and whether the job's runner still lives."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FAILED = "failed"
 STOPPED = "stopped"
 LOST = "lost"
 _FILE = "state.json"
-# Kept from the job's submission to its end, for its last state.
+# A file that reserves disk space for the job's last state.
 _ROOM = "room"
 _ROOM_BYTES = 64 << 10
-# Beyond the time that any submission takes.
+# Longer than any submission takes.
 _COMES_WITHIN_S = 86400.0
 
 
 def initial(job: Dict[str, Any], has_secrets: bool) -> State:
-    """The state of a job that was just accepted."""
+    """Return the state of a job that was just accepted."""
     return {
         **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
         "tags": job.get("tags", {}),
@@ -59,16 +59,15 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
 
 
 def keep_room(directory: str) -> None:
-    """Take what a job's last state needs of the disk, so that its end can be told on a full one. Raises OSError."""
+    """Reserve disk space for a job's last state, so that it can be written on a full disk. Raises OSError."""
     write_file(os.path.join(directory, _ROOM), "\0" * _ROOM_BYTES)
 
 
 def write(directory: str, state: State) -> None:
-    """Replace state.json in one step: a reader sees the old one or the new one, after a power failure, too.
+    """Replace state.json in one step: a reader sees the old one or the new one, also after a power failure.
 
-    That a job was taken, and how it ended, is on the disk when this returns; what comes between may be forgotten with
-    the machine that it happened on. Raises OSError on a full disk; a final state is written in the room that was kept
-    for it then.
+    The first and the final state are on the disk when this returns; those between may be lost with the machine.
+    Raises OSError on a full disk; a final state is then written into the reserved space.
     """
     path, text = os.path.join(directory, _FILE), json.dumps(state)
     is_final, is_first = state["state"] in FINAL, not os.path.lexists(path)
@@ -89,11 +88,11 @@ def _give_room(directory: str) -> None:
     try:
         os.unlink(os.path.join(directory, _ROOM))
     except FileNotFoundError:
-        pass  # given before, or a job that was taken before there was such a thing
+        pass  # freed before, or a job of a version that reserved none
 
 
 def read(directory: str) -> State:
-    """The state as it is now. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid."""
+    """Return the present state. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid."""
     try:
         state = record.read_json(os.path.join(directory, _FILE))
     except FileNotFoundError:
@@ -105,12 +104,12 @@ def read(directory: str) -> State:
     except Invalid as error:
         raise Invalid(f"{_FILE}: {error}") from error
     if state["state"] == DAMAGED:
-        raise Invalid(f"{_FILE}: no runner has written that")
+        raise Invalid(f"{_FILE}: no runner writes the state '{DAMAGED}'")
     return state
 
 
 def is_abandoned(directory: str) -> bool:
-    """Did this job's submission break off with its machine? Of a directory that has no state."""
+    """Return whether the submission into this directory without a state was cut off."""
     try:
         submitter = runner(record.read_json(os.path.join(directory, SUBMITTER)))
     except (FileNotFoundError, Invalid):
@@ -119,28 +118,28 @@ def is_abandoned(directory: str) -> bool:
 
 
 def job_id_of(directory: str) -> str:
-    """The id of the job that this directory is, whatever its record says."""
+    """Return the id of this directory's job, without reading its record."""
     return os.path.basename(os.path.abspath(directory))
 
 
 def damaged(directory: str, reason: object) -> State:
-    """What is shown of a job whose record can't be believed."""
+    """Return the state that is shown of a job with an invalid record."""
     job = {"id": job_id_of(directory), "name": "", "launcher": "", "command": [], "submitted_at": 0.0}
     return {**initial(job, has_secrets=False), "state": DAMAGED, "message": f"damaged record: {reason}"}
 
 
 def set_aside(directory: str, name: str = _FILE) -> None:
-    """Make room for a sound file of this name; whatever is there stays beside it."""
+    """Rename whatever has this name, to make room for a valid file."""
     path = os.path.join(directory, name)
     if os.path.lexists(path):
         os.rename(path, f"{path}.damaged-{time.time_ns()}")
 
 
 def write_file(path: str, text: str, mode: int = 0o600, is_synced: bool = False) -> None:
-    """Write beside and rename: who reads sees the old text or the new one, whole.
+    """Write beside and rename: a reader sees the old text or the new one, whole.
 
-    `is_synced`: after a power failure, too, for the text is on the disk before it has its name. Without it an empty
-    file may be left, which is enough for what is made again.
+    With `is_synced`, also after a power failure: the text is on the disk before it gets its name. Without it, an empty
+    file may be left, which is enough for a file that is written again.
     """
     beside = f"{path}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -164,7 +163,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """What names it holds is on the disk when this returns."""
+    """Sync the names in this directory to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -173,13 +172,13 @@ def sync_directory(path: str) -> None:
 
 
 def this_runner(head: str) -> Dict[str, Any]:
-    """Identity of this process, for `runner_lives`; `head` is the instance that it runs on."""
+    """Return the identity of this process, for `runner_lives`; `head` is the instance that it runs on."""
     stat = process_stat(os.getpid())
     return {"pid": os.getpid(), "start": stat["start"] if stat else "", "boot_id": boot_id(), "head": head}
 
 
 def runner_lives(state: State) -> bool:
-    """Is the job's runner running here, in this boot? A pid alone may have been used again."""
+    """Return whether the job's runner runs here, in this boot. The pid may have passed to another process."""
     runner = state["runner"]
     if not runner or runner["boot_id"] != boot_id():
         return False
@@ -188,7 +187,7 @@ def runner_lives(state: State) -> bool:
 
 
 def verdict(node: str, report: Dict[str, Sequence[str]]) -> Dict[str, Any]:
-    """A node's line in the state, from its sweep's report."""
+    """Return a node's verdict for the state, from its sweep's report."""
     left = report["left"]
     message = f"could not be ended: {', '.join(left)}" if left else ""
     if report["ended"] and not left:

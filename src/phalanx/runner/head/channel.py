@@ -59,7 +59,7 @@ class Channel:
 
     def check_contact(self) -> None:
         """Give the node up when its starter, once it has begun to speak, was silent for too long."""
-        if not self.closed and self._contact and self._contact.look() > SILENT_S:
+        if not self.closed and self._contact and self._contact.update() > SILENT_S:
             self._error = f"no sign of life for {SILENT_S:g} s".encode()
             self._close(self._line.from_fd)
             self.cut()

@@ -107,7 +107,7 @@ class Starter:
             # What waits to be sent says as much as a beat.
             if not self._out.pending:
                 self._out.send(_BEAT)
-        if self._contact.look() > FENCE_S:
+        if self._contact.update() > FENCE_S:
             self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
 
     def _watch_signals(self) -> None:

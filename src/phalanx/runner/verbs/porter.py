@@ -53,7 +53,7 @@ def _problem(path: str, shared: str) -> Dict[str, Any]:
         parent = os.path.dirname(path)
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
-        return {"missing": path, "parent": parent, "holds": carry.holds(parent)}
+        return {"missing": path, "parent": parent, "holds": carry.names_in(parent)}
     if not os.path.exists(path):
         return {"error": f"{path} is a link to {os.readlink(path)}, which is not there"}
     try:
