@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from decisions import (
     NO_CAPACITY,
@@ -40,6 +42,18 @@ class TestGathering:
         assert isinstance(action, Publish)
         assert names(action) == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
         assert action.roster.missing == () and action.desired is None and action.drop == ()
+        assert (action.roster.cluster, action.roster.requested, action.roster.minimum) == ("demo", 4, 2)
+
+    def test_only_this_machine_is_the_head_whatever_a_hello_says(self):
+        made = state(2, 3, 4)
+        made.me = replace(made.me, head=False)
+        made.hellos["i-3"] = replace(made.hellos["i-3"], head=True)
+        assert [n.head for n in publish(made, policy(), 1).roster.nodes] == [True, False, False, False]
+
+    def test_an_instance_beyond_what_was_asked_for_is_not_awaited(self):
+        made = state(2, 3, 4)
+        made.group = group(2, 3, 4, 5)
+        assert publish(made, policy(), 3).roster.missing == ()
 
     def test_missing_nodes_are_awaited(self):
         assert decide(state(), policy(), 0) is None
@@ -75,8 +89,8 @@ class TestGathering:
 class TestLaunchFailures:
     def test_auto_scaling_may_try_again(self):
         made = state(2, 3)
-        made.group = group(2, 3, refusals=1)
-        assert decide(made, policy(), 3) is None
+        made.group = group(2, 3, refusals=1, since=2)
+        assert decide(made, policy(), 1 + LAUNCH_PATIENCE_S) is None
 
     @pytest.mark.parametrize(
         ("refusals", "now"), [(LAUNCH_ATTEMPTS, 3.0), (1, 2 + LAUNCH_PATIENCE_S)], ids=["attempts", "patience"]
@@ -102,6 +116,12 @@ class TestLaunchFailures:
         hear(made, 3)
         assert isinstance(decide(made, policy(4, 3), 3), Publish)
 
+    def test_one_node_that_still_boots_is_too_few_for_the_minimum(self):
+        made = state()
+        made.group = group(2, 3, 4)
+        made.failed = {"i-2": "no disk", "i-3": "no network"}
+        assert decide(made, policy(4, 3), 3) == Fail("1 of 4 nodes, at least 3 are needed: no disk; no network")
+
     def test_failures_of_launches_that_succeeded_later_do_not_matter(self):
         made = state(2, 3)
         made.group = group(2, 3, 4, refusals=9)
@@ -110,8 +130,9 @@ class TestLaunchFailures:
     def test_no_instance_and_no_reason_ends_with_the_timeout(self):
         made = state()
         made.group = group()
-        assert decide(made, policy(), TIMEOUT_S) is None
-        action = decide(made, policy(), TIMEOUT_S + 1)
+        made.started_at = 100.0
+        assert decide(made, policy(), 100 + TIMEOUT_S) is None
+        action = decide(made, policy(), 101 + TIMEOUT_S)
         assert isinstance(action, Fail)
         assert "launched no instance" in action.reason
 
@@ -149,8 +170,9 @@ class TestFailedBoots:
 
 
 class TestStaleReadings:
-    def test_a_hello_newer_than_the_reading_counts(self):
-        made = state(2, 3, 4, at=5.0)
+    @pytest.mark.parametrize("at", [4.0, 5.0])
+    def test_a_hello_no_older_than_the_reading_counts(self, at):
+        made = state(2, 3, 4, at=at)
         made.group = group(2, 3, at=4.0)
         assert isinstance(decide(made, policy(), 6), Publish)
 
@@ -188,6 +210,7 @@ class TestConclusion:
         publish(made, policy(), 1)
         made.group = group(2, 3, 4)
         made.acks.update({"i-2": 1, "i-3": 1})
+        assert decide(made, policy(), 1 + ACK_TIMEOUT_S) is None
         action = decide(made, policy(), 2 + ACK_TIMEOUT_S)
         assert isinstance(action, Publish)
         assert action.roster.generation == 2
@@ -202,6 +225,19 @@ class TestConclusion:
         made.failed["i-2"] = "ssh failed"
         action = decide(made, policy(2, 2), 2)
         assert action == Fail("1 of 2 nodes, at least 2 are needed: ssh failed")
+
+    def test_a_loss_that_leaves_the_minimum_is_no_failure(self):
+        made = state(2, 3)
+        publish(made, policy(3, 2), 1)
+        made.group = group(2, 3)
+        made.failed["i-3"] = "ssh failed"
+        assert names(publish(made, policy(3, 2), 2)) == {"i-1": "deeplearning-worker1", "i-2": "deeplearning-worker2"}
+
+    def test_to_be_scaled_below_the_minimum_before_it_is_ready_is_a_failure(self):
+        made = state(2)
+        publish(made, policy(2, 2), 1)
+        made.group = group(2)
+        assert decide(made, policy(1, 2), 2) == Fail("1 of 1 nodes, at least 2 are needed: no reason known")
 
     def test_after_a_failure_nothing_more_happens(self):
         made = state()

@@ -21,6 +21,7 @@ from phalanx.node.decision import (
     ACK_TIMEOUT_S,
     FIRST_BEAT_S,
     LAUNCH_ATTEMPTS,
+    LAUNCH_PATIENCE_S,
     LOST_S,
     RENEW_S,
     Prove,
@@ -35,9 +36,15 @@ class TestLaterLife:
         assert decide(ready(), policy(3, 1), 100) is None
 
     def test_certificates_are_renewed_at_half_time(self):
+        assert decide(ready(), policy(3, 1), 10 + RENEW_S) is None
         action = decide(ready(), policy(3, 1), 11 + RENEW_S)
         assert isinstance(action, Publish)
         assert action.roster.generation == 2 and action.roster.revoked == ()
+
+    def test_one_machine_alone_has_no_group_and_renews_all_the_same(self):
+        made = ready(1)
+        made.group = None
+        assert publish(made, policy(1, 1), 11 + RENEW_S).roster.generation == 2
 
     def test_a_node_that_left_is_revoked_and_its_name_is_free(self):
         made = ready()
@@ -52,8 +59,10 @@ class TestLaterLife:
         made = ready()
         made.group = group(3, 9, at=20)
         hear(made, 9, at=21)
+        made.hellos["i-9"] = replace(made.hellos["i-9"], head=True)
         action = publish(made, policy(3, 1), 22)
         assert names(action)["i-9"] == "deeplearning-worker2"
+        assert [n.head for n in action.roster.nodes] == [True, False, False]
         assert action.roster.missing == ()
         made.acks["i-9"] = 2
         assert decide(made, policy(3, 1), 23) == Prove((made.roster.find("i-9"),))
@@ -71,8 +80,7 @@ class TestLaterLife:
 
     def test_a_new_head_takes_over(self):
         """It is worker 1, makes new certificates for all nodes, and does not signal again."""
-        made = State(replace(machine(7), head=True), 0.0, roster=ready().roster, signalled=True)
-        assert decide(made, policy(3, 1), 1) is None
+        made = State(machine(7), 0.0, roster=ready().roster, signalled=True)
         made.group = group(2, 3)
         action = publish(made, policy(3, 1), 3)
         assert names(action) == {
@@ -80,10 +88,20 @@ class TestLaterLife:
             "i-2": "deeplearning-worker2",
             "i-3": "deeplearning-worker3",
         }
+        assert action.roster.head.instance_id == "i-7"
         assert action.roster.generation == 2 and action.roster.missing == ()
         assert "ssh-ed25519 AAAAhost1" in action.roster.revoked
         all_acknowledge(made)
         assert isinstance(decide(made, policy(3, 1), 4), Prove)
+
+    def test_a_new_head_reads_the_group_first(self):
+        made = State(machine(7), 0.0, roster=ready(2).roster, signalled=True)
+        assert decide(made, policy(2, 1), 1) is None
+
+    def test_a_new_head_misses_a_node_that_left_before_it_came(self):
+        made = State(machine(7), 0.0, roster=ready().roster, signalled=True)
+        made.group = group(2, at=0.5)
+        assert [m.reason for m in publish(made, policy(3, 1), 1).roster.missing] == ["i-3 left the group"]
 
     def test_a_head_that_comes_back_before_the_signal_asks_for_acks_again(self):
         made = State(machine(1), 0.0, roster=ready().roster)
@@ -108,6 +126,13 @@ class TestSilence:
         del made.beats["10.0.1.12"]
         assert decide(made, policy(3, 1), 1 + FIRST_BEAT_S) is None
         assert isinstance(decide(made, policy(3, 1), 2 + FIRST_BEAT_S), Publish)
+
+    def test_a_new_head_gives_every_node_time_to_find_it(self):
+        made = State(machine(7), 0.0, roster=ready().roster, signalled=True)
+        made.group = group(2, 3)
+        publish(made, policy(3, 1), 1)
+        assert decide(made, policy(3, 1), FIRST_BEAT_S) is None
+        assert publish(made, policy(3, 1), 0.5 + FIRST_BEAT_S).lost == ("i-2", "i-3")
 
     def test_a_newcomer_at_a_dead_node_s_address_is_not_judged_by_its_beats(self):
         made = ready()
@@ -137,10 +162,18 @@ class TestStrays:
     def test_a_replacement_that_never_says_hello_is_ended(self):
         made = ready()
         made.group = group(3, 9, at=20, seen=20)
-        publish(made, policy(3, 1), 21)
+        assert publish(made, policy(3, 1), 21).drop == ()
+        assert decide(made, policy(3, 1), 20 + TIMEOUT_S) is None
         action = publish(made, policy(3, 1), 21 + TIMEOUT_S)
         assert action.drop == ("i-9",)
         assert "i-9 never said hello in 600 s" in action.roster.missing[0].reason
+
+    def test_an_instance_too_many_that_fails_to_boot_is_ended(self):
+        made = ready()
+        made.group = group(2, 3, 9, at=20)
+        made.failed["i-9"] = "boot step 'mount' failed on i-9"
+        action = publish(made, policy(3, 1), 21)
+        assert action.drop == ("i-9",) and action.roster.missing == ()
 
     def test_a_replacement_that_can_not_be_launched_is_reported_with_auto_scalings_reason(self):
         made = ready()
@@ -151,6 +184,15 @@ class TestStrays:
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
         assert action.desired is None
         assert decide(made, policy(3, 1), 32) is None
+
+    def test_a_launch_of_a_replacement_that_failed_once_may_be_tried_again(self):
+        made = ready()
+        made.group = group(3, at=20)
+        publish(made, policy(3, 1), 21)
+        made.group = group(3, at=30, refusals=1, since=30)
+        assert decide(made, policy(3, 1), 29 + LAUNCH_PATIENCE_S) is None
+        action = publish(made, policy(3, 1), 30 + LAUNCH_PATIENCE_S)
+        assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
 
 
 class TestScale:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from phalanx.runner.head.restarts import Attempt, Decision, decide, with_lost
@@ -34,18 +36,20 @@ def test_it_is_tried_again(attempts, restarts):
         ([failed()], 0, ""),
         ([failed(127, None, None)], 3, ""),
         ([failed(), failed()], 1, "after 1 restart, as many as were allowed"),
-        ([failed(2, 1), failed(2, 4)], 3, "twice the same within 5 s of its start, so it is not tried again (1 of 3)"),
+        ([failed(), failed(), failed()], 2, "after 2 restarts, as many as were allowed"),
+        ([failed(2, 1), failed(2, 5)], 3, "twice the same within 5 s of its start, so it is not tried again (1 of 3)"),
         ([failed(gave_up=True)], 3, "its engine had restarted it as often as it may"),
     ],
-    ids=["none allowed", "nothing was started", "used up", "same at once", "engine gave up"],
+    ids=["none allowed", "nothing was started", "one used up", "two used up", "same at once", "engine gave up"],
 )
 def test_it_is_not_tried_again_and_says_why(attempts, restarts, reason):
     assert decide(attempts, restarts) == Decision(False, reason)
 
 
 def test_the_attempt_under_way_dies_with_its_runner():
-    (lost,) = with_lost([Attempt(0)], "the head is gone", position=7)
-    assert (lost.position, lost.message, lost.died) == (0, "the head is gone", True)
+    *earlier, lost = with_lost([failed(2), failed(1), Attempt(3)], "the head is gone", position=7)
+    assert earlier == [failed(2), failed(1)]
+    assert lost == Attempt(3, "the head is gone", died=True)
 
 
 @pytest.mark.parametrize("before", [[], [failed()]], ids=["none was begun", "the last one was over"])
@@ -60,3 +64,12 @@ def test_what_kills_runners_while_they_prepare_does_not_do_so_for_ever():
     for _ in range(3):
         attempts = with_lost(attempts, "the runner died")
     assert not decide(attempts, 2).again
+
+
+def test_without_a_position_the_lost_attempt_has_all_of_the_output():
+    assert with_lost([], "the runner died") == [Attempt(0, "the runner died", died=True)]
+
+
+def test_an_attempt_is_read_back_as_it_was_written():
+    attempt = failed(137, 2.5, 8.0, died=True, gave_up=True)
+    assert Attempt(**json.loads(json.dumps(attempt.to_json()))) == attempt

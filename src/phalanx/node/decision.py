@@ -244,12 +244,16 @@ def _missing(
     state: State, policy: Policy, known: dict[str, str], nodes: tuple[Node, ...], news: list[str], now: float
 ) -> tuple[Missing, ...]:
     """The names that nobody has: the newest reasons first, then Auto Scaling's, then those known."""
-    taken = {n.name for n in nodes}
-    names = [name for name in map(worker_name, range(1, policy.nodes + 1)) if name not in taken]
-    refusals = state.group.refusals[:1] if state.group and _given_up(state.group, now) else ()
-    last = refusals[0] if refusals else ""
+    names = _free(policy, nodes)
+    last = state.group.refusals[0] if state.group and _given_up(state.group, now) else ""
     reasons = [*news, *[last] * len(names)]
     return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
+
+
+def _free(policy: Policy, nodes: tuple[Node, ...]) -> list[str]:
+    """Return the workers' names that none of these nodes has, from below. The head's is never free."""
+    taken = {n.name for n in nodes}
+    return [name for name in map(worker_name, range(2, policy.nodes + 1)) if name not in taken]
 
 
 def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:
@@ -259,8 +263,7 @@ def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ..
     """
     known = {n.instance_id for n in kept}
     heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
-    taken = {n.name for n in kept}
-    free = [name for name in map(worker_name, range(2, policy.nodes + 1)) if name not in taken]
+    free = _free(policy, tuple(kept))
     new = [n for n in _answered(state) if n.instance_id not in known and n.host_key not in revoked]
     return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
 
