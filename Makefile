@@ -1,4 +1,4 @@
-.PHONY: fuzz red lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,6 +49,9 @@ dist: setup ## Build the wheel in dist/ and try it in a new environment
 
 red: setup ## Remove each defence in a copy of the code and check that its attack succeeds (an hour)
 	@.venv/bin/python -m benchmarks.red
+
+mutants: setup ## Check that a unit test notices each small change of the code that decides (minutes)
+	@.venv/bin/python scripts/mutants $(JOBS)
 
 soak: PART ?= soak
 soak: SEED ?= 1
