@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobState, JobStatus
-from phalanx.node.validate import Invalid
-from phalanx.runner.files import record
+from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files import state as states
 from phalanx.runner.files.schema import job_state
 
@@ -117,7 +116,7 @@ def test_room_is_made_for_a_sound_record_whatever_is_there(job):
 def test_no_value_is_taken_for_a_state_but_a_state(value):
     for candidate in (value, {**STATE, **value} if isinstance(value, dict) else value):
         try:
-            state = job_state(record.parse(json.dumps(candidate)))
+            state = job_state(parse(json.dumps(candidate)))
         except Invalid:
             continue
         assert JobStatus.from_record(state).id == "J1" or candidate["id"] != "J1"

@@ -12,6 +12,8 @@ from rosters import ROSTER, a_node
 
 from phalanx.node import validate
 from phalanx.node.validate import Invalid
+from phalanx.runner.files.schema import job_state
+from phalanx.ssh import head_answers
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG"
 CERTIFICATE = "ssh-ed25519-cert-v01@openssh.com AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAx"
@@ -106,6 +108,37 @@ def test_counts_are_whole_and_bounded():
     for wrong in (-1, 9, True, 1.0, "1", None):
         with pytest.raises(Invalid):
             validate.count(wrong, 8)
+
+
+NO_JSON = ["", "{", "{} {}", "[" * 100_000, "9" * 100_000, f'{{"port": {10**20}}}', '{"port": NaN}', "[-Infinity]"]
+
+
+@pytest.mark.parametrize("text", NO_JSON, ids=range(len(NO_JSON)))
+def test_what_no_cluster_writes_is_refused_wherever_it_is_read(text):
+    for read in (validate.parse, validate.roster):
+        with pytest.raises(Invalid, match="is not valid JSON"):
+            read(text)
+    with pytest.raises(head_answers.Unbelievable):
+        head_answers.parsed(text)
+
+
+def test_a_field_that_is_missing_is_named():
+    checks = {"port": head_answers.port, "path": head_answers.text}
+    assert head_answers.fields({"port": 80, "other": 1}, checks) == {"port": 80}
+    with pytest.raises(head_answers.Unbelievable, match="path is missing"):
+        head_answers.required({"port": 80}, checks)
+    with pytest.raises(Invalid, match="path is missing"):
+        validate.fields(checks, {"port": 80})
+
+
+@pytest.mark.parametrize("check", [lambda value: validate.fields({"x": validate.truth}, value), job_state])
+def test_a_value_that_is_nested_too_deep_to_be_shown_is_refused(check):
+    value: list = []
+    for _ in range(100_000):
+        value = [value]
+    for item in (value, {"x": value}, dict.fromkeys(("id", "name", "tags"), value)):
+        with pytest.raises(Invalid):
+            check(item)
 
 
 def test_reasons_control_no_terminal():

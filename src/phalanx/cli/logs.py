@@ -11,8 +11,8 @@ import click
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
 from phalanx.errors import JobError
-from phalanx.node.validate import Invalid
-from phalanx.runner.files.record import MOST_BYTES, parse
+from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.record import MOST_BYTES
 from phalanx.runner.files.schema import output_process
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -238,9 +237,9 @@ class Creation:
 def _workers(answered: str) -> list[tuple[str, str]]:
     """Instance and address of those that said hello to the head; what can't be one is left out."""
     try:
-        found = json.loads(answered)
+        found = validate.parse(answered)
         return [(validate.instance_id(instance_id), validate.address(address)) for instance_id, address in found]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess
+from phalanx.node.validate import truth
 from phalanx.ssh import head_answers
 
 _ENVIRONMENTS = ".phalanx/environments"
@@ -16,7 +17,7 @@ _ENVIRONMENTS = ".phalanx/environments"
 _TIMEOUT_S = 600.0
 _ALWAYS: dict[str, head_answers.Check] = {
     **dict.fromkeys(("name", "path"), head_answers.text),
-    **dict.fromkeys(("complete", "in_use", "removed"), head_answers.truth),
+    **dict.fromkeys(("complete", "in_use", "removed"), truth),
 }
 _OPTIONAL: dict[str, head_answers.Check] = {
     **dict.fromkeys(("digest", "python"), head_answers.text),

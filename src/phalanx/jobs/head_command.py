@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from phalanx.errors import JobError
+from phalanx.node.validate import truth
 from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.names import REFUSED_PREFIX
 from phalanx.ssh import head_answers
@@ -21,9 +22,9 @@ _READ_BYTES = 1 << 18
 _ANSWER_WITHIN_S = 60.0
 _MAX_STDERR_BYTES = 1 << 20
 _ANSWERS: dict[str, head_answers.Check] = {
-    "here": head_answers.truth,
+    "here": truth,
     "send": head_answers.several(head_answers.whole),
-    "made": head_answers.truth,
+    "made": truth,
     "shares": head_answers.text,
 }
 

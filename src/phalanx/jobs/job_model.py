@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from phalanx.errors import JobError
-from phalanx.node.validate import Invalid
-from phalanx.runner.files.record import parse
+from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.schema import job_state
 
 if TYPE_CHECKING:

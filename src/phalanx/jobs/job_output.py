@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from phalanx.errors import JobError
-from phalanx.node.validate import Invalid
-from phalanx.runner.files.record import MOST_BYTES, parse
+from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.record import MOST_BYTES
 from phalanx.runner.files.schema import output_process
 from phalanx.runner.frames import STDERR
 from phalanx.runner.verbs import follow_frames as wire

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from dataclasses import replace
@@ -124,7 +123,7 @@ class Head:
     def hear(self, body: str, sender_id: str) -> None:
         """Take in one message, which SQS got from `sender_id`. What is not believed is counted and changes nothing."""
         try:
-            message = json.loads(body)
+            message = validate.parse(body)
             kind = message.get("kind")
             if kind == "wish" or message.get("Type") == "Notification":
                 # Something happened to the fleet, or shall. Whoever says so, and how often: it is only a hint to look.

@@ -17,6 +17,8 @@ from phalanx.node.roster import Missing, Node, Roster
 ROSTER_BYTES = 400 * 1024
 NODES_MOST = 1000
 SLOTS_MOST = 4096
+# The digits of 2^64. Python before 3.11 takes minutes to read a number with a million digits.
+_DIGITS_MOST = 20
 _REASON_CHARACTERS = 8000
 _COUNT_MOST = 2**31
 _SHOWN_CHARACTERS = 60
@@ -102,12 +104,7 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
     """The roster that `Roster.to_json` wrote, with nodes inside `network`; keys of later versions are passed over."""
     if len(text) > ROSTER_BYTES:
         raise _no("roster, it is too long", text)
-    try:
-        found = Roster(**fields(_ROSTER, json.loads(text)))
-    except Invalid:
-        raise
-    except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, too
-        raise _no("roster", text) from error
+    found = Roster(**fields(_ROSTER, parse(text)))
     for member in found.nodes:
         address(member.address, network)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.nodes)):  # noqa: B905 (Python 3.9)
@@ -118,13 +115,28 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
     return found
 
 
+def parse(text: str | bytes) -> Any:
+    """Return the value of this JSON, without NaN and whole numbers of more than 20 digits. Raises Invalid."""
+    try:
+        return json.loads(text, parse_int=_whole, parse_constant=_whole)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{text[:_SHOWN_CHARACTERS]!r} is not valid JSON, or not complete") from error
+
+
+def _whole(digits: str) -> int:
+    """Raises ValueError for NaN and for infinity, too."""
+    return int(digits if len(digits) <= _DIGITS_MOST else "")
+
+
 def fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
-    """What the checks return of an object's fields; others are passed over."""
+    """What the checks return of an object's fields; others are passed over. Raises Invalid, naming the field."""
     found = {}
     for name, check in checks.items():
         try:
             found[name] = check(item[name])
-        except (Invalid, KeyError, TypeError) as error:
+        except KeyError as error:
+            raise Invalid(f"{name} is missing") from error
+        except (Invalid, TypeError, RecursionError) as error:  # the last from showing a value that is nested deep
             raise Invalid(f"{name}: {error}") from error
     return found
 

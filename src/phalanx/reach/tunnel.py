@@ -18,6 +18,7 @@ from typing import IO, Any
 from phalanx.errors import ClusterError, PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess, Job
+from phalanx.node import validate
 from phalanx.runner.verbs.service import PORT
 from phalanx.ssh import head_answers
 from phalanx.ssh.remote import Remote
@@ -30,7 +31,7 @@ _END_TIMEOUT_S = 20.0
 
 
 def _report(value: Any) -> dict[str, tuple[str, ...]]:
-    return head_answers.required(value if isinstance(value, dict) else {}, _REPORT)
+    return validate.fields(_REPORT, value)
 
 
 _TEXTS = head_answers.several(head_answers.text)

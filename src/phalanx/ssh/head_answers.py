@@ -5,12 +5,12 @@ A job on the head can change its answers (it is the user in whose name phalanx a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.errors import ClusterError
+from phalanx.node import validate
 from phalanx.node.validate import Invalid, count
 
 Check = Callable[[Any], Any]
@@ -34,8 +34,8 @@ class Unbelievable(ClusterError):  # noqa: N818 - reads as what it says of an an
 def parsed(line: bytes | str) -> dict[str, Any]:
     """The object that a line of JSON holds. Raises Unbelievable."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = validate.parse(line)
+    except Invalid:
         found = None
     if not isinstance(found, dict):
         raise Unbelievable(repr(line[:100]))
@@ -44,22 +44,15 @@ def parsed(line: bytes | str) -> dict[str, Any]:
 
 def fields(record: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
     """Those fields of a record that it has, each as its check returns it. Raises Unbelievable, naming the field."""
-    name = ""
-    found = {}
-    try:
-        for name in checks.keys() & record.keys():
-            found[name] = checks[name](record[name])
-    except ValueError as error:
-        raise Unbelievable(f"{name}: {error}") from error
-    return found
+    return required(record, {name: check for name, check in checks.items() if name in record})
 
 
 def required(record: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
     """The same, where all of them must be there."""
-    missing = checks.keys() - record.keys()
-    if missing:
-        raise Unbelievable(f"{', '.join(sorted(missing))} is missing")
-    return fields(record, checks)
+    try:
+        return validate.fields(checks, record)
+    except Invalid as error:
+        raise Unbelievable(error) from error
 
 
 def text(value: Any) -> str:
@@ -114,13 +107,6 @@ def port(value: Any) -> int:
     """A port that something can listen on. Raises Invalid."""
     if not whole(value) or value > 65535:
         raise Invalid(f"{value} is no port")
-    return value
-
-
-def truth(value: Any) -> bool:
-    """True or false. Raises Invalid."""
-    if not isinstance(value, bool):
-        raise Invalid(f"{value!r:.60} is neither true nor false")
     return value
 
 

@@ -9,6 +9,8 @@ import tarfile
 from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
 
+from phalanx.node.validate import Invalid, parse
+
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
 TOP = "top"
@@ -97,8 +99,8 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
         if not line or len(before) > _LONGEST_PREAMBLE:
             raise CarryError("nothing came" if not before.strip() else f"something else came: {before[:200]!r}")
     try:
-        header = json.loads(source.readline(_LONGEST_HEADER))
-    except (ValueError, RecursionError):
+        header = parse(source.readline(_LONGEST_HEADER))
+    except Invalid:
         header = None
     if not isinstance(header, dict):
         raise CarryError("its header is not a JSON object")

@@ -15,8 +15,8 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
-from phalanx.runner.files.record import MOST_BYTES, open_to_append, open_to_read, parse, read_text
+from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.record import MOST_BYTES, open_to_append, open_to_read, read_text
 from phalanx.runner.files.schema import output_process
 
 if TYPE_CHECKING:

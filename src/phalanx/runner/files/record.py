@@ -5,21 +5,18 @@ Nothing here waits for the other end of a FIFO, follows a link, or reads without
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, parse
 
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, Union
+    from typing import Any
 
 # A command may have 2 MiB (Linux's ARG_MAX), and JSON may need six characters for each byte; a job's description
 # contains its packages' lock file, too.
 MOST_BYTES = 16 << 20
-# The digits of 2^64. Python before 3.11 takes minutes to read a number with a million digits.
-_MOST_DIGITS = 20
 
 
 def open_to_read(path: str) -> int:
@@ -51,23 +48,8 @@ def read_json(path: str) -> Any:
     try:
         return parse(text)
     except Invalid as error:
-        raise Invalid(f"{os.path.basename(path)} {error if text else 'is empty'}") from error
-
-
-def parse(text: Union[str, bytes]) -> Any:
-    """Return the value of this JSON, whose numbers are finite and fit into 64 bits. Raises Invalid."""
-    try:
-        return json.loads(text, parse_int=_whole, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise Invalid("is not valid JSON, or not complete") from error
-
-
-def _whole(digits: str) -> int:
-    return int(digits) if len(digits) <= _MOST_DIGITS else _no_number(digits)
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text:.20} is not a number")
+        why = f": {error}" if text else " is empty"
+        raise Invalid(os.path.basename(path) + why) from error
 
 
 def open_to_append(path: str) -> int:

@@ -31,10 +31,7 @@ def is_job_id(name: str) -> bool:
 
 def job_state(value: Any, job_id: Optional[str] = None) -> Dict[str, Any]:
     """Return the known fields of this job's state, ignoring those of later versions. Raises Invalid."""
-    try:
-        state = fields(_STATE, {**_ADDED, **value} if isinstance(value, dict) else value)
-    except RecursionError as error:
-        raise Invalid("nested too deep") from error
+    state = fields(_STATE, {**_ADDED, **value} if isinstance(value, dict) else value)
     if job_id not in (None, state["id"]):
         raise Invalid("it belongs to another job")
     return state

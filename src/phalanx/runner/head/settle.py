@@ -85,7 +85,7 @@ class Inquiry:
 
     def _as_told(self, answer: bytes) -> Dict[str, Any]:
         try:
-            report = sweep_report(record.parse(answer))
+            report = sweep_report(validate.parse(answer))
         except validate.Invalid as error:
             return self._unverified(f"its answer {error}")
         self.boot_id = report["boot_id"]
