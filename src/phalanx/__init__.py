@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.version import __version__
 
-TYPE_CHECKING = False  # typing's own costs its import, the most expensive one of a short command
+TYPE_CHECKING = False  # Importing typing would take most of the time of a short command.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from phalanx.template import synthesize
 
 
-# Public name → module; imported at first use, so that `import phalanx` costs nothing.
+# Public name → module, imported at first use so that `import phalanx` stays fast.
 _PUBLIC = {
     "Cluster": "phalanx.api",
     "ClusterSpec": "phalanx.spec.spec",
@@ -63,7 +63,7 @@ _PUBLIC = {
     "JobError": "phalanx.errors",
 }
 
-# Written out, and imported above, for type checkers and editors, which read this file without running it.
+# Listed here and imported above for type checkers and editors, which read this file without running it.
 __all__ = [
     "CloudError",
     "Cluster",

@@ -29,7 +29,7 @@ __all__ = ["Cluster"]
 
 
 class Cluster:
-    """A cluster that is ready. As a context manager it takes down at the end what `up` made, and nothing else."""
+    """A cluster that is ready. As a context manager it deletes the cluster at the end if `up` created it."""
 
     def __init__(self, record: store.Cluster, made_here: bool = False) -> None:
         self._record = replace(record, control=clouds.ControlPlane())
@@ -37,18 +37,18 @@ class Cluster:
 
     @classmethod
     def up(cls, spec: str | Path = "phalanx.yaml", progress: Callable[[Step], object] | None = None) -> Cluster:
-        """Create the cluster that this file describes, or find it ready; `progress` is called with each step.
+        """Create the cluster that this file describes, or find it ready; call `progress` with each step.
 
-        Raises SpecError, CloudError, StackFailed (everything was rolled back then).
+        Raises SpecError, CloudError, or StackFailed after everything was rolled back.
         """
         from phalanx.cluster.bring_up import BringUp
-        from phalanx.spec.spec_load import load, told_where
+        from phalanx.spec.spec_load import load, with_location
 
         wanted = load(Path(spec))
         clouds.begin(wanted.cloud)
         bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted)
         try:
-            with told_where(spec):
+            with with_location(spec):
                 for step in bring_up.steps():
                     if progress:
                         progress(step)
@@ -60,7 +60,7 @@ class Cluster:
 
     @classmethod
     def open(cls, name: str | None = None) -> Cluster:
-        """The named cluster, or the only one that this machine knows. Raises ClusterError."""
+        """Open the named cluster, or the only one that this machine knows. Raises ClusterError."""
         record = store.Cluster.load(name)
         record.require_ready()
         return cls(record)
@@ -80,7 +80,7 @@ class Cluster:
         return self._record.head_address
 
     def roster(self) -> Roster:
-        """The nodes that are there, and those that are missing and why."""
+        """Return the nodes of the cluster, and the missing ones with the reason."""
         return self._record.roster()
 
     def run(
@@ -95,14 +95,14 @@ class Cluster:
     ) -> JobFuture:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
-        A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments, word by word.
+        A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments.
         `nodes` is torchrun's (MIN, MAX). `requirements` is by default the code's own requirements.txt, on top of a
-        `recipe`; False: none. `build_env` are variables for whatever installs and builds these packages. All others are
-        fields of JobSpec; among them `options` are the launcher's own, such as {"servers": "2"}. It returns when the
-        head has taken the job, which goes on even if this program ends.
+        `recipe`; False means none. `build_env` are variables for pip and compilers. All other options are
+        fields of JobSpec; among them, `options` are the launcher's own, such as {"servers": "2"}. The call returns when
+        the head has accepted the job, which goes on even if this program ends.
         """
         if (launcher := options.get("launcher", "mpi")) not in LAUNCHERS:
-            raise JobError(f"there is no launcher '{launcher}'", f"There are: {', '.join(LAUNCHERS)}.")
+            raise JobError(f"there is no launcher '{launcher}'", f"The launchers are: {', '.join(LAUNCHERS)}.")
         fewest, most = (None, None) if nodes is None else _fewest_and_most(nodes)
         directory = Path(options.pop("directory", "."))
         listed = Path(requirements) if requirements else requirements
@@ -117,17 +117,17 @@ class Cluster:
         return JobFuture(submit(self._record, spec, detach=True))
 
     def jobs(self, tags: Mapping[str, str] | None = None) -> list[JobStatus]:
-        """All jobs that the shared directory knows, or those with these tags; the newest first."""
+        """Return all jobs of the shared directory, or those with these tags; the newest first."""
         return [job for job in list_jobs(self._record) if job.has(tags or {})]
 
     def job(self, reference: str | None = None) -> JobFuture:
-        """A job by its id, a part of one, or its name; None: the newest. Raises JobError."""
+        """Return a job by its id, a part of the id, or its name; None: the newest. Raises JobError."""
         return JobFuture(open_job(self._record, reference))
 
     def get(
         self, path: str, destination: str | Path | None = None, *, job: JobFuture | str | None = None
     ) -> transfer.Copied:
-        """Bring home a file or directory of a job's work/ (`job`: default the newest), or below the shared directory.
+        """Copy a file or directory from the work/ of `job` (default: the newest), or from below the shared directory.
 
         Raises TransferError.
         """
@@ -137,18 +137,18 @@ class Cluster:
         return transfer.get(self._record, path, destination, wanted)
 
     def put(self, source: str | Path, destination: str = "") -> transfer.Copied:
-        """Take a file or directory to the shared directory. Raises TransferError."""
+        """Copy a file or directory to the shared directory. Raises TransferError."""
         return transfer.put(self._record, Path(source), destination)
 
     def exec(
         self, command: str | Sequence[str], *, nodes: Sequence[str] = (), sudo: bool = False, timeout_s: float = 3600.0
     ) -> list[gather.Verdict]:
-        """Run a command on these nodes (default: all) at once, a string by their shells; one verdict per node."""
+        """Run a command on these nodes (default: all) at once, a string in a shell; return one verdict per node."""
         text = command if isinstance(command, str) else shlex.join(command)
         return list(gather.gather(self._record, text, nodes=nodes, sudo=sudo, timeout_s=timeout_s))
 
     def down(self) -> None:
-        """Delete it, and prove that nothing is left; raises CloudError naming what is.
+        """Delete the cluster and check that nothing is left. Raises CloudError, which names what is left.
 
         Data in the shared directory is kept unless the cluster's file says `keep: no`.
         """
@@ -173,5 +173,5 @@ class Cluster:
 
 def _fewest_and_most(nodes: tuple[int, int]) -> tuple[int, int]:
     if not isinstance(nodes, (tuple, list)) or [type(number) for number in nodes] != [int, int]:
-        raise JobError(f"nodes is {nodes!r}", "It takes the fewest and the most nodes, such as (2, 4).")
+        raise JobError(f"nodes is {nodes!r}", "Give the smallest and the largest number of nodes, such as (2, 4).")
     return nodes[0], nodes[1]

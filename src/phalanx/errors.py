@@ -1,9 +1,9 @@
-"""Every error that phalanx raises on purpose: what failed, what to do next, and the exit code.
+"""The errors that phalanx raises on purpose, each with what failed, what to do next, and an exit code.
 
-PhalanxError            1   the request was right and failed
+PhalanxError            1   the request was valid and failed
 ├── SpecError           2   a mistake in phalanx.yaml or in the command line
 ├── CloudError          3   the cloud refused or did not answer
-│   └── StackFailed     4   the stack did not come up (rolled back)
+│   └── StackFailed     4   the stack did not come up, and was rolled back
 ├── LocalCloudError     5   this machine can't run the local cloud
 ├── ClusterError        6   no such cluster, or it can't be reached
 └── JobError            7   the job can't be started or followed
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class PhalanxError(Exception):
-    """Base of all: `message` says what failed, `hint` what to do next (may be empty)."""
+    """The base of all errors: `message` says what failed, `hint` what to do next (may be empty)."""
 
     exit_code = 1
 
@@ -38,14 +38,14 @@ class CloudError(PhalanxError):
     exit_code = 3
 
 
-class StackFailed(CloudError):  # noqa: N818 (what happened, as its callers say it)
-    """The stack did not become ready; what it had made has been rolled back."""
+class StackFailed(CloudError):  # noqa: N818 (names what happened)
+    """The stack did not become ready, and was rolled back."""
 
     exit_code = 4
 
 
 class LocalCloudError(PhalanxError):
-    """This machine lacks something that the local cloud needs; `hint` holds the command that mends it."""
+    """This machine lacks something that the local cloud needs; `hint` has the command that installs or permits it."""
 
     exit_code = 5
 

@@ -131,9 +131,9 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nodse: 4", "nodse: is no key of phalanx.yaml; did you mean nodes?"),
-        ("zzz: 4", f"zzz: is no key of phalanx.yaml; valid: {', '.join(sorted(KEYS))}"),
-        ("node_timeout_s: 4", "node_timeout_s: is no key of phalanx.yaml; did you mean node_timeout?"),
+        ("nodse: 4", "nodse: is not a key of phalanx.yaml; did you mean nodes?"),
+        ("zzz: 4", f"zzz: is not a key of phalanx.yaml; valid: {', '.join(sorted(KEYS))}"),
+        ("node_timeout_s: 4", "node_timeout_s: is not a key of phalanx.yaml; did you mean node_timeout?"),
         ("min: 5", "min: must be at most nodes (4), is 5"),
         ("min: 0", "min: must be at least 1, is 0"),
         ("min: yes", "min: must be a whole number, is yes, which YAML reads as true; write digits only"),
@@ -148,17 +148,17 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("slots:", "slots: has no value; write one, or remove the line"),
         ("slots: ~", "slots: has no value;"),
         ("slots: 0", "slots: must be at least 1, is 0"),
-        ("cloud: awz", "cloud: 'awz' is no cloud that phalanx knows; did you mean aws?"),
-        ("cloud: gcp", "cloud: 'gcp' is no cloud that phalanx knows; valid: aws, local"),
+        ("cloud: awz", "cloud: 'awz' is not a cloud that phalanx supports; did you mean aws?"),
+        ("cloud: gcp", "cloud: 'gcp' is not a cloud that phalanx supports; valid: aws, local"),
         ("cloud: no", "cloud: must be text, is no, which YAML reads as false; put it in quotes"),
-        ("region: us-east1", "region: 'us-east1' is no AWS region; did you mean us-east-1"),
+        ("region: us-east1", "region: 'us-east1' is not an AWS region; did you mean us-east-1"),
         ("type: 5", "type: must be text, is the number 5;"),
-        ("type: c5large", "type: 'c5large' is no instance type; did you mean c5.large"),
+        ("type: c5large", "type: 'c5large' is not an instance type; did you mean c5.large"),
         (
             "image: ami-0abc",
             "image: 'ami-0abc' is an AMI id, and those differ in every region; put it into an SSM parameter",
         ),
-        ("image: ubuntu-24", "image: 'ubuntu-24' is no known image; did you mean ubuntu-24.04"),
+        ("image: ubuntu-24", "image: 'ubuntu-24' is not a known image; did you mean ubuntu-24.04"),
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),
         ("shared: /a/../etc", "shared: must be an absolute path, is '/a/../etc';"),
         ("shared: /my data", "shared: must be an absolute path, is '/my data';"),
@@ -169,9 +169,9 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("shared: /opt/phalanx/x", "shared: '/opt/phalanx/x' belongs to the system"),
         ("ssh_from: 0.0.0.0/0", "ssh_from: '0.0.0.0/0' opens ssh to the whole internet; write `ssh_from: anywhere`"),
         ("ssh_from: 10.0.0.5/8", "ssh_from: '10.0.0.5/8' is an address inside a network; write 10.0.0.0/8"),
-        ("ssh_from: 10.0.0.0/33", "ssh_from: '10.0.0.0/33' is no network; write one such as"),
+        ("ssh_from: 10.0.0.0/33", "ssh_from: '10.0.0.0/33' is not a network; write one such as"),
         ('ssh_from: "::1"', "ssh_from: '::1' is an IPv6 network"),
-        ("ssh_from: home", "ssh_from: 'home' is no network;"),
+        ("ssh_from: home", "ssh_from: 'home' is not a network;"),
         ("node_timeout: 600", "node_timeout: must be a time with its unit, is '600'; such as 600s or 600m"),
         ("node_timeout: 10 m", "node_timeout: must be a time with its unit, is '10 m'; such as 90s"),
         ("keep: maybe", "keep: must be yes, no or ask, is 'maybe'"),
@@ -181,7 +181,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("node_timeout: yes", "node_timeout: must be a time with its unit, is yes, which YAML reads as true;"),
         ('key_pair: " k"', "key_pair: ' k' can't be the name of an EC2 key pair;"),
         ("name: other", "name: is written twice, first in line 1; remove one"),
-        ("<<: {min: 2}", "<<: is no key of phalanx.yaml;"),
+        ("<<: {min: 2}", "<<: is not a key of phalanx.yaml;"),
         ("[a]: 2", "a key must be a word, is a list"),
         ("min: !Ref x", "min: must be a whole number, is x, tagged !Ref;"),
     ],
@@ -232,16 +232,16 @@ def test_boot_limit_is_of_the_compressed_script():
     [
         (b"", "the file is empty"),
         (b"# only a comment\n", "the file is empty"),
-        (b"- a\n", "must hold lines such as `name: demo`, is a list"),
-        (b"just words", "must hold lines such as `name: demo`, is the text 'just words'"),
+        (b"- a\n", "must contain lines such as `name: demo`, is a list"),
+        (b"just words", "must contain lines such as `name: demo`, is the text 'just words'"),
         (b"name: a\n\tnodes: 1\n", "a tab can't indent in YAML; use spaces"),
         (b"name: a: b\n", "a second `: ` in one line"),
         (b"name: 'a\n", "a quote is not closed"),
-        (b"name: a\n---\nname: b\n", "holds more than one document"),
-        (b"name: *x\n", "an alias (*name) names nothing"),
-        (b"name: @x\n", "a value begins with a character that YAML keeps for itself"),
+        (b"name: a\n---\nname: b\n", "contains more than one document"),
+        (b"name: *x\n", "an alias (*name) refers to nothing"),
+        (b"name: @x\n", "a value begins with a character that YAML reserves"),
         (b"name: a\n nodes: 1\n", "a second `: ` in one line; put the value in quotes, or check the indentation"),
-        (b"name: a\x00b\n", "holds the character U+0000, which YAML does not allow"),
+        (b"name: a\x00b\n", "contains the character U+0000, which YAML does not allow"),
         (b"name: \xff\n", "is not UTF-8 text (byte 0xff)"),
         ("name: a\n".encode("utf-16"), "is UTF-16 text"),
         (b"[" * 900, "phalanx.yaml:1: is nested too deeply; phalanx.yaml is a flat list of `key: value`"),
@@ -249,9 +249,9 @@ def test_boot_limit_is_of_the_compressed_script():
         (b"a: {" * 100, "is nested too deeply"),
         (b"- " * 100, "is nested too deeply"),
         ("".join(f"{' ' * level}a:\n" for level in range(100)).encode(), "is nested too deeply"),
-        (rb'name: "\ud83d"', "phalanx.yaml:1: holds half of a character (\\ud83d); write the character itself"),
-        (rb'"\ud83d": 1', "phalanx.yaml:1: holds half of a character"),
-        (rb'boot: "\udc4d\ud83d"', "phalanx.yaml:1: holds half of a character"),
+        (rb'name: "\ud83d"', "phalanx.yaml:1: contains half of a character (\\ud83d); write the character itself"),
+        (rb'"\ud83d": 1', "phalanx.yaml:1: contains half of a character"),
+        (rb'boot: "\udc4d\ud83d"', "phalanx.yaml:1: contains half of a character"),
         (b"a" * 300_000, "is larger than 256 KiB"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_directory(tmp_path):
 
 def test_a_fifo_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "phalanx.yaml")
-    with pytest.raises(SpecError, match="is no regular file") as caught:
+    with pytest.raises(SpecError, match="is not a regular file") as caught:
         load(tmp_path / "phalanx.yaml")
     assert "phalanx.yaml" in caught.value.message
 

@@ -21,10 +21,10 @@ offline_option = click.option(
 def planned(file: Path, offline: bool = False) -> Plan:
     """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
     from phalanx.plan.plan import make_plan
-    from phalanx.spec.spec_load import load, told_where
+    from phalanx.spec.spec_load import load, with_location
 
     spec = load(file)
-    with told_where(file):
+    with with_location(file):
         return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
 
 
@@ -34,11 +34,11 @@ def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
     Raises SpecError when it can't: without a bucket or, unless `offline`, with one that won't do.
     """
     from phalanx.cluster import delivery
-    from phalanx.spec.spec_load import told_where
+    from phalanx.spec.spec_load import with_location
     from phalanx.template import synthesize
 
     template = synthesize(plan)
-    with told_where(file):
+    with with_location(file):
         bucket = delivery.bucket_for(plan, template)
         if bucket and not offline:
             _require(plan.spec, bucket)

@@ -32,7 +32,7 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
-    from phalanx.spec.spec_load import load, told_where
+    from phalanx.spec.spec_load import load, with_location
 
     spec = load(file)
     # The local cloud starts while this process imports what it talks to it with.
@@ -41,7 +41,7 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
     from phalanx.cluster.bring_up import BringUp
 
     bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
-    with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, told_where(file):
+    with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:

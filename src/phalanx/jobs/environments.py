@@ -92,7 +92,7 @@ def recipe(name: str) -> Recipe:
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
         meant = f"; did you mean '{near[0]}'?" if near else ""
-        raise JobError(f"there is no recipe '{name}'{meant}", f"There are: {', '.join(names)}.")
+        raise JobError(f"there is no recipe '{name}'{meant}", f"The recipes are: {', '.join(names)}.")
     return _recipe(name, _read_toml(_RECIPES / f"{name}.toml"))
 
 

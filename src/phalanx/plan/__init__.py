@@ -1,1 +1,1 @@
-"""A plan: what `up` would make of a spec, and how that is put in words."""
+"""A plan: what `up` would create for a spec, and its description in words."""

@@ -1,4 +1,4 @@
-"""A spec and the facts of its cloud become a Plan: sizes, zone, image, cost. Pure: asks nobody."""
+"""Turn a spec and the facts of its cloud into a Plan: sizes, zone, image, cost. Pure: no requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.spec.spec import ClusterSpec
 
 @dataclass(frozen=True)
 class Facts:
-    """What a plan needs to know of the cloud, from read-only look-ups. `zones` are those that offer the type."""
+    """What a plan needs to know about the cloud, from read-only requests. `zones` are those that offer the type."""
 
     cloud: str
     region: str
@@ -24,18 +24,18 @@ class Facts:
     architecture: str = "x86_64"
     """x86_64 or arm64."""
     image_parameter_exists: bool | None = None
-    """None: nobody looked."""
+    """None if it was not looked up."""
     kept_file_system: str = ""
-    """What an earlier `down` of this name kept; the shared directory goes on with it."""
+    """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
     ssh_public_key: str = ""
     network_cards: int = 1
     deployment: int = 1
-    """1 for a new stack; one more for each later deployment, because a WaitCondition can't be used again."""
+    """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `up` makes. The cost is an estimate without storage and traffic; None when the type's price is unknown."""
+    """What `up` creates. The cost is an estimate without storage and traffic; None if the type's price is unknown."""
 
     spec: ClusterSpec
     facts: Facts
@@ -59,17 +59,17 @@ class Plan:
 
     @property
     def file_system(self) -> str:
-        """The file system that is there already; "" when one is made."""
+        """The existing file system to use; "" if a new one is created."""
         return self.spec.file_system or self.facts.kept_file_system
 
     def parameters(self) -> dict[str, str]:
-        """What is sent beside the template: what differs between two people with the same file, or two days."""
+        """Return the parameters that are sent with the template, as they may differ for one file."""
         sent = {"SshPublicKey": self.facts.ssh_public_key, "FileSystemId": self.file_system}
         return {name: value for name, value in sent.items() if value}
 
 
 def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
-    """Decides everything that the spec leaves open. Raises SpecError when the cloud can't do what the spec asks."""
+    """Decide everything that the spec leaves open. Raises SpecError if the cloud can't provide it."""
     parameter = image_parameter(spec, facts.gpus, facts.architecture)
     _refuse_impossible(spec, facts, parameter)
     return Plan(
@@ -84,7 +84,7 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
 
 
 def image_parameter(spec: ClusterSpec, gpus: int, architecture: str) -> str:
-    """The SSM parameter that names the image: the spec's own path, or the one of its alias for this architecture."""
+    """Return the SSM parameter of the image: the spec's own path, or its alias's path for this architecture."""
     alias = _image_alias(spec, gpus)
     entry = table("images")["images"].get(alias)
     if entry is None:
@@ -93,12 +93,12 @@ def image_parameter(spec: ClusterSpec, gpus: int, architecture: str) -> str:
 
 
 def known_sizes(instance_type: str) -> dict[str, Any] | None:
-    """Offline: vcpus, gpus, memory_gib, architecture, network_cards, usd_per_hour; None for an unknown type."""
+    """Return vcpus, gpus, memory_gib, architecture, network_cards and usd_per_hour; None for an unknown type."""
     return table("instance_types")["types"].get(instance_type)
 
 
 def unknown_type_hint(instance_type: str, cloud: str) -> str:
-    """The way out of a type that the cloud does not know: the nearest types that we know, or where to find them."""
+    """Return a hint for a type that the cloud does not have: similar known types, or where to find them."""
     near = difflib.get_close_matches(instance_type, table("instance_types")["types"], n=2, cutoff=0.75)
     if near:
         return f"Did you mean {' or '.join(near)}?"
@@ -108,7 +108,7 @@ def unknown_type_hint(instance_type: str, cloud: str) -> str:
 
 
 def offline_facts(spec: ClusterSpec, ssh_public_key: str = "") -> Facts | None:
-    """Facts without asking the cloud: sizes from the table, the region's first zone. None for an unknown type."""
+    """Return facts without a request: sizes from the table, the region's first zone. None for an unknown type."""
     sizes = known_sizes(spec.type)
     if sizes is None:
         return None
@@ -139,7 +139,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
 
 
 def _cost_usd_per_hour(spec: ClusterSpec) -> float | None:
-    """Nodes, NAT gateway and two public addresses (head and NAT), at the prices of us-east-1."""
+    """Return the cost of the nodes, the NAT gateway and two public addresses (head and NAT), at us-east-1's prices."""
     if spec.cloud == "local":
         return 0.0
     sizes, network = known_sizes(spec.type), table("instance_types")["network_usd_per_hour"]

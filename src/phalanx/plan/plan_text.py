@@ -1,4 +1,4 @@
-"""A plan in words: what is made, what it costs, and what a careful person would want to know before paying for it."""
+"""Describe a plan in words: what is created, what it costs, and warnings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from phalanx.spec.spec_checks import ANYWHERE
 
 
 def explain(plan: Plan) -> list[str]:
-    """The plan for a person, a line each; warnings last."""
+    """Return the plan as lines of text; warnings last."""
     rows = describe(plan)
     width = max(len(what) for what, _ in rows)
     return [f"{what:<{width}}  {much}" for what, much in rows] + [f"warning: {text}" for text in warnings(plan)]
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan for a program; only texts, numbers, lists and None."""
+    """Return the plan as a dictionary for JSON."""
     return {
         "spec": asdict(plan.spec),
         "zone": plan.zone,
@@ -38,7 +38,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
 
 
 def describe(plan: Plan) -> list[tuple[str, str]]:
-    """What is made, as (what, how much of it)."""
+    """Return what is created, as (name, description)."""
     spec = plan.spec
     return [
         ("cluster", f"{spec.name}, in {_place(plan)}"),
@@ -58,7 +58,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 
 def _place(plan: Plan) -> str:
     if plan.spec.cloud == "local":
-        return f"the local cloud of this machine (it calls itself {plan.zone})"
+        return f"the local cloud of this machine (as zone {plan.zone})"
     return f"your AWS account, zone {plan.zone}"
 
 
@@ -96,7 +96,7 @@ def _cost(plan: Plan) -> str:
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What is allowed and may still surprise, a sentence each."""
+    """Return warnings about valid settings that may surprise, one sentence each."""
     return list(_warnings(plan.spec, plan.facts))
 
 
@@ -111,7 +111,7 @@ def _warnings(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
 
 def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
     if spec.slots and spec.slots > max(facts.vcpus, facts.gpus):
-        yield f"{spec.slots} slots on {facts.vcpus} vCPUs: the processes of a node will take turns"
+        yield f"{spec.slots} slots on {facts.vcpus} vCPUs: the processes of a node will share CPUs"
     if spec.type.split(".")[0] in ("t2", "t3", "t3a", "t4g"):
         yield f"{spec.type} is burstable: training slows down once its CPU credits are spent"
     if facts.network_cards > 1:
@@ -121,7 +121,7 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
 def _about_money(spec: ClusterSpec) -> Iterator[str]:
     prices = table("instance_types")
     if spec.type not in prices["types"]:
-        yield f"the price of {spec.type} is not known here: see https://aws.amazon.com/ec2/pricing/on-demand/"
+        yield f"the price of {spec.type} is not known: see https://aws.amazon.com/ec2/pricing/on-demand/"
     elif spec.region != prices["prices_of"]["region"]:
         where = prices["prices_of"]
         yield f"the estimate uses prices of {where['region']} ({where['date']}); {spec.region} differs"
@@ -133,7 +133,7 @@ def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
         if family in quota["families"]:
             yield f"{spec.nodes * facts.vcpus} vCPUs count against your quota “{quota['name']}” ({quota['code']})"
     if len(facts.zones) == 1:
-        yield f"only {facts.zones[0]} offers {spec.type}: no other zone to go to when it is full"
+        yield f"only {facts.zones[0]} offers {spec.type}: no other zone can replace it if it is full"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""ClusterSpec: what the user wants. Each field is a key of phalanx.yaml: its rule, default, meaning and an example."""
+"""ClusterSpec, the user's request. Each field is a key of phalanx.yaml with its rule, default, meaning and example."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def _key(
     initial: bool = False,
     **default: Any,
 ) -> Any:
-    """A field that is a key of phalanx.yaml; all that is known of keys follows from it.
+    """Return a field that is a key of phalanx.yaml; everything else about the key follows from it.
 
-    unset       what holds without the key, where the default itself doesn't say it
-    beside      a check that looks at the fields above, too: it gets those of them that are right
-    initial     whether `phalanx init` writes it, with the example as its value; others it writes as comments
+    unset       what applies without the key, where the default itself doesn't show it
+    beside      a check that also depends on the fields above; it receives those that are valid
+    initial     whether `phalanx init` writes the key with the example as its value; it writes others as comments
     """
     return field(**default, metadata={"key": (help, rule, example, unset, beside, initial)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """One cluster as the user asked for it: frozen, valid, with defaults for all but what only the cloud knows.
+    """The cluster that the user requested: frozen, valid, with defaults for everything that the cloud does not decide.
 
-    Raises SpecError with all mistakes at once. A field that ends in `_s` is a key without that, whose value has a unit.
+    Raises SpecError with all mistakes at once. A field that ends in `_s` is a key without `_s` whose value has a unit.
     """
 
     name: str = _key(
@@ -56,22 +56,22 @@ class ClusterSpec:
         initial=True,
     )
     cloud: str = _key(
-        "Where the cluster runs: `local` is this machine, with nothing to pay; `aws` is your AWS account.",
-        one_of(lambda: CLOUDS, "'{}' is no cloud that phalanx knows"),
+        "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account.",
+        one_of(lambda: CLOUDS, "'{}' is not a cloud that phalanx supports"),
         "local",
         initial=True,
         default="local",
     )
     region: str = _key(
         "AWS region.",
-        one_of(lambda: table("regions")["regions"], "'{}' is no AWS region", "any of AWS, such as eu-central-1"),
+        one_of(lambda: table("regions")["regions"], "'{}' is not an AWS region", "any of AWS, such as eu-central-1"),
         "us-east-1",
         initial=True,
         default="us-east-1",
     )
-    nodes: int = _key("Machines, the head included.", number(1, MOST_NODES), 4, initial=True)
+    nodes: int = _key("Number of machines, the head included.", number(1, MOST_NODES), 4, initial=True)
     min: int = _key(
-        "Fewest nodes that are still a cluster: with fewer, `up` fails and takes everything down again.",
+        "Smallest number of nodes to accept: with fewer, `up` fails and deletes everything again.",
         number(1, MOST_NODES),
         2,
         beside=checks.at_most_nodes,
@@ -131,7 +131,7 @@ class ClusterSpec:
         default="",
     )
     key_pair: str | None = _key(
-        "An EC2 key pair that may log in, too, as the image's own user.",
+        "An EC2 key pair that may also log in, as the image's own user.",
         matching(
             r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?",
             "'{}' can't be the name of an EC2 key pair",
@@ -159,7 +159,7 @@ class ClusterSpec:
         default=None,
     )
     keep: str | None = _key(
-        "Whether `down` keeps what is in the shared directory.",
+        "Whether `down` keeps the data in the shared directory.",
         word(("yes", "no", "ask")),
         "ask",
         unset="yes with a file system of yours, else ask",
@@ -177,7 +177,7 @@ class ClusterSpec:
         matching(
             r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]",
             "'{}' can't be the name of an S3 bucket for this",
-            "3 to 63 lower-case letters, digits and '-'; no dots, which TLS does not go with",
+            "3 to 63 lower-case letters, digits and '-'; no dots, which TLS certificates do not match",
         ),
         "my-bucket",
         default=None,
@@ -216,16 +216,16 @@ class Key:
 
     @property
     def written_default(self) -> Any:
-        """The default as the file would hold it; None where it has no such form."""
+        """The default as it would be written in the file; None if it can't be written."""
         return self.rule.kind.written(self.default) if self.default not in (MISSING, None, "") else None
 
     def line(self, value: Any) -> str:
-        """The key with a value as the file holds it; a text of lines takes some."""
+        """Return the key with a value as the file contains it; several lines for a text of several lines."""
         text = str(value)
         return "\n  ".join([f"{self.name}: |", *text.splitlines()]) if "\n" in text else f"{self.name}: {text}".rstrip()
 
     def accept(self, value: Any, above: Mapping[str, Any]) -> Any:
-        """The value in its normal form; raises WrongError."""
+        """Return the value in its normal form. Raises WrongError."""
         if value is None and self.default is None:
             return None
         self.rule.kind.require(value)
@@ -240,7 +240,7 @@ KEYS = {
 
 
 def check(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WrongError]]:
-    """The fields in their normal form, with defaults, and what is wrong, by key. A missing one is passed over."""
+    """Return the fields in their normal form, with defaults, and the errors by key. Ignore missing required keys."""
     accepted: dict[str, Any] = {}
     wrong: dict[str, WrongError] = {}
     for key in KEYS.values():

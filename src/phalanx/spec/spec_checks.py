@@ -1,4 +1,4 @@
-"""The checks of phalanx.yaml that a pattern alone can't make: each returns the value or raises WrongError."""
+"""The checks of phalanx.yaml that need more than a pattern: each returns the value or raises WrongError."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PARAMETER = r"/[A-Za-z0-9_./-]{1,1010}"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
 DURATION = r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
-# The table's item that brings it to the workers holds 400 KB (docs/aws-behaviour.md 8), in base85.
+# The workers read it, in base85, from an item of the table, which may have 400 KB (docs/aws-behaviour.md 8).
 LARGEST_BOOT_BYTES = 256 * 1024
 ANYWHERE = "anywhere"
 EVERYWHERE = "0.0.0.0/0"
 
-# A directory there would hide what the system, or phalanx itself, keeps in it.
+# Mounting there would hide files of the system, or of phalanx itself.
 _SYSTEM_TREES = (
     *(
         "/bin",
@@ -65,7 +65,7 @@ UNIT_SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 
 class WrongError(ValueError):
-    """A value that can't be: `what` continues the sentence "<field>: …"; `hint` is the way out, or empty."""
+    """An invalid value: `what` continues the sentence "<field>: …"; `hint` says what to do, or is empty."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(f"{what}; {hint}" if hint else what)
@@ -74,7 +74,7 @@ class WrongError(ValueError):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """A hint with the nearest valid words, or with all of them when none is near."""
+    """Return a hint with the most similar valid words, or with all of them if none is similar."""
     known = sorted(valid)
     near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else f"valid: {', '.join(known)}"
@@ -88,7 +88,7 @@ def at_most_nodes(value: int, above: Mapping[str, Any]) -> int:
 
 def instance_type(value: str) -> str:
     if not re.fullmatch(TYPE, value):
-        raise WrongError(f"'{cut(value)}' is no instance type", nearest(value, table("instance_types")["types"]))
+        raise WrongError(f"'{cut(value)}' is not an instance type", nearest(value, table("instance_types")["types"]))
     return value
 
 
@@ -100,7 +100,7 @@ def image(value: str) -> str:
         )
     aliases = table("images")["images"]
     if value not in aliases and not re.fullmatch(PARAMETER, value):
-        raise WrongError(f"'{cut(value)}' is no known image", nearest(value, [*aliases, "/aws/service/…"]))
+        raise WrongError(f"'{cut(value)}' is not a known image", nearest(value, [*aliases, "/aws/service/…"]))
     return value
 
 
@@ -116,7 +116,7 @@ def shared(value: str) -> str:
 
 
 def ssh_from_default(value: str, above: Mapping[str, Any]) -> str:
-    """Not said: this machine for the local cloud, a mistake for AWS."""
+    """Return this machine as the default for the local cloud; refuse a missing value for AWS."""
     if value:
         return value
     if above.get("cloud") == "aws":
@@ -128,13 +128,13 @@ def ssh_from_default(value: str, above: Mapping[str, Any]) -> str:
 
 
 def network(value: str) -> str:
-    """A network in CIDR notation, or ANYWHERE."""
+    """Return a network in CIDR notation, or ANYWHERE."""
     if value == ANYWHERE:
         return value
     try:
         found = ipaddress.ip_network(value, strict=False)
     except ValueError:
-        raise WrongError(f"'{cut(value)}' is no network", "write one such as 203.0.113.0/24, or anywhere") from None
+        raise WrongError(f"'{cut(value)}' is not a network", "write one such as 203.0.113.0/24, or anywhere") from None
     return _checked_network(value, found)
 
 
@@ -153,7 +153,7 @@ def _checked_network(value: str, network: ipaddress.IPv4Network | ipaddress.IPv6
 
 
 def duration_s(value: str) -> int:
-    """Seconds in a text such as 90s, 10m or 1h30m."""
+    """Return the seconds of a text such as 90s, 10m or 1h30m."""
     parts = re.fullmatch(DURATION, value)
     if not value or not parts:
         hint = f"such as {value}s or {value}m" if value.isdecimal() and len(value) < 7 else "such as 90s, 10m or 1h30m"
@@ -162,9 +162,9 @@ def duration_s(value: str) -> int:
 
 
 def boot(value: str) -> str:
-    """A shell script. It travels in the template, as the agent does."""
+    """Check the size of a shell script, which is part of the template, as the agent is."""
     if "\0" in value:
-        raise WrongError("holds a NUL character")
+        raise WrongError("contains a NUL character")
     size = len(packed_boot(value))
     if size > LARGEST_BOOT_BYTES:
         raise WrongError(
@@ -175,13 +175,13 @@ def boot(value: str) -> str:
 
 
 def packed_boot(script: str) -> bytes:
-    """The script as an LZMA stream; the same bytes every time."""
+    """Return the script as an LZMA stream; the same bytes every time."""
     # A window as large as the largest file that is read; the preset's own would cost a node 8 MiB.
     filters = [{"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 1 << 18}]
     return lzma.compress(script.encode(), format=lzma.FORMAT_ALONE, filters=filters)
 
 
 def cut(text: str) -> str:
-    """The beginning of a value, to be shown."""
+    """Return the beginning of a value, for a message."""
     first = text.split("\n", 1)[0]
     return first if first == text and len(first) <= 60 else f"{first[:60]}…"

@@ -1,4 +1,4 @@
-"""The text of phalanx.yaml, whole and of bounded size; apart from the YAML reader, which takes 40 ms to import."""
+"""Read the text of phalanx.yaml, of limited size; separate from the YAML reader, which takes 40 ms to import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST_FILE_BYTES = 256 * 1024
 
 
 def text(path: Path) -> str:
-    """All of the file. Raises SpecError when it can't be had, or can't be a phalanx.yaml."""
+    """Return the text of the file. Raises SpecError if it can't be read or can't be a phalanx.yaml."""
     data = _bytes(path)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.")
@@ -38,12 +38,12 @@ def _bytes(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(f"{path}: can't be read: {reason}") from None
     if len(data) > LARGEST_FILE_BYTES:
-        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is no phalanx.yaml")
+        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is not a phalanx.yaml")
     return data
 
 
 def _require_file(path: Path) -> None:
-    """A FIFO or a terminal might be waited for without end."""
+    """Refuse a FIFO or a terminal, whose reading might never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise SpecError(f"{path}: is no regular file", "Write what it gives into a file and name that one.")
+        raise SpecError(f"{path}: is not a regular file", "Write its content into a file and name that file.")

@@ -9,14 +9,14 @@ _WIDTH = 24
 
 
 def init_text(name: str, cloud: str = "local") -> str:
-    """The commented file. On AWS the network for ssh is left for the user to say."""
+    """Return the commented file. On AWS, `ssh_from` is left empty for the user to fill in."""
     given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if cloud == "aws" else {})
     lines = [_lines(key, given.get(key.name)) for key in KEYS.values()]
     return "\n".join([_OPENING, *lines, ""])
 
 
 def _lines(key: Key, given: str | None) -> str:
-    """A key with its value; as a comment, with what holds without it, when nobody gave one and it may be left out."""
+    """Return a key with its value; an optional key without a given value as a comment, with its default."""
     text = key.line(key.example if given is None else given)
     meaning = key.help.partition(". ")[0].rstrip(".")
     if given is not None or key.initial:

@@ -1,4 +1,4 @@
-"""phalanx.yaml becomes a ClusterSpec, or a SpecError with every mistake and its line."""
+"""Read phalanx.yaml into a ClusterSpec, or raise a SpecError with every mistake and its line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.spec.spec_yaml import Mistake, Value
 
 
 def load(path: Path | str) -> ClusterSpec:
-    """Reads and checks a spec. SpecError lists all mistakes as `file:line: field: what; hint`, in order of lines."""
+    """Read and check a spec. SpecError lists all mistakes as `file:line: field: what; hint`, in order of lines."""
     entries, mistakes = spec_yaml.read(Path(path))
     mistakes += [_unknown(name, value) for name, value in entries.items() if name not in KEYS]
     mistakes += [_missing(name) for name, key in KEYS.items() if key.required and name not in entries]
@@ -29,7 +29,7 @@ def load(path: Path | str) -> ClusterSpec:
 
 
 def load_value(path: Path | str, name: str) -> Any:
-    """What one key holds, whatever is wrong with the others; None without it. Raises SpecError."""
+    """Return the value of one key, even if others are wrong; None if it is missing. Raises SpecError."""
     entries, _ = spec_yaml.read(Path(path))
     if name not in entries:
         return None
@@ -40,8 +40,8 @@ def load_value(path: Path | str, name: str) -> Any:
 
 
 @contextmanager
-def told_where(path: Path | str) -> Iterator[None]:
-    """Gives a SpecError from within that begins with a key, such as "type: …", the place of that key in the file."""
+def with_location(path: Path | str) -> Iterator[None]:
+    """Add the file and line of a key to a SpecError whose message begins with that key, such as "type: …"."""
     try:
         yield
     except SpecError as error:
@@ -54,7 +54,7 @@ def told_where(path: Path | str) -> Iterator[None]:
 
 
 def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongError]]:
-    """By field, what holds a value of the kind that it should, and what is wrong with the others, by key."""
+    """Return the values of the right kind by field, and the errors of the others by key."""
     values: dict[str, Any] = {}
     wrong: dict[str, WrongError] = {}
     for name in KEYS.keys() & entries.keys():
@@ -67,7 +67,7 @@ def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongE
 
 
 def _unknown(name: str, value: Value) -> Mistake:
-    return Mistake(value.line, name, "is no key of phalanx.yaml", checks.nearest(name, KEYS))
+    return Mistake(value.line, name, "is not a key of phalanx.yaml", checks.nearest(name, KEYS))
 
 
 def _missing(name: str) -> Mistake:
@@ -75,5 +75,5 @@ def _missing(name: str) -> Mistake:
 
 
 def _mistake(name: str, error: WrongError, entries: dict[str, Value]) -> Mistake:
-    """In the first line when the file does not have the key."""
+    """Return the mistake at the line of its key, or at line 1 if the file does not have the key."""
     return Mistake(entries[name].line if name in entries else 1, name, error.what, error.hint)

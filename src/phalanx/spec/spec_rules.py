@@ -1,4 +1,4 @@
-"""What a key of phalanx.yaml may hold: one rule serves the reader, the check, JSON Schema and the reference page."""
+"""The rules for values of phalanx.yaml: one rule serves the reader, the check, JSON Schema and the reference page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.spec.spec_yaml import Value
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value: `read` takes it from the file or raises WrongError, `written` is how the file would hold it."""
+    """A kind of value: `read` converts it from the file or raises WrongError; `written` returns it as in the file."""
 
     name: str
     type: type
@@ -31,8 +31,8 @@ class Kind:
 class Rule:
     """`check` returns the value, in its normal form, or raises WrongError.
 
-    `schema` is as much of that as JSON Schema can say: it refuses nothing that `check` accepts. `allowed` says it to
-    people.
+    `schema` expresses as much of the check as JSON Schema can, and accepts everything that `check` accepts. `allowed`
+    describes the values in words.
     """
 
     kind: Kind
@@ -42,12 +42,12 @@ class Rule:
 
 
 def text(check: Callable[[str], str], schema: Callable[[], dict[str, Any]], allowed: str) -> Rule:
-    """A text of which JSON Schema can say a part only, or nothing."""
+    """Return the rule of a text that JSON Schema can check only in part, or not at all."""
     return Rule(_TEXT, check, lambda: {"type": "string", **schema()}, allowed)
 
 
 def matching(pattern: str, refusal: str, hint: str, allowed: str = "") -> Rule:
-    """A text of this pattern; the refusal shows the text in place of {}. The hint is what is allowed, or says it."""
+    """Return the rule of a text of this pattern; `refusal` shows it for {}, and `hint` is the default of `allowed`."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -58,12 +58,12 @@ def matching(pattern: str, refusal: str, hint: str, allowed: str = "") -> Rule:
 
 
 def one_of(words: Callable[[], Iterable[str]], refusal: str, allowed: str = "") -> Rule:
-    """One of these texts."""
+    """Return the rule of a text that is one of these."""
     return text(_choice(words, refusal), lambda: {"enum": list(words())}, allowed or _listed(words()))
 
 
 def word(words: tuple[str, ...]) -> Rule:
-    """One of these words in lower or upper case, some of which YAML 1.1 reads as truth values."""
+    """Return the rule of one of these words in lower or upper case; YAML 1.1 reads some of them as booleans."""
     pattern = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in one) for one in words)
     check = _choice(lambda: words, f"must be {_listed(words)}, is '{{}}'")
     either = [{"enum": list(words)}, {"pattern": whole(pattern)}]
@@ -71,7 +71,7 @@ def word(words: tuple[str, ...]) -> Rule:
 
 
 def number(least: int, most: int) -> Rule:
-    """A whole number from `least` to `most`."""
+    """Return the rule of a whole number from `least` to `most`."""
 
     def check(value: int) -> int:
         if value < least:
@@ -86,7 +86,7 @@ def number(least: int, most: int) -> Rule:
 
 
 def time_s(most_s: int, reason: str) -> Rule:
-    """A time of at most so many seconds, for this reason; in the file with its unit."""
+    """Return the rule of a time up to `most_s` seconds, written with its unit. `reason` explains the limit."""
     allowed = f"from 1s to {_time_text(most_s)}"
 
     def check(value: int) -> int:
@@ -98,7 +98,7 @@ def time_s(most_s: int, reason: str) -> Rule:
 
 
 def whole(pattern: str) -> str:
-    """A pattern as JSON Schema wants it, which searches."""
+    """Return a pattern that matches the whole text, because JSON Schema searches."""
     return f"^(?:{pattern})$"
 
 
@@ -150,7 +150,7 @@ def _present(value: Value) -> Any:
 
 
 def _time_text(seconds: int) -> str:
-    """In the largest unit that leaves nothing over."""
+    """Return the time in the largest unit that divides it."""
     number, unit = next((seconds // size, unit) for unit, size in checks.UNIT_SECONDS.items() if seconds % size == 0)
     return f"{number}{unit}"
 

@@ -1,4 +1,4 @@
-"""JSON Schema of phalanx.yaml (draft 2020-12), for editors and other tools; it follows from the keys."""
+"""The JSON Schema of phalanx.yaml (draft 2020-12), for editors and other tools, generated from the keys."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from phalanx.spec.spec import KEYS, Key
 
-# No address on the web: the schema is printed by the phalanx that checks the file.
+# A URN and no URL, because the schema is not published: the phalanx that checks the file prints it.
 _ID = "urn:phalanx:phalanx.yaml"
 _ON_AWS = {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]}
 
 
 def json_schema() -> dict[str, Any]:
-    """As much as JSON Schema can say, and it refuses nothing that `load` accepts."""
+    """Return the schema. It accepts everything that `load` accepts, and refuses what JSON Schema can express."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": _ID,

@@ -1,4 +1,4 @@
-"""Reads phalanx.yaml as values that know their lines; YAML's own mistakes and surprises in plain words."""
+"""Read phalanx.yaml as values with their lines, and explain YAML's own errors in plain English."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.spec import spec_file
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing wrong in the file: its line (from 1), its field ("" for the file itself), and the way out."""
+    """One mistake in the file: its line (from 1), its field ("" for the file itself), and what to do."""
 
     line: int
     field: str
@@ -29,7 +29,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Value:
-    """What one key holds. `plain`: a str, int, bool or None; NOTHING_PLAIN when YAML read a list, 4.5, 010 …"""
+    """The value of one key. `plain` is a str, int, bool or None, or NOT_PLAIN if YAML read a list, 4.5, 010 …"""
 
     line: int
     plain: Any
@@ -37,32 +37,32 @@ class Value:
     described: str
 
 
-NOTHING_PLAIN = object()
+NOT_PLAIN = object()
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 20
 
 
 def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
-    """The keys of a YAML file, and what is wrong with the keys themselves. SpecError when nothing can be read."""
+    """Return the keys of a YAML file and the mistakes in the keys themselves. Raises SpecError if it is no mapping."""
     root = _compose(spec_file.text(path), str(path))
     if root is None:
         raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.")
     if not isinstance(root, yaml.MappingNode):
-        mistake = Mistake(_line(root), "", f"must hold lines such as `name: demo`, is {_described(root)}")
+        mistake = Mistake(_line(root), "", f"must contain lines such as `name: demo`, is {_described(root)}")
         raise SpecError(mistake.text(str(path)))
     return _entries(root)
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML as it should be, and no phalanx.yaml; in plain words already."""
+    """Valid YAML that can't be a phalanx.yaml; the message is already in plain English."""
 
     def __init__(self, what: str, hint: str, mark: yaml.Mark) -> None:
         super().__init__(problem=what, note=hint, problem_mark=mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what phalanx.yaml never needs and YAML allows: deep nesting, halves of characters."""
+    """Refuse what YAML allows and phalanx.yaml never needs: deep nesting, halves of characters."""
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803
         self._go_deeper()
@@ -73,19 +73,19 @@ class _Loader(yaml.SafeLoader):
         return super().add_indent(column)
 
     def _go_deeper(self) -> None:
-        # Here, while tokens are made, because the work that PyYAML has with open brackets grows with their square.
+        # Checked for each token, because PyYAML's work grows with the square of the open brackets.
         if self.flow_level + len(self.indents) > _DEEPEST:
             raise _Refused("is nested too deeply", "phalanx.yaml is a flat list of `key: value`", self.get_mark())
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """JSON's way to write a character beyond U+FFFF, two escapes, becomes that character."""
+        """Join the two escapes with which JSON writes a character beyond U+FFFF."""
         node = super().compose_scalar_node(anchor)
         try:
             node.value = node.value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError as error:
             half = ascii(error.object[error.start : error.start + 2].decode("utf-16-le", "surrogatepass"))[1:-1]
             raise _Refused(
-                f"holds half of a character ({half})", "write the character itself", node.start_mark
+                f"contains half of a character ({half})", "write the character itself", node.start_mark
             ) from None
         return node
 
@@ -96,11 +96,11 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise SpecError(_plain_words(error).text_at(file, line)) from None
+        raise SpecError(_explained(error).text_at(file, line)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(
-            f"{file}:{line}: holds the character U+{_code_point(error):04X}, which YAML does not allow"
+            f"{file}:{line}: contains the character U+{_code_point(error):04X}, which YAML does not allow"
         ) from None
 
 
@@ -117,14 +117,14 @@ class _Words:
         return Mistake(line, "", self.what, self.hint).text(file)
 
 
-# What PyYAML says, and what a person means by it. The first that fits is taken.
-_PLAIN_WORDS = (
+# PyYAML's messages and what to print instead. The first match is used.
+_EXPLANATIONS = (
     ("'\\t'", _Words("a tab can't indent in YAML", "use spaces")),
     (
         "expected a single document",
-        _Words("holds more than one document", "remove the second `---` and what follows it"),
+        _Words("contains more than one document", "remove the second `---` and what follows it"),
     ),
-    ("undefined alias", _Words("an alias (*name) names nothing", "put text that begins with * in quotes")),
+    ("undefined alias", _Words("an alias (*name) refers to nothing", "put text that begins with * in quotes")),
     (
         "mapping values are not allowed here",
         _Words("a second `: ` in one line", "put the value in quotes, or check the indentation"),
@@ -136,7 +136,7 @@ _PLAIN_WORDS = (
     ("found unexpected end of stream", _Words("a quote is not closed", "close it with \" or '")),
     (
         "cannot start any token",
-        _Words("a value begins with a character that YAML keeps for itself", "put the value in quotes"),
+        _Words("a value begins with a character that YAML reserves", "put the value in quotes"),
     ),
     (
         "expected <block end>",
@@ -145,11 +145,11 @@ _PLAIN_WORDS = (
 )
 
 
-def _plain_words(error: yaml.MarkedYAMLError) -> _Words:
+def _explained(error: yaml.MarkedYAMLError) -> _Words:
     if isinstance(error, _Refused):
         return _Words(error.problem or "", error.note or "")
     said = " ".join(part for part in (error.context, error.problem) if part)
-    for piece, words in _PLAIN_WORDS:
+    for piece, words in _EXPLANATIONS:
         if piece in said:
             return words
     return _Words(f"is not YAML: {said}", "")
@@ -178,7 +178,7 @@ def _value(key: yaml.Node, node: yaml.Node) -> Value:
 
 def _plain(node: yaml.Node) -> Any:
     if not isinstance(node, yaml.ScalarNode):
-        return NOTHING_PLAIN
+        return NOT_PLAIN
     kind = node.tag.removeprefix(_TAG)
     if kind == "str":
         return node.value
@@ -187,7 +187,7 @@ def _plain(node: yaml.Node) -> Any:
     if kind == "null":
         return None
     # YAML 1.1 also reads 010 as 8, 1_0 as 10 and 10:30 as 630: nobody means that here.
-    return int(node.value) if kind == "int" and _WHOLE_NUMBER.fullmatch(node.value) else NOTHING_PLAIN
+    return int(node.value) if kind == "int" and _WHOLE_NUMBER.fullmatch(node.value) else NOT_PLAIN
 
 
 def _described(node: yaml.Node) -> str:
