@@ -31,5 +31,5 @@ def test_mpiexec_starts_again_on_all_nodes_after_a_rank_has_failed(cluster, tmp_
 def test_torchruns_own_time_does_not_hide_that_its_ranks_fail_at_once(cluster, tmp_path):
     done = run(cluster, tmp_path, "torchrun", 1, "echo try $PHALANX_RESTART; exit 3\n")
     assert done.returncode == 3
-    assert "twice the same within 5 s of its start, so it is not tried again (1 of 3)" in done.stderr
+    assert "the same failure twice within 5 s of its start, so it is not restarted (1 of 3)" in done.stderr
     assert [line for line in done.stdout.splitlines() if "try" in line] == ["[0] try 0", "[0] try 1"]

@@ -52,7 +52,9 @@ def impatient(monkeypatch):
 
 
 def held(scheduler: Any, told: list[str], turn: Any = lambda _: None) -> Allocation:
-    stage: Any = SimpleNamespace(stop_asked=False, door=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn))
+    stage: Any = SimpleNamespace(
+        stop_requested=False, door=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn)
+    )
     return Allocation(scheduler, lambda *_: "", stage, told.append, lambda _: None)
 
 

@@ -75,7 +75,7 @@ def test_an_engine_whose_ranks_have_ended_is_not_awaited_for_long(cluster):
     script = "echo on; [ $RANK = 2 ] && exec tail -f /dev/null; exec sleep 60"
     status, _, took_s = end_after_a_kill(cluster, script, "torchrun")
     assert (
-        status.message == "rank 2 on deeplearning-worker2 was ended by SIGKILL (not by the kernel for want of memory)"
+        status.message == "rank 2 on deeplearning-worker2 was ended by SIGKILL (not by the kernel for lack of memory)"
     )
     # Its deadlines add up to 4.5 s; with the time that ranks have they were 7.5 s.
     assert took_s < 7.0

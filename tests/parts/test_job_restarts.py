@@ -45,7 +45,7 @@ def test_a_job_that_fails_the_same_way_at_once_is_not_tried_again(two_nodes, cod
     lines, status = run(two_nodes, code, "sh", "-c", "echo once more; exit 3", processes=1, restarts=5)
     assert lines == ["0: once more", "0: once more"]
     assert status.exit_code == 3
-    assert status.message.endswith("(twice the same within 5 s of its start, so it is not tried again (1 of 5))")
+    assert status.message.endswith("(the same failure twice within 5 s of its start, so it is not restarted (1 of 5))")
 
 
 def test_a_job_whose_runner_was_killed_starts_again(two_nodes, code):

@@ -89,5 +89,5 @@ def test_what_fails_the_same_way_at_once_is_tried_once_more_by_any_kind_of_engin
     """Ranks of one engine, or of one on each node; ranks with services, with and without a keeper."""
     _, status = attempts(equipped, code, launcher, "exit 3\n")
     assert (status.state, status.exit_code, status.attempt) == (JobState.FAILED, 3, 1)
-    assert status.message.endswith("(twice the same within 5 s of its start, so it is not tried again (1 of 3))")
+    assert status.message.endswith("(the same failure twice within 5 s of its start, so it is not restarted (1 of 3))")
     assert status.verified

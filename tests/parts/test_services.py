@@ -69,7 +69,7 @@ def test_a_worker_that_dies_ends_its_services(cluster, code):
     dies = 'if [ "$DMLC_TASK_ID" = 1 ]; then kill -9 $$; fi; sleep 60 & wait'
     _, status = run(cluster, code, "sh", "-c", when_all_serve(cluster, dies))
     assert (
-        status.message == "worker 1 on deeplearning-worker2 was ended by SIGKILL (not by the kernel for want of memory)"
+        status.message == "worker 1 on deeplearning-worker2 was ended by SIGKILL (not by the kernel for lack of memory)"
     )
     assert status.verified
 

@@ -154,7 +154,7 @@ def test_a_job_whose_runner_died_before_it_planned_anything_is_lost(tmp_path: Pa
     job = state_of(directory)
     assert (job["state"], job["message"]) == (
         LOST,
-        "the job's runner died (it was killed, or the head had no memory left)",
+        "the job's runner died (it was killed, or the head was out of memory)",
     )
     assert [node["clean"] for node in job["nodes"]] == [True, True]
 

@@ -92,8 +92,8 @@ def test_an_end_is_reported_with_its_place(member, code, text):
 @pytest.mark.parametrize(
     ("code", "oom_kills", "cause"),
     [
-        (-9, None, "(perhaps out of memory: what the kernel has killed can't be seen there)"),
-        (-9, 0, "(not by the kernel for want of memory)"),
+        (-9, None, "(perhaps out of memory: the kernel's count of kills can't be read there)"),
+        (-9, 0, "(not by the kernel for lack of memory)"),
         (-9, 1, "(out of memory: the kernel there has killed 1 process since the job began)"),
         (-9, 3, "(out of memory: the kernel there has killed 3 processes since the job began)"),
         (-15, None, ""),

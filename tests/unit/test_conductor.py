@@ -107,7 +107,7 @@ def stage(loop: Loop, tmp_path) -> SimpleNamespace:
         output=output,
         door=SimpleNamespace(request=None),
         early=EarlyLines(),
-        stop_asked=False,
+        stop_requested=False,
         publish=output.flush,
     )
 
@@ -191,7 +191,7 @@ def test_of_two_that_fail_the_first_is_reported_although_the_other_was_heard_bef
 
 def test_a_stop_ends_all_and_is_no_failure(conduct, starters, stage):
     def stop(_number: int) -> None:
-        stage.stop_asked = True
+        stage.stop_requested = True
 
     starters[HEAD].on_spawn = stop
     conductor = conduct(rank(0, HEAD))

@@ -45,7 +45,7 @@ class Loop:
 
 @pytest.fixture
 def stage() -> SimpleNamespace:
-    return SimpleNamespace(loop=Loop(), stop_asked=False)
+    return SimpleNamespace(loop=Loop(), stop_requested=False)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_after_a_loss_another_roster_is_awaited(make, publish, stage):
 def test_a_stop_ends_the_waiting(make, stage):
     planner = make()
     planner.generation, planner.lost = 1, {"i-3"}
-    stage.stop_asked = True
+    stage.stop_requested = True
     assert names(planner.plan(JOB, 1).processes) == ["1", "2"]
 
 

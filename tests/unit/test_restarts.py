@@ -35,10 +35,14 @@ def test_it_is_tried_again(attempts, restarts):
     [
         ([failed()], 0, ""),
         ([failed(127, None, None)], 3, ""),
-        ([failed(), failed()], 1, "after 1 restart, as many as were allowed"),
-        ([failed(), failed(), failed()], 2, "after 2 restarts, as many as were allowed"),
-        ([failed(2, 1), failed(2, 5)], 3, "twice the same within 5 s of its start, so it is not tried again (1 of 3)"),
-        ([failed(gave_up=True)], 3, "its engine had restarted it as often as it may"),
+        ([failed(), failed()], 1, "after 1 restart, the number allowed"),
+        ([failed(), failed(), failed()], 2, "after 2 restarts, the number allowed"),
+        (
+            [failed(2, 1), failed(2, 5)],
+            3,
+            "the same failure twice within 5 s of its start, so it is not restarted (1 of 3)",
+        ),
+        ([failed(gave_up=True)], 3, "its engine had restarted it as often as allowed"),
     ],
     ids=["none allowed", "nothing was started", "one used up", "two used up", "same at once", "engine gave up"],
 )
@@ -63,7 +67,7 @@ def test_what_kills_runners_while_they_prepare_does_not_do_so_for_ever():
     attempts: list[Attempt] = []
     for _ in range(3):
         attempts = with_lost(attempts, "the runner died")
-    assert not decide(attempts, 2).again
+    assert not decide(attempts, 2).restart
 
 
 def test_without_a_position_the_lost_attempt_has_all_of_the_output():

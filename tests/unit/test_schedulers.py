@@ -91,7 +91,7 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
 )
 def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
     found = slurm.standing(text)
-    assert (found.phase, found.killed, found.again, found.words) == (phase, killed, again, words)
+    assert (found.phase, found.killed, found.retryable, found.words) == (phase, killed, again, words)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])

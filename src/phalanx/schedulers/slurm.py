@@ -78,7 +78,7 @@ def standing(line: str) -> Standing:
         return Standing(HELD, text)
     if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
         raise RefusedError(f"slurm reports no state of the job: '{line[:80].strip()}'")
-    return Standing(ENDED, text, killed=state not in _BY_ITSELF, again=state in _AGAIN)
+    return Standing(ENDED, text, killed=state not in _BY_ITSELF, retryable=state in _AGAIN)
 
 
 def cancel(allocation: str, call: Call) -> None:

@@ -112,7 +112,7 @@ def standing(app: dict[str, Any]) -> Standing:
     # The distributed shell ends as FINISHED even if a container failed; finalStatus shows the failure.
     failed = app["state"] == "FINISHED" and app.get("finalStatus", "SUCCEEDED") != "SUCCEEDED"
     state = f"{app['state']} ({app['finalStatus']})" if failed else app["state"]
-    return Standing(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, again=again)
+    return Standing(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, retryable=again)
 
 
 def cancel(allocation: str, _call: Call) -> None:

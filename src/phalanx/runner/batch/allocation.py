@@ -109,11 +109,11 @@ class Allocation:
         self._id = self._scheduler.submit(request, self._call)
         self._record(self._id)
         self._answered_at = time.monotonic()
-        while len(self._attendees) < self._wanted and not self._stage.stop_asked:
+        while len(self._attendees) < self._wanted and not self._stage.stop_requested:
             self._look()
             self._beat()
             self._stage.loop.turn(_TURN_S)
-        return not self._stage.stop_asked
+        return not self._stage.stop_requested
 
     def roster(self, whole: Roster) -> Roster:
         """The nodes that were granted, each with as many slots, and GPUs, as were granted there."""

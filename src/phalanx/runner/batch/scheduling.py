@@ -57,13 +57,13 @@ _NO_GPU = ("NoDevFiles", "-1", "none")
 class Standing:
     """How an allocation stands: `phase`, and `words`, the scheduler's own.
 
-    Of one that has ended: was it `killed` (cancelled, out of time, preempted …), and may `again` another one do better?
+    Of one that has ended: was it `killed` (cancelled, out of time, preempted …), and is it `retryable` in another one?
     """
 
     phase: str
     words: str = ""
     killed: bool = False
-    again: bool = False
+    retryable: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Preparation:
         while True:
             self._start()
             problem = self._wait(tell)
-            if problem or self._stage.stop_asked:
+            if problem or self._stage.stop_requested:
                 return self._over(problem)
             self._stage.output.ended(self._number, 0)
             self.path = self._result()["path"]
@@ -90,7 +90,7 @@ class Preparation:
         """Until it ends or a stop is asked for; returns what went wrong."""
         began = time.monotonic()
         tell_at = began + _TELL_AFTER_S
-        while self._code is None and not self._stage.stop_asked:
+        while self._code is None and not self._stage.stop_requested:
             elapsed_s = time.monotonic() - began
             if elapsed_s > _MOST_S:
                 return f"not made within {_MOST_S:g} s"

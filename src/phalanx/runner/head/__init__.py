@@ -1,1 +1,1 @@
-"""What runs on the head for a job: its attempts, and the lines to its nodes."""
+"""The part of the runner on the head: a job's attempts, and the lines to its nodes."""

@@ -1,4 +1,4 @@
-"""The runner's process: a daemon that outlives who starts it, and a watcher that settles its job if it is killed."""
+"""The runner's process: a daemon that outlives its parent, and a watcher that settles its job if it is killed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def begin(directory: str, job: Dict[str, Any], plugins: Plugins, roster: Roster, early: EarlyLines) -> None:
-    """Start the runner of a job that has come whole, secrets included; returns when it has written its state."""
+    """Start the runner of a complete job, secrets included; return when it has written its state."""
     state = states.initial(job, has_secrets=bool(job["secrets"]))
     _start(Runner(directory, job, plugins, state, early), roster)
 
 
 def resume(directory: str, plugins: Plugins) -> int:
-    """Take over a job whose runner died, for another attempt; whoever calls it has made sure that it is dead."""
+    """Take over a job whose runner died, for another attempt; the caller has made sure that it is dead."""
     os.umask(0o077)
     forget_other_jobs()
     raise_file_limit()
@@ -60,9 +60,9 @@ def _start(runner: Runner, roster: Roster) -> None:
 
 
 def _daemonize(runner: Runner, door: socket.socket) -> None:
-    """Fork thrice: a watcher that is nobody's child and has no terminal, and the runner as its child.
+    """Fork three times: a watcher without a parent or terminal, and the runner as its child.
 
-    Returns when the runner has written its state.
+    Return when the runner has written its state.
     """
     began_read, began_write = os.pipe()
     pid = os.fork()
@@ -103,9 +103,9 @@ def _detach_streams(directory: str) -> None:
 
 
 def _settle_after(runner: int, directory: str) -> None:
-    """When the runner is killed, its job is settled here: the head may have no starter whose guard would do it.
+    """Settle the job when its runner is killed: the head may have no starter whose guard would do it.
 
-    So it is for a job that waits in a scheduler's queue, or has no process on the head.
+    That is the case while a job waits in a scheduler's queue, or when it has no process on the head.
     """
     if os.waitpid(runner, 0)[1] == 0:
         os._exit(0)
@@ -114,7 +114,7 @@ def _settle_after(runner: int, directory: str) -> None:
 
 
 class Runner:
-    """What a runner has from its beginning."""
+    """A job's runner, from its start to the job's end."""
 
     def __init__(
         self, directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, early: EarlyLines
@@ -126,9 +126,9 @@ class Runner:
         self._plugins = plugins
 
     def become(self, door: socket.socket, began: int) -> NoReturn:
-        """Be it, in this process, to the job's end; `began` is closed when its state is written."""
+        """Turn this process into the runner until the job's end; close `began` when its state is written."""
         status = 1
-        # From the moment that its number is known until there is a Stage to hear it.
+        # Its pid becomes known before there is a Stage to handle the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
         try:
             self.state["runner"] = states.this_runner(self.state["runner"]["head"])
@@ -142,7 +142,7 @@ class Runner:
             os._exit(status)
 
     def run(self, door: socket.socket) -> None:
-        """All attempts of the job; whatever happens, it has a final state then."""
+        """Run all attempts of the job, and write a final state even after a failure."""
         campaign, job = None, self.job
         try:
             scheduler = self._plugins.scheduler(job["via"]) if job.get("via") else None
@@ -154,7 +154,7 @@ class Runner:
             self._end_early(str(error), 2)
         except Exception as error:
             _log_traceback()
-            # Every starter ends its processes when the runner's end of its channel closes.
+            # Every starter ends its processes when the runner closes its channel.
             held = f" ({campaign.unreturned})" if campaign and campaign.unreturned else ""
             self._end_early(f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
 
@@ -164,7 +164,7 @@ class Runner:
 
 
 def _log_traceback() -> None:
-    # Here, because it costs 10 ms and only a mistake of ours needs it.
+    # Here, because it takes 10 ms and only a bug needs it.
     import traceback
 
     traceback.print_exc()

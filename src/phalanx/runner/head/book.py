@@ -1,4 +1,4 @@
-"""The book of an attempt's processes: who they are, what their ends say, and which of them live."""
+"""The book of an attempt's processes: their names, which of them live, and how they ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from phalanx.runner.head.verdict import ENGINE, KILLED, RANK, TOLD
+from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, RANK
 from phalanx.runner.system import signal_name
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Member(NamedTuple):
-    """A process that the job has or had. One that is main was started by itself, not by an engine or its agent."""
+    """A process that the job has or had. The runner starts main ones itself; engines and their agents start others."""
 
     label: str
     node: str
@@ -25,11 +25,11 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As it is shown before its lines."""
+        """The name that is shown before its lines."""
         return f"{self.role} {self.label}".strip()
 
     def ended_as(self, code: int) -> str:
-        """Its end in words; `code` is its exit code, or minus the signal's number."""
+        """Describe its end; `code` is its exit code, or minus the signal's number."""
         name = self.name if self.role or not self.is_rank else f"rank {self.label}"
         if "@" not in name:
             name += f" on {self.node}"
@@ -38,18 +38,19 @@ class Member(NamedTuple):
         return f"{name} was ended by {signal_name(-code)}"
 
     def weight(self, code: int) -> int:
-        """How much its failure explains."""
+        """Return how much its failure explains."""
         if not self.is_rank:
             return KILLED if code == -signal.SIGKILL else ENGINE
-        # An engine that gives up (MPI_Abort) ends its ranks so; its own exit code then says more.
-        return TOLD if code == -signal.SIGTERM and not self.is_main else RANK
+        # An engine that gives up (MPI_Abort) ends its ranks this way; its own exit code then says more.
+        return ENDED_BY_ENGINE if code == -signal.SIGTERM and not self.is_main else RANK
 
 
 class End(NamedTuple):
     """How a process ended: `code` is its exit code, or minus the signal's number.
 
-    `at`: when its node saw it, by the node's clock; `was_told`: had the node been told to end its processes by then?
-    `oom_kills`: how many processes the node's kernel has killed for want of memory since the job began there.
+    `at`: when its node noticed it, by the node's clock; `was_told`: whether its node had been asked to end its
+    processes by then; `oom_kills`: how many processes the node's kernel has killed for lack of memory since the job
+    began there.
     """
 
     code: int
@@ -59,19 +60,19 @@ class End(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """Of a SIGKILL, whether it was the kernel's for want of memory, as far as that can be known; else ""."""
+        """Whether the kernel sent a SIGKILL for lack of memory, as far as that is known; "" for other ends."""
         if self.code != -signal.SIGKILL:
             return ""
         if self.oom_kills is None:
-            return " (perhaps out of memory: what the kernel has killed can't be seen there)"
+            return " (perhaps out of memory: the kernel's count of kills can't be read there)"
         if not self.oom_kills:
-            return " (not by the kernel for want of memory)"
+            return " (not by the kernel for lack of memory)"
         killed = f"{self.oom_kills} process" + ("es" if self.oom_kills > 1 else "")
         return f" (out of memory: the kernel there has killed {killed} since the job began)"
 
 
 class Book:
-    """Each has a number in the output index; a node's starter may know it by another."""
+    """The processes by their number in the output index; a node's starter may use another number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -87,7 +88,7 @@ class Book:
         return self._members[number]
 
     def add(self, number: int, member: Member, on_node: Optional[int] = None) -> None:
-        """A process that lives from now on; `on_node`: its starter's number for it, where that is another."""
+        """Add a process that lives from now on; `on_node`: its starter's number for it, where that differs."""
         self._members[number] = member
         self._began_at[number] = self._clock()
         self._numbers[member.node, number if on_node is None else on_node] = number
@@ -98,11 +99,11 @@ class Book:
             self._busy.update(() if member.is_service else (number,))
 
     def number(self, node: str, on_node: int) -> int:
-        """Its number, from that which the node's starter has for it."""
+        """Return a process's number, given the number of its node's starter."""
         return self._numbers[node, on_node]
 
     def ended(self, number: int) -> Member:
-        """It lives no longer; returns who it was."""
+        """Mark a process as ended; return it."""
         member = self._members[number]
         self._live_ranks -= member.is_rank and number in self._live
         for kind in (self._live, self._running, self._busy):
@@ -110,29 +111,29 @@ class Book:
         return member
 
     def age_s(self, number: int) -> float:
-        """How long ago it was started."""
+        """Return how long ago a process was started."""
         return self._clock() - self._began_at[number]
 
     def live_on(self, node: str) -> List[int]:
-        """Numbers of those that live on a node."""
+        """Return the numbers of the processes that live on a node."""
         return [number for number in self._live if self._members[number].node == node]
 
     def witness(self, node: str) -> Optional[int]:
-        """Whose last lines tell most about the end of this node."""
+        """Return the process whose last lines best explain the end of this node: its first rank."""
         ranks = [number for number in self.live_on(node) if self._members[number].is_rank]
         return min(ranks, default=None)
 
     @property
     def running(self) -> int:
-        """How many main processes live."""
+        """The number of main processes that live."""
         return len(self._running)
 
     @property
     def has_ranks(self) -> bool:
-        """Does any rank live?"""
+        """Whether any rank lives."""
         return self._live_ranks > 0
 
     @property
     def only_services(self) -> bool:
-        """Is there nobody left for whom services work?"""
+        """Whether only services are left, with no process to serve."""
         return not self._busy

@@ -1,4 +1,4 @@
-"""A job's attempts, one after another: each on the roster of its moment, until one ends well or another is no use."""
+"""A job's attempts, one after another, each on the roster of its time, until one succeeds or a restart is pointless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _REFUSED = 2
 _NO_SLOTS = 1
 _LOOK_EVERY_S = 0.5
-# Attempts that began nothing, because a node of their roster could not be reached, count no restart: so many in a row.
+# So many attempts in a row that began nothing, because a node could not be reached, do not count as restarts.
 _FREE_TRIES = 3
 
 
@@ -50,13 +50,13 @@ class Campaign:
         self._stage = stage
         self._scheduler = scheduler
         self._allocation: Optional[Allocation] = None
-        self.unreturned = ""  # what attempts could not give back to the scheduler
+        self.unreturned = ""  # a message about allocations that could not be given back to the scheduler
         self._attempts = [Attempt(**record) for record in state["attempts"]]
         self._planner = Planner(directory, launcher, stage)
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
         self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
-        self._shares = ""  # which slots with other jobs, in words
-        self._unreached = ""  # what the last attempt, which began nothing, said
+        self._shares = ""  # a message: which slots other jobs use, too
+        self._unreached = ""  # the message of the last attempt, if that began nothing
         self._free_tries = _FREE_TRIES
         stage.on_wait = self._on_wait
 
@@ -65,7 +65,7 @@ class Campaign:
         try:
             self._run_attempts()
         finally:
-            # After a mistake of ours, too: others wait for those places.
+            # After a bug, too: other jobs wait for those places.
             self._release()
 
     def _run_attempts(self) -> None:
@@ -86,10 +86,10 @@ class Campaign:
                 return
 
     def _prepare(self) -> Optional[Dict[str, Any]]:
-        """The job's environment, if it has one, before anything else; how the job ended when it can't be had."""
+        """Prepare the job's environment, if it has one. Return how the job ended when that failed."""
         if not self._job.get("environment"):
             return None
-        # Here, because most jobs have none.
+        # Here, because most jobs have no environment.
         from phalanx.runner.environments.preparation import Preparation
 
         head, message = read_roster().head.name, self._state["message"]
@@ -118,7 +118,7 @@ class Campaign:
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
         outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
-        if outcome["state"] != states.FAILED or self._stage.stop_asked or is_taken:
+        if outcome["state"] != states.FAILED or self._stage.stop_requested or is_taken:
             self._end(outcome)
         else:
             self._end_or_restart(outcome)
@@ -130,24 +130,24 @@ class Campaign:
         # Here, because most jobs do not grow.
         from phalanx.runner.head.elastic import ElasticConductor
 
-        return ElasticConductor(self._stage, *plan, self._on_begin, look=self._look)
+        return ElasticConductor(self._stage, *plan, self._on_begin, replan=self._replan)
 
-    def _look(self) -> Optional[Plan]:
+    def _replan(self) -> Optional[Plan]:
         return self._planner.newer(self._job, len(self._attempts))
 
     def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
-        """After an attempt that failed, the last one of those that are remembered."""
+        """Decide after a failed attempt, the last one remembered."""
         decision = decide(self._attempts, self._state["restarts"])
-        if decision.again:
-            self._again(outcome["message"])
+        if decision.restart:
+            self._report_restart(outcome["message"])
         else:
             reason = f" ({decision.reason})" if decision.reason else ""
             self._end({**outcome, "message": outcome["message"] + reason})
 
-    # Slots that other jobs have taken.
+    # Slots that other jobs use.
 
     def _placed(self, plan: Plan) -> Optional[Plan]:
-        """The plan on free slots, if there are enough; with `wait`, once there are. None: the job ended meanwhile."""
+        """Return the plan on free slots if there are enough; with `wait`, once there are. None: the job has ended."""
         give_up_at = time.monotonic() + self._job.get("wait_limit_s", 0)
         while True:
             with alone(self._directory):
@@ -165,21 +165,21 @@ class Campaign:
                 plan = self._planner.plan(self._job, len(self._attempts))
 
     def _is_over_before_its_turn(self, awaited: str, give_up_at: float) -> bool:
-        """Wait a moment. Has the job ended, because nobody wants it any more or its time is up?"""
+        """Wait a moment. Return whether the job has ended, stopped by its user or after its wait limit."""
         self._on_wait(awaited, waits=True)
         self._stage.loop.turn(_LOOK_EVERY_S)
-        if self._stage.stop_asked:
+        if self._stage.stop_requested:
             self._end({"state": states.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
         elif time.monotonic() > give_up_at:
             message = f"waited {self._job['wait_limit_s']} s for {awaited}"
             self._end({"state": states.FAILED, "message": message, "exit_code": _NO_SLOTS})
         return self._state["state"] in states.FINAL
 
-    # What a batch scheduler grants.
+    # Nodes that a batch scheduler grants.
 
     def _granted(self, plan: Plan, scheduler: Scheduler) -> Optional[Plan]:
-        """The plan on the nodes that it grants; None: the job has ended meanwhile."""
-        # Here, because most jobs ask none.
+        """Return the plan on the nodes that the scheduler grants; None: the job has ended."""
+        # Here, because most jobs use no scheduler.
         from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
         from phalanx.runner.batch.scheduling import caller
 
@@ -188,7 +188,7 @@ class Campaign:
         try:
             there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, plan.processes))
         except EndedError as error:
-            self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.again)
+            self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.retryable)
             return None
         if not there:
             message = f"stopped on request while {self._state['message']}"
@@ -200,24 +200,24 @@ class Campaign:
         self._begin(granted)
         return granted
 
-    def _end_unbegun(self, message: str, again: bool) -> None:
-        """The scheduler took back what it had granted before the job could begin there."""
+    def _end_unbegun(self, message: str, retryable: bool) -> None:
+        """End an attempt whose allocation the scheduler ended before the job could begin."""
         self._release()
-        self._attempts.append(Attempt(self._stage.output.position, message, died=again))
+        self._attempts.append(Attempt(self._stage.output.position, message, died=retryable))
         self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
 
     def _is_taken_back(self, conductor: Conductor) -> bool:
-        """Give back what was granted. Has the scheduler, or somebody through it, ended the job for good?"""
+        """Give back the allocation. Return whether the scheduler, or its user, ended the job for good."""
         if self._allocation is None:
             return False
         standing = self._allocation.fate() if conductor.outcome.died else None
         if standing and standing.killed:
-            conductor.outcome.explain(self._allocation.ended_as(standing), standing.again)
+            conductor.outcome.explain(self._allocation.ended_as(standing), standing.retryable)
         self._release()
-        return bool(standing and standing.killed and not standing.again)
+        return bool(standing and standing.killed and not standing.retryable)
 
     def _release(self) -> None:
-        """Nothing where nothing is held. What is to be said about it (mostly nothing) is kept for the job's end."""
+        """Give back the allocation, if there is one. Keep the message, if any, for the job's end."""
         allocation, self._allocation = self._allocation, None
         if allocation is None:
             return
@@ -229,18 +229,18 @@ class Campaign:
             self._write(state=states.PENDING, message=text)
 
     def _on_submitted(self, allocation: str) -> None:
-        # Should this runner die, who settles the job gives it back.
+        # If this runner dies, the process that settles the job gives it back.
         self._write(allocation={"scheduler": self._job["via"], "id": allocation})
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
 
     def _is_free(self, conductor: Conductor) -> bool:
-        """Was nothing begun for want of a node, and does the roster or a restart offer a way without it?"""
+        """Return whether an attempt began nothing for lack of a node, and a new roster or a restart may avoid that."""
         has_begun = conductor.began_at is not None or not conductor.outcome.died
         self._free_tries = _FREE_TRIES if has_begun else self._free_tries - 1
         self._unreached = self._attempts[-1].message
-        if has_begun or self._stage.stop_asked or self._free_tries < 0:
+        if has_begun or self._stage.stop_requested or self._free_tries < 0:
             return False
         return bool(self._state["restarts"]) or self._planner.is_outdated()
 
@@ -273,12 +273,12 @@ class Campaign:
             died=outcome.died,
             gave_up=conductor.gave_up and not outcome.died,
         )
-        # A node that answers over a new connection has lost its starter alone.
+        # A node that answers over a new connection has lost only its starter.
         gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}
         self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
 
     def _verdicts(self, nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """This attempt's, and what earlier attempts could not prove about nodes that are no longer in it."""
+        """Return this attempt's verdicts, and those of earlier attempts on nodes that left without a proof."""
         names = {verdict["node"] for verdict in nodes}
         earlier = [verdict for name, verdict in self._unclean.items() if name not in names]
         self._unclean = {verdict["node"]: verdict for verdict in [*earlier, *nodes] if not verdict["clean"]}
@@ -286,7 +286,7 @@ class Campaign:
 
     # Between attempts.
 
-    def _again(self, message: str) -> None:
+    def _report_restart(self, message: str) -> None:
         number = len(self._attempts)
         self._write(state=states.PENDING, message=f"restart {number} of {self._state['restarts']}: {message}")
 
@@ -306,7 +306,7 @@ class Campaign:
         self._stage.publish()
         self._write(**{"message": "", **outcome, "ended_at": time.time()})
         self._stage.door.close()
-        # When its end is told: nobody waits for that.
+        # After its end was published, because nobody waits for this.
         self._stage.output.sync()
 
     def _write(self, **changes: Any) -> None:
@@ -316,9 +316,9 @@ class Campaign:
         except OSError as error:
             if self._state["state"] in states.FINAL:
                 raise
-            # The job goes on: its processes may have filled the disk, and its end will be told.
+            # The job continues: its processes may have filled the disk, and its last state has space reserved.
             self._stage.output.error = self._stage.output.error or f"its state was not kept: {error.strerror}"
-        self._stage.door.tell()
+        self._stage.door.notify()
 
 
 def _write_files(directory: str, process: Process) -> None:

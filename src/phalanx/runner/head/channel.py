@@ -1,4 +1,4 @@
-"""The head's end of the line to one node's starter: its frames, its beats, and how it ends."""
+"""The head's end of the line to one node's starter: frames, beats, and the line's end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _KEPT_ERROR_BYTES = 4096
-# What ssh says of a connection that it could not share or keep, and went on without.
+# The beginnings of ssh's messages about a connection that it could not share or keep, which are harmless.
 _ABOUT_SHARING = ("ControlSocket ", "mux_client_")
 _BEAT = frames.pack(frames.BEAT)
 
@@ -49,16 +49,16 @@ class Channel:
 
     @property
     def error(self) -> str:
-        """What ssh or the node said outside the frames, for messages."""
-        said = (self._error or self._reader.preamble).decode(errors="replace").strip().splitlines()
-        return "\n".join(line for line in said if not line.startswith(_ABOUT_SHARING)) or "the connection closed"
+        """What ssh or the node printed outside the frames, for messages."""
+        lines = (self._error or self._reader.preamble).decode(errors="replace").strip().splitlines()
+        return "\n".join(line for line in lines if not line.startswith(_ABOUT_SHARING)) or "the connection closed"
 
     def beat(self) -> None:
-        """From any thread: tell the starter that its runner lives."""
+        """Send the starter a sign of life; callable from any thread."""
         self._in.poke(_BEAT)
 
     def check_contact(self) -> None:
-        """Give the node up when its starter, once it has begun to speak, was silent for too long."""
+        """Give up the node when its starter, after its first frame, was silent for too long."""
         if not self.closed and self._contact and self._contact.update() > SILENT_S:
             self._error = f"no sign of life for {SILENT_S:g} s".encode()
             self._close(self._line.from_fd)
@@ -69,7 +69,7 @@ class Channel:
         self._in.send(frame)
 
     def shut(self) -> None:
-        """Close our end; a starter that still lives ends all it has."""
+        """Close the runner's end; a starter that still lives ends all its processes."""
         self._in.close()
         for fd in (self._line.from_fd, self._line.error_fd):
             self._loop.forget(fd)
@@ -104,7 +104,7 @@ class Channel:
 
     def _close(self, fd: int) -> None:
         self._loop.forget(fd)
-        # ssh's last words may still be in its pipe.
+        # ssh's last message may still be in its pipe.
         if not self.closed:
             self.closed = True
             self._drain_error()
@@ -119,7 +119,7 @@ class Channel:
 
 
 def answer_over(loop: Loop, channel: Channel, number: int) -> int:
-    """What stands here for an agent that asked through its own node's starter: a pipe, whose text is answered there."""
+    """Return a pipe that stands for an agent on another node: what is written to it is sent to that node's starter."""
     answer_read, answer_write = os.pipe()
 
     def pass_on(fd: int) -> None:

@@ -9,7 +9,7 @@ from phalanx.runner.head.crew import Crew
 from phalanx.runner.head.daemons import Request
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
 from phalanx.runner.head.membership import Patience, answer_within_s
-from phalanx.runner.head.verdict import ENGINE, NODE, TOLD, Life, Outcome
+from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, NODE, Life, Outcome
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.runner.starter.check import Findings
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from phalanx.runner.login import Line
     from phalanx.runner.process import JobDescription, Process
 
-# After a rank failed its engine may say why, before it is asked to end.
+# After a rank failed, its engine may report why before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
-# An engine that ended the rank itself knows why, and will: Open MPI's gives the others a second before it kills them.
+# An engine that ended the rank itself ends the others, too: Open MPI gives them a second before it kills them.
 _ENGINE_ENDS_WITHIN_S = 2.5
 _AFTER_TERMINATE_S = 1.0
-# Beyond what a sweep may take by its own deadlines.
+# Added to the deadlines of a sweep itself.
 _REPORT_WITHIN_S = 5.0
 _TAIL_LINES = 20
 
 
 class Conductor:
-    """Takes the crew through the attempt's phases, and knows what it came to; `run` returns when it has ended."""
+    """Takes the crew through the attempt's phases, and decides its outcome; `run` returns when it has ended."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Conductor:
         self.began_at: Optional[float] = None
         self.gave_up = False
         self.lost: Set[str] = set()  # nodes
-        self._boot_ids: Dict[str, str] = {}  # node → that of the machine that was checked
+        self._boot_ids: Dict[str, str] = {}  # node → the boot in which it was checked
         self._stage = stage
         self._job = job
         self._roster = roster
@@ -66,10 +66,10 @@ class Conductor:
         self._end = WindDown()
 
     def run(self) -> List[Dict[str, Any]]:
-        """Conduct it to its end; returns the nodes' verdicts."""
+        """Run the attempt to its end; return the nodes' verdicts."""
         self._stage.door.request = self.on_request
         self._deadline = time.monotonic() + answer_within_s(self._job)
-        self._crew.call()
+        self._crew.open_all()
         self._start_all(early=True)
         while self._phase != self._over:
             self._stage.loop.turn(self._until_deadline())
@@ -83,7 +83,7 @@ class Conductor:
 
     def _check(self) -> None:
         silent = self._crew.unchecked()
-        if self._stage.stop_asked:
+        if self._stage.stop_requested:
             self._stop()
         elif silent:
             self._try_again()
@@ -108,12 +108,12 @@ class Conductor:
 
     def _begin(self) -> None:
         self.began_at = time.time()
-        self._tell_begin()
+        self._report_begin()
         self._deadline = 0.0
         self._phase = self._run
         self._start_all(early=False)
 
-    def _tell_begin(self) -> None:
+    def _report_begin(self) -> None:
         self._on_begin({node: self._crew.ranks[node] for node in self._crew.channels})
 
     def _start_all(self, early: bool) -> None:
@@ -125,7 +125,7 @@ class Conductor:
         self._crew.start(process)
 
     def _run(self) -> None:
-        if self._stage.stop_asked:
+        if self._stage.stop_requested:
             self._stop()
         elif not self._crew.book.running:
             self._sweep(GRACE_S)
@@ -162,7 +162,7 @@ class Conductor:
         self._phase = self._sweeping
         self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
         self._crew.sweep(grace_s)
-        # A process of the job may have logged in to any node, so those that it was not started on are asked, too.
+        # A process of the job may have logged in to any node, so nodes on which none was started are asked, too.
         for node in self._roster.nodes:
             if node.name not in self._crew.channels:
                 self._proof.inquire(node)
@@ -198,16 +198,16 @@ class Conductor:
         return verdicts
 
     def _explain_reboots(self) -> None:
-        """A node whose connection closed may have answered since over a new one, in another boot of its machine."""
+        """Report a lost node as rebooted if it has answered over a new connection, in another boot of its machine."""
         for node in self.lost & self._boot_ids.keys():
             is_blamed = self.outcome.record.get("message", "").startswith(f"{node} was lost: ")
             if is_blamed and self._proof.boot_id(node) not in ("", self._boot_ids[node]):
                 self.outcome.explain(f"{node} rebooted", died=True)
 
-    # What the crew hears.
+    # Events from the crew.
 
     def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
-        """A node has looked whether all is there."""
+        """Handle a node's answer to the checks."""
         channel.checked = True
         self._boot_ids[channel.node] = body["boot_id"]
         self.findings.add(channel.node, body)
@@ -215,7 +215,7 @@ class Conductor:
             self._crew.serve(request)
 
     def on_request(self, agent: int, host: str, command: str) -> None:
-        """An engine's agent wants a daemon on a host."""
+        """Handle the request of an engine's agent for a daemon on a host."""
         node = self._roster.find(host)
         request = Request(agent, node.name if node else host, command)
         if node is None or node.name not in self._crew.channels or self.outcome:
@@ -229,37 +229,37 @@ class Conductor:
         return self._crew.is_reached(node) and not self.findings
 
     def on_rank(self) -> None:
-        """An engine has started a rank."""
+        """Handle the start of a rank by an engine."""
 
     def on_exit(self, number: int, member: Member, end: End) -> None:
-        """A process has ended."""
+        """Handle a process's end."""
         code = end.code
         if code == 0:
             return
-        # What processes do after they were told to end is our own doing. What one did on its node before it was told
-        # may be the first failure, although another's was heard first.
-        if not self._crew.was_told or (self.outcome and not end.was_told):
+        # Failures after TERMINATE are its consequence. One before it, by the node's account, may be the first failure,
+        # although another node's was received first.
+        if not self._crew.is_terminated or (self.outcome and not end.was_told):
             life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
             self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
         self._on_failure(member, code)
 
     def _on_failure(self, member: Member, code: int) -> None:
-        """A process failed, and the outcome knows it: the job is over."""
+        """End the job after a process failed, which the outcome already contains."""
         if member.is_main:
             self._wind_down(0.0)
         else:
-            self._wind_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == TOLD else _ENGINE_MAY_SPEAK_S)
+            self._wind_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == ENDED_BY_ENGINE else _ENGINE_MAY_SPEAK_S)
 
     def on_leaving(self, channel: Channel, reason: str) -> None:
-        """A starter gives up, and ends all that it has."""
+        """Handle a starter that gives up, and ends all its processes."""
         self.lost.add(channel.node)
         self._fail(f"{channel.node} was lost: {reason}", 1, self._crew.book.witness(channel.node), NODE)
         self._on_loss(channel)
 
     def on_closed(self, channel: Channel) -> None:
-        """A starter's channel has closed, or is silent."""
+        """Handle a starter's channel that has closed, or is silent."""
         node = channel.node
-        if self._phase == self._check and not channel.checked and self._patience.has_for(node):
+        if self._phase == self._check and not channel.checked and self._patience.allows_retry(node):
             self._stage.on_wait(f"{node}: {channel.error}")
             return
         if channel.report is None:
@@ -273,9 +273,9 @@ class Conductor:
         self._on_loss(channel)
 
     def _on_loss(self, _channel: Channel) -> None:
-        """A node is gone, and the outcome knows it: the job is over."""
+        """End the job after a node was lost, which the outcome already contains."""
         self._wind_down(0.0)
 
     def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
-        if not self._crew.was_told or weight == NODE:
+        if not self._crew.is_terminated or weight == NODE:
             self.outcome.fail(message, exit_code, number, weight)

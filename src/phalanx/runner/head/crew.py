@@ -1,4 +1,4 @@
-"""What an attempt has on its nodes: a line to each one's starter, the processes that were started there, and beats."""
+"""An attempt's part on its nodes: a line to each node's starter, the processes that were started there, and beats."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from phalanx.runner.process import JobDescription, Process
 
     class Listener(Protocol):
-        """Decides what is to follow from what the crew hears."""
+        """Handles the events that the crew receives."""
 
         def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
-            """A node has looked whether all is there; `body` as CHECKED has it."""
+            """Handle a node's answer to the checks; `body` is that of a CHECKED frame."""
             ...
 
         def on_request(self, agent: int, host: str, command: str) -> None:
-            """An engine's agent wants a daemon on a host."""
+            """Handle the request of an engine's agent for a daemon on a host."""
             ...
 
         def on_rank(self) -> None:
-            """An engine has started a rank."""
+            """Handle the start of a rank by an engine."""
             ...
 
         def on_exit(self, number: int, member: Member, end: End) -> None:
-            """A process has ended; of a daemon, `end` tells only what nobody asked for."""
+            """Handle a process's end; the code of a daemon's `end` shows only unexpected deaths."""
             ...
 
         def on_leaving(self, channel: Channel, reason: str) -> None:
-            """A starter gives up, and ends all that it has."""
+            """Handle a starter that gives up, and ends all its processes."""
             ...
 
         def on_closed(self, channel: Channel) -> None:
-            """A channel has closed, or its starter is silent; its node's processes are still in the book."""
+            """Handle a channel that closed, or is silent; its node's processes are still in the book."""
             ...
 
 
 class Crew:
-    """Starts processes, keeps what they write and the book of them, and tells a listener what happens to them."""
+    """Starts processes, keeps their output and the book of them, and reports events to a listener."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Crew:
         dial: Optional[Callable[[str], Line]],
         listener: Listener,
     ) -> None:
-        self.nodes = {node.name: node for node in nodes}  # as they were when they were opened
+        self.nodes = {node.name: node for node in nodes}  # from the roster with which their lines were opened
         self.channels: Dict[str, Channel] = {}
-        self.ranks: Counter[str] = Counter()  # node → how many of them it is to have
+        self.ranks: Counter[str] = Counter()  # node → its planned number
         for process in processes:
             self.ranks.update(process.ranks)
         self.book = Book()
         self.daemons = Daemons()
-        self.was_told = False  # to end
+        self.is_terminated = False  # TERMINATE was sent
         self._early = stage.early
         self._loop = stage.loop
         self._output = stage.output
@@ -84,51 +84,54 @@ class Crew:
 
     # Nodes.
 
-    def call(self) -> None:
-        """Open every node that is to have ranks, and beat from now on."""
+    def open_all(self) -> None:
+        """Open a line to every node that will have ranks, and start to send beats."""
         for node in self.ranks:
             self.open(node)
         self._early.close()
         _thread.start_new_thread(self._beat, ())
 
     def open(self, node: str) -> None:
-        """A new line to this node's starter, in the place of one that has closed; it is asked whether all is there."""
+        """Open a new line to this node's starter, replacing one that has closed, and request the checks."""
         line = self._early.take(self.nodes[node].instance_id) or self._dial(node)
         channel = Channel(self._loop, node, line, self._on_frame, self._listener.on_closed)
         channel.send(frames.pack_json(frames.CHECK, needs(node, self._job, self._processes)))
         self.channels[node] = channel
 
     def admit(self, node: Node, ranks: int) -> None:
-        """Open a node that joins later: another machine by now, maybe, than the one of this name that was lost."""
+        """Open a line to a node that joins later; it may be the replacement of a lost node with this name."""
         self.nodes[node.name] = node
         self.ranks[node.name] = ranks
         self.open(node.name)
 
     def unchecked(self) -> List[str]:
-        """Nodes that have not answered yet."""
+        """Return the nodes that have not answered the checks yet."""
         return [name for name, channel in self.channels.items() if not channel.checked]
 
     def is_reached(self, node: str) -> bool:
-        """May an engine reach it? Ranks start when it has reached all: the first node's imports come before."""
+        """Return whether an engine may reach a node.
+
+        Ranks start when it has reached all, so the first node, which checks the imports, must have answered, too.
+        """
         return self.channels[node].checked and self.channels[next(iter(self.ranks))].checked
 
     def connected(self) -> List[Channel]:
-        """Channels over which a node's report may still come."""
+        """Return the channels over which a node's report may still come."""
         return [channel for channel in self.channels.values() if not channel.closed]
 
     def check_contact(self) -> None:
-        """Give up the nodes that were silent for too long."""
+        """Give up nodes that were silent for too long."""
         for channel in list(self.channels.values()):
             channel.check_contact()
 
     def dismiss(self) -> None:
-        """Close all lines: a starter that still lives ends all it has."""
+        """Close all lines: a starter that still lives ends all its processes."""
         self._is_dismissed = True
         for channel in self.channels.values():
             channel.shut()
 
     def _beat(self) -> None:
-        """A thread of its own, because a shared directory that hangs may hold the main one for minutes."""
+        """Send beats, in a thread of its own because a hanging shared directory may block the main one for minutes."""
         while not self._is_dismissed:
             time.sleep(BEAT_EVERY_S)
             for channel in list(self.channels.values()):
@@ -142,26 +145,26 @@ class Crew:
         self._spawn(member, process.argv, process.env, process.harmless)
 
     def serve(self, request: Request) -> None:
-        """Start the daemon that an agent asks for."""
+        """Start the daemon that an agent requests."""
         label = f"{self._processes[0].label}@{request.node}"
         number = self._spawn(Member(label, request.node, is_rank=False), ("/bin/sh", "-c", request.command), {})
         self.daemons.started(number, request.agent)
 
     def terminate(self) -> None:
         """Ask all processes to end."""
-        self.was_told = True
-        self._tell_all(frames.pack(frames.TERMINATE))
+        self.is_terminated = True
+        self._send_to_all(frames.pack(frames.TERMINATE))
 
     def kick(self) -> None:
-        """End the ranks alone, so that their engines start them again."""
-        self._tell_all(frames.pack(frames.KICK))
+        """End only the ranks, so that their engines restart them."""
+        self._send_to_all(frames.pack(frames.KICK))
 
     def sweep(self, grace_s: float) -> None:
-        """End everything that is left, and let every node report."""
-        self._tell_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
+        """End everything that is left, and request a report from every node."""
+        self._send_to_all(frames.pack_json(frames.END, {"grace_s": grace_s}))
 
     def forget(self, node: str) -> None:
-        """Nobody will tell how this node's processes ended."""
+        """Mark this node's processes as ended, because no report of their ends will come."""
         for number in self.book.live_on(node):
             self._output.ended(number, REFUSED)
             self.book.ended(number)
@@ -181,11 +184,11 @@ class Crew:
         self.book.add(number, member, on_node)
         return number
 
-    def _tell_all(self, frame: bytes) -> None:
+    def _send_to_all(self, frame: bytes) -> None:
         for channel in self.channels.values():
             channel.send(frame)
 
-    # What nodes say.
+    # Frames from nodes.
 
     def _on_frame(self, channel: Channel, frame: frames.Frame) -> None:
         kind, stream, number, payload = frame
@@ -212,11 +215,11 @@ class Crew:
         try:
             return self.book.number(channel.node, number)
         except KeyError:
-            raise frames.ChannelBrokenError(f"a word of process {number}, which it did not name") from None
+            raise frames.ChannelBrokenError(f"a frame of process {number}, which it did not announce") from None
 
     def _keep(self, number: int, stream: int, data: bytes) -> None:
-        # What an engine says about having been ended (torchrun: a page per node) is kept, but hides the reason.
-        listed = not self.was_told or self.book[number].is_rank
+        # An engine's output about its own end (torchrun: a page per node) is kept, but not shown: it hides the reason.
+        listed = not self.is_terminated or self.book[number].is_rank
         self._output.write(number, stream, data, listed)
 
     def _on_exit(self, number: int, end: End) -> None:

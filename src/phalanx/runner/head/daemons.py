@@ -1,4 +1,4 @@
-"""Daemons that engines' agents ask for: held back until their node may be reached; its agent hears of its end."""
+"""Daemons that engines' agents request: each is held back until its node may be reached, and its end is reported."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from phalanx.runner.starter.answers import REFUSED, answer
 if TYPE_CHECKING:
     from typing import Callable, Dict, List
 
-# What ends a process that did not want to end.
+# Signals that end a process against its will.
 _DEATHS = frozenset(getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE"))
 
 
 def daemon_failure(code: int) -> int:
-    """How an engine exits its daemons is its own affair: 0. That one was killed is not: minus the signal.
+    """Return minus the signal for a daemon that was killed, else 0: an engine chooses its daemons' exit codes.
 
-    A daemon may stand behind a shell, which tells of a signal as 128 + its number.
+    A daemon may run below a shell, which reports a signal as 128 + its number.
     """
     number = -code if code < 0 else code - 128
     return -number if number in _DEATHS else 0
 
 
 class Request(NamedTuple):
-    """An agent (the pipe on which it hears how its daemon ended) wants this command of a shell's on a node."""
+    """A request to run a shell command on a node; `agent` is the pipe for the daemon's exit code."""
 
     agent: int
     node: str
@@ -32,45 +32,45 @@ class Request(NamedTuple):
 
 
 class Daemons:
-    """Every agent gets one answer: how its daemon ended, or that there is none."""
+    """The daemons and their agents. Every agent gets one answer: how its daemon ended, or that there is none."""
 
-    def __init__(self, tell: Callable[[int, int], None] = answer) -> None:
-        self._tell = tell
+    def __init__(self, answer: Callable[[int, int], None] = answer) -> None:
+        self._answer = answer
         self._waiting: List[Request] = []
         self._agents: Dict[int, int] = {}  # number of a daemon that runs → its agent
 
     def __bool__(self) -> bool:
-        """Does any of them run?"""
+        """Whether any daemon runs."""
         return bool(self._agents)
 
     def hold(self, request: Request) -> None:
-        """Its node may not be reached yet."""
+        """Keep a request whose node may not be reached yet."""
         self._waiting.append(request)
 
     def due(self, may_reach: Callable[[str], bool]) -> List[Request]:
-        """Those that waited for a node that may be reached now; each is given out once."""
+        """Return, once, the held requests whose node may be reached now."""
         due = [request for request in self._waiting if may_reach(request.node)]
         for request in due:
             self._waiting.remove(request)
         return due
 
     def refuse(self, request: Request) -> None:
-        """There will be no such daemon."""
-        self._tell(request.agent, REFUSED)
+        """Answer that there will be no such daemon."""
+        self._answer(request.agent, REFUSED)
 
     def refuse_all(self) -> None:
-        """Nothing is started any more for those that wait."""
+        """Refuse all held requests."""
         for request in self._waiting:
             self.refuse(request)
         self._waiting.clear()
 
     def started(self, number: int, agent: int) -> None:
-        """The process of this number is a daemon."""
+        """Note that the process with this number is a daemon."""
         self._agents[number] = agent
 
     def ended(self, number: int, code: int) -> bool:
-        """The process has ended so. Was it a daemon, whose agent has been told?"""
+        """Answer the agent of a process that ended. Return whether the process was a daemon."""
         agent = self._agents.pop(number, None)
         if agent is not None:
-            self._tell(agent, code)
+            self._answer(agent, code)
         return agent is not None

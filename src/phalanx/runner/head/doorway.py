@@ -1,4 +1,4 @@
-"""The runner's own socket on the head: followers wait on it for news, engines' agents ask for daemons on nodes."""
+"""The runner's socket on the head: followers wait on it for updates, engines' agents request daemons on nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     # pipe for the answer (the exit code as a line), node, command for a shell
     OnRequest = Callable[[int, str, str], None]
-    # its connection, to be kept while it is wanted; its pipes to and from; what it says of itself
+    # the starter's connection, which keeps it alive; its pipes to and from; its description of itself
     OnAttend = Callable[[socket.socket, Sequence[int], Dict[str, Any]], None]
 
 
@@ -28,20 +28,23 @@ ATTEND = b"attend\0"
 
 
 def socket_name(job_id: str) -> str:
-    """The abstract unix socket of a job's runner: no file that a killed runner could leave."""
+    """Return the name of the abstract unix socket of a job's runner, which leaves no file when it is killed."""
     return f"phalanx-{job_id}"
 
 
 def open_listener(job_id: str) -> socket.socket:
-    """Bound before the runner is forked, so that the first follower finds it. OSError: the job runs already."""
+    """Bind the socket, before the runner is forked, so that the first follower finds it.
+
+    Raises OSError when the job runs already.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind("\0" + socket_name(job_id))
     listener.listen(1024)
     return listener
 
 
-def wait_for_news(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None:
-    """A follower's connection: one byte comes with each news, its end with the runner's. None: no runner."""
+def connect_follower(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None:
+    """Return a connection that receives one byte with each update, and ends with the runner. None: no runner."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect("\0" + socket_name(job_id))
@@ -52,9 +55,9 @@ def wait_for_news(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None:
     return connection
 
 
-def ask_to_stop(job_id: str, timeout_s: float) -> None:
-    """End a job without knowing its runner's pid; returns when the runner has gone, or never was, or in time."""
-    runner = wait_for_news(job_id, _STOP)
+def request_stop(job_id: str, timeout_s: float) -> None:
+    """Ask a job's runner, whose pid is unknown, to stop; return when it has ended, or after timeout_s."""
+    runner = connect_follower(job_id, _STOP)
     if runner is None:
         return
     deadline = time.monotonic() + timeout_s
@@ -68,8 +71,8 @@ def ask_to_stop(job_id: str, timeout_s: float) -> None:
 class Doorway:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
-    `request` is called for each agent, `attend` for each starter; both are the present attempt's. `stop` is called when
-    somebody wants the job's end.
+    `request` is called for each agent, `attend` for each starter; the present attempt sets both. `stop` is called when
+    a client asks to stop the job.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
@@ -81,8 +84,8 @@ class Doorway:
         self._followers: List[socket.socket] = []
         loop.watch(listener.fileno(), self._accept)
 
-    def tell(self) -> None:
-        """Wake every follower. One that still has news to read needs no more of them."""
+    def notify(self) -> None:
+        """Wake every follower, except those that have not read the last update yet."""
         for follower in list(self._followers):
             try:
                 follower.send(b"!", socket.MSG_DONTWAIT)
@@ -93,7 +96,7 @@ class Doorway:
                 follower.close()
 
     def close(self) -> None:
-        """Accept no more, and let followers go."""
+        """Accept no more connections, and close those of followers."""
         self._loop.forget(self._listener.fileno())
         self._listener.close()
         for follower in self._followers:
@@ -116,7 +119,7 @@ class Doorway:
             self.stop()
         if message in (_FOLLOW, _STOP):
             self._followers.append(connection)
-            self.tell()
+            self.notify()
             return
         if message.startswith(ATTEND) and len(fds) == 2:
             self.attend(connection, fds, json.loads(message[len(ATTEND) :]))
@@ -128,7 +131,7 @@ class Doorway:
 
 
 def turn_away(connection: socket.socket, fds: Sequence[int], _hello: Dict[str, Any]) -> None:
-    """Let a starter go that nobody waits for: it ends at once."""
+    """Reject a starter that no attempt waits for: it ends at once."""
     connection.close()
     for fd in fds:
         os.close(fd)

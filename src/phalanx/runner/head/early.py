@@ -1,4 +1,4 @@
-"""Lines to a job's nodes, opened while its code is still coming: a login takes as long as a small submission."""
+"""Lines to a job's nodes, opened while its code is still arriving: a login takes as long as a small submission."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from phalanx.runner.login import Line
     from phalanx.runner.process import JobDescription, Process
 
-# A starter that was left alone for FENCE_S has given up; large code may well take longer.
+# A starter without beats for FENCE_S has given up, and large code may take longer to arrive.
 _FRESH_S = FENCE_S / 2
 
 
 class EarlyLines:
-    """They pass from process to process by forks: each but the runner closes its own copies.
+    """The open lines. Forked processes inherit them: each but the runner closes its own copies.
 
-    A starter whose line is closed on all sides ends; it has nothing yet.
+    A starter ends when all copies of its line are closed; it has no processes yet.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class EarlyLines:
         self._opened_at = 0.0
 
     def open(self, job: JobDescription, processes: Sequence[Process], roster: Roster) -> None:
-        """To every node that is to have ranks, as far as is known before all of the job is here."""
+        """Open a line to every node that will have ranks, as far as is known before the whole job is here."""
         names = {name for process in processes for name in process.ranks}
         self._opened_at = time.monotonic()
         for node in roster.nodes:
@@ -40,7 +40,7 @@ class EarlyLines:
                 self._lines[node.instance_id] = log_in(job, node)
 
     def take(self, instance_id: str) -> Optional[Line]:
-        """The line to this instance, whose owner the caller is from now on; None when there is none that is good."""
+        """Hand the line to this instance over to the caller; None when there is no usable one."""
         line = self._lines.pop(instance_id, None)
         if line and (time.monotonic() > self._opened_at + _FRESH_S or _has_ended(line)):
             _close(line)
@@ -48,14 +48,14 @@ class EarlyLines:
         return line
 
     def close(self) -> None:
-        """Those that nobody took."""
+        """Close the lines that were not taken."""
         for line in self._lines.values():
             _close(line)
         self._lines.clear()
 
 
 def _has_ended(line: Line) -> bool:
-    """Who refused some time ago may let us in by now."""
+    """Return whether the line has closed, as after a refused login, which may succeed now."""
     look = select.poll()
     look.register(line.from_fd, 0)
     return bool(look.poll(0))

@@ -1,4 +1,4 @@
-"""One attempt at a job whose engine lives through losses: it goes on with the nodes that are left, and grows again."""
+"""One attempt at a job whose engine survives losses: it continues with the nodes that are left, and grows again."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from phalanx.runner.head.planner import Plan
     from phalanx.runner.process import Process
 
-    Look = Callable[[], Optional[Plan]]
+    Replan = Callable[[], Optional[Plan]]
 
-_ASK_AGAIN_AFTER_S = 5.0
-# An engine that is killed again and again on a node that lives (no memory left there) is not worth more.
-_MOST_REVIVALS = 3
+_RETRY_AFTER_S = 5.0
+# An engine that is killed repeatedly on a node that lives (perhaps out of memory) is given up.
+_MAX_REVIVALS = 3
 
 
 class ElasticConductor(Conductor):
-    """One engine process per node; failures count only when too few of these are left.
+    """Runs one engine process per node; failures count only when too few of these are left.
 
-    `look` gives what would be started now, whenever there is a new roster.
+    `replan` returns what would be started now, once for each new roster.
     """
 
-    def __init__(self, *arguments: Any, look: Look) -> None:
+    def __init__(self, *arguments: Any, replan: Replan) -> None:
         super().__init__(*arguments)
         assert self._job.nodes_min is not None
         self._fewest = self._job.nodes_min
-        self._look = look
-        self._look_at = 0.0
+        self._replan = replan
+        self._replan_at = 0.0
         self._planned: Sequence[Process] = ()  # on the newest roster
         self._joining: Dict[str, Process] = {}
         self._invited_at = dict.fromkeys(self._crew.ranks, self._roster.generation)
@@ -51,12 +51,12 @@ class ElasticConductor(Conductor):
         super()._start(process)
 
     def on_rank(self) -> None:
-        """The engine has started its ranks again: what ended them is overcome, unless the job ends of it by now."""
+        """Forget the failure that ended the ranks: the engine has restarted them, unless the job is already ending."""
         if self._phase == self._run:
             self.outcome.forgive()
 
     def on_exit(self, number: int, member: Member, end: End) -> None:
-        """A process has ended; one engine that has done its work says that all was done."""
+        """Handle a process's end: when one engine succeeds, all the work is done."""
         self._succeeded = self._succeeded or (end.code == 0 and member.is_main)
         super().on_exit(number, member, end)
 
@@ -67,29 +67,29 @@ class ElasticConductor(Conductor):
         self._go_on_or_end()
 
     def _revive(self, node: str) -> bool:
-        """An engine that was killed did not end by its own doing: start it again, unless its node is gone, too."""
+        """Start an engine again that was killed, unless its node is gone, too; return whether that was done."""
         is_over = self._phase != self._run or self._succeeded or self._crew.channels[node].closed
-        if is_over or self._revivals[node] >= _MOST_REVIVALS:
+        if is_over or self._revivals[node] >= _MAX_REVIVALS:
             return False
         self._revivals[node] += 1
-        # The ranks that it left behind here, and those elsewhere that wait for them.
+        # Ends the ranks that it left behind here, and those elsewhere that wait for them.
         self._crew.kick()
         self._start(self._engines[node])
         return True
 
     def on_closed(self, channel: Channel) -> None:
-        """A starter's channel has closed, or is silent; one that was about to join is invited again."""
+        """Handle a channel that has closed, or is silent; a node that was about to join is invited again."""
         if self._joining.pop(channel.node, None) is None:
             super().on_closed(channel)
             return
-        # The roster may name a node a moment before all of the node's contract holds there.
+        # The roster may name a node a moment before its contract is complete.
         if channel.report is None:
-            self._complain(channel.node, channel.error)
+            self._log_refusal(channel.node, channel.error)
         self._invited_at.pop(channel.node)
-        self._look_at = time.monotonic() + _ASK_AGAIN_AFTER_S
+        self._replan_at = time.monotonic() + _RETRY_AFTER_S
 
     @staticmethod
-    def _complain(node: str, problem: str) -> None:
+    def _log_refusal(node: str, problem: str) -> None:
         print(f"{node} can't join yet: {problem}", file=sys.stderr, flush=True)
 
     def _on_loss(self, _channel: Channel) -> None:
@@ -99,7 +99,7 @@ class ElasticConductor(Conductor):
         if self._phase != self._run or self._has_too_few():
             self._wind_down(0.0)
         elif not self._succeeded:
-            # Ranks may wait for ever for one that is gone without a word: so their engines start them again.
+            # Ranks may wait for ever for a lost one, so their engines restart them.
             self._crew.kick()
 
     def _has_too_few(self) -> bool:
@@ -108,16 +108,16 @@ class ElasticConductor(Conductor):
     def _run(self) -> None:
         if not self._crew.book.running and self._succeeded:
             self.outcome.forgive()
-        elif time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_EVERY_S
+        elif time.monotonic() >= self._replan_at:
+            self._replan_at = time.monotonic() + LOOK_EVERY_S
             self._grow()
         super()._run()
 
     def _grow(self) -> None:
-        found = self._look()
+        found = self._replan()
         if found:
             self._roster, self._planned = found.roster, found.processes
-        # Every time, because a node's replacement may be in the roster before its own loss is noticed here.
+        # Every time, because a node's replacement may be in the roster before the node's loss is noticed here.
         for process in self._planned:
             channel = self._crew.channels.get(process.node)
             is_new = self._invited_at.get(process.node, 0) < self._roster.generation
@@ -132,14 +132,14 @@ class ElasticConductor(Conductor):
         self._crew.admit(node, process.ranks[process.node])
 
     def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
-        """A node has looked whether all is there: one that joins begins, or is sent away."""
+        """Handle a node's answer to the checks: one that joins begins, or is sent away."""
         if channel.node not in self._joining:
             super().on_checked(channel, body)
             return
         if body["problem"] or self._phase != self._run:
-            self._complain(channel.node, body["problem"])
+            self._log_refusal(channel.node, body["problem"])
             channel.send(frames.pack_json(frames.END, {"grace_s": GRACE_S}))
             return
         channel.checked = True
         self._start(self._joining.pop(channel.node))
-        self._tell_begin()
+        self._report_begin()

@@ -1,4 +1,4 @@
-"""What an engine says about itself, asked on the head before a launcher is."""
+"""Asks an engine about itself on the head, before the launcher is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITHIN_S = 10.0
 
 
 def output_of(argv: Sequence[str], env: Dict[str, str]) -> str:
-    """What the command prints, "" when it is not there or says nothing in time."""
+    """Return what the command prints, "" when it is missing or prints nothing in time."""
     out_read, out_write = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     spawn(argv, env, (null, out_write, null))

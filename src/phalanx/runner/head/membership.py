@@ -1,4 +1,4 @@
-"""The membership of this moment, and how long a job waits for a node in it that lets nobody in yet."""
+"""The present membership, and how long a job waits for a member that refuses logins."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Node, Roster
     from phalanx.runner.process import JobDescription
 
-# The head names a node some seconds before that node's own sshd trusts the cluster, and every sshd is away for a
-# moment when it reads its new certificate. So long after a change who refuses is waited for.
+# The roster names a node some seconds before that node's sshd trusts the cluster, and every sshd refuses connections
+# for a moment when it reads its new certificate. For this long after a change, a node that refuses is tried again.
 _SETTLES_WITHIN_S = 30.0
-_AGAIN_AFTER_S = 0.5
+_RETRY_AFTER_S = 0.5
 
 
-# From a node's start to its word that all is there; with a copy of the code to make, what large code takes.
+# From a node's start to its answer to the checks; the second one includes a copy of the code, which may be large.
 _ANSWER_WITHIN_S = 60.0
 _PLACED_WITHIN_S = 1800.0
 
 
 def answer_within_s(job: JobDescription) -> float:
-    """How long an attempt waits for every node's checks. Who is silent meanwhile is given up long before."""
+    """Return how long an attempt waits for every node's checks. A node without beats is given up long before."""
     return _PLACED_WITHIN_S if job.sync_dir else _ANSWER_WITHIN_S
 
 
 def read_roster() -> Roster:
-    """The membership of this moment. Raises OSError."""
+    """Return the present membership. Raises OSError."""
     with open(roster_path()) as file:
         return validate.roster(file.read())
 
 
 def this_node(roster: Roster) -> Optional[Node]:
-    """The node with an address of this machine: one that can be bound here."""
+    """Return the node with an address of this machine, which is one that can be bound here."""
     return next((node for node in roster.nodes if _is_here(node.address)), None)
 
 
@@ -53,7 +53,7 @@ def _is_here(address: str) -> bool:
 
 
 def successor_of(instance_id: str) -> str:
-    """The instance that this node is, when it is another one than the one asked for; "" where that is not known."""
+    """Return this node's instance if it is not the given one; "" if it is, or is unknown."""
     try:
         node = this_node(read_roster())
     except FileNotFoundError:
@@ -62,24 +62,24 @@ def successor_of(instance_id: str) -> str:
 
 
 class Patience:
-    """Which nodes of an attempt are worth another try before any process of it was started."""
+    """Decides which nodes of an attempt are tried again before any process was started."""
 
     def __init__(self, roster: Roster, can_dial_again: bool = True) -> None:
         self._can_dial_again = can_dial_again
         self._ids = {node.name: node.instance_id for node in roster.nodes}
         self._due_at: Dict[str, float] = {}
 
-    def has_for(self, node: str) -> bool:
-        """The node can't be reached: shall it be tried again? Not when the roster has given it up, or is long known."""
+    def allows_retry(self, node: str) -> bool:
+        """Return whether to try an unreachable node again: not if the roster is old or no longer has the node."""
         found = read_roster().find(node)
         is_fresh = time.time() - os.stat(roster_path()).st_mtime < _SETTLES_WITHIN_S
         if not self._can_dial_again or not is_fresh or found is None or found.instance_id != self._ids[node]:
             return False
-        self._due_at[node] = time.monotonic() + _AGAIN_AFTER_S
+        self._due_at[node] = time.monotonic() + _RETRY_AFTER_S
         return True
 
     def due(self) -> List[str]:
-        """Nodes to try now; each is named once."""
+        """Return the nodes to try now, each once."""
         nodes = [node for node, at in self._due_at.items() if at <= time.monotonic()]
         for node in nodes:
             del self._due_at[node]

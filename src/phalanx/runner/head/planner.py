@@ -1,4 +1,4 @@
-"""What an attempt is to start: the launcher's processes on the roster of this moment, without nodes that are lost."""
+"""Plans what an attempt starts: the launcher's processes on the present roster, without lost nodes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from phalanx.runner.head.slots import Occupancy
     from phalanx.runner.head.stage import Stage
 
-# How long a restart waits for a roster without the node that died, or with its replacement, before it leaves it out.
+# How long a restart waits for a roster without the lost node, or with its replacement, before it leaves the node out.
 _ROSTER_WITHIN_S = 30.0
 _LOOK_EVERY_S = 0.2
-# A job whose own ports are taken is given others: so many beyond them, and so often.
+# A job whose ports are taken gets others: the distance to them, and how often.
 _NEXT_PORTS = 97
 _PORT_CHOICES = 5
 
 
 class Plan(NamedTuple):
-    """What a launcher was told, and what it said is to be started on which roster."""
+    """A launcher's input, the roster, and the processes that the launcher returned."""
 
     description: JobDescription
     roster: Roster
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 class Planner:
     """Plans a job's attempts, one after another, with ports and a token of the job's own.
 
-    `job` is what job.json and the secrets say, `restart` the attempt's number from 0 on.
+    `job` is the content of job.json with the secrets, `restart` the attempt's number from 0.
     """
 
     def __init__(self, directory: str, launcher: Launcher, stage: Stage) -> None:
@@ -55,14 +55,14 @@ class Planner:
         self._port_choices = 0
 
     def plan(self, job: Dict[str, Any], restart: int) -> Plan:
-        """For the next attempt; after a loss it waits for another roster. Raises RefusedError when none will do."""
+        """Plan the next attempt, waiting for another roster after a loss. Raises RefusedError when no roster fits."""
         env = activated({**os.environ, **job["env"]})
         engine = output_of(self._launcher.ENGINE, env) if self._launcher.ENGINE else ""
         deadline = time.monotonic() + (_ROSTER_WITHIN_S if self.lost else 0.0)
-        # One for the whole attempt: who joins later must find the others.
+        # One port for the whole attempt: nodes that join later must find the others.
         self._port = _free_port()
         while True:
-            is_last = time.monotonic() >= deadline or self._stage.stop_asked
+            is_last = time.monotonic() >= deadline or self._stage.stop_requested
             try:
                 plan = self._plan_now(job, restart, engine)
                 if is_last or plan.roster.generation != self.generation:
@@ -73,32 +73,32 @@ class Planner:
             self._stage.loop.turn(_LOOK_EVERY_S)
 
     def placed(self, plan: Plan, occupancy: Occupancy) -> Plan:
-        """The same plan where slots are free at this moment, as far as it may choose."""
+        """Return the same plan, on nodes with free slots where the job leaves the choice."""
         roster = occupancy.roomy(plan.description, plan.roster)
         return plan._replace(processes=planned(self._launcher, plan.description, roster))
 
     def is_outdated(self) -> bool:
-        """Is there another roster than the last attempt's?"""
+        """Return whether there is another roster than the last attempt's."""
         return read_roster().generation != self.generation
 
     def newer(self, job: Dict[str, Any], restart: int) -> Optional[Plan]:
-        """For an attempt that grows: what would be started on the new roster, once for each that there is."""
+        """Return the plan for each new roster, once, for an attempt that grows; else None."""
         if not self.is_outdated():
             return None
         try:
             plan = self._plan_now(job, restart)
         except RefusedError:
-            return None  # it will be told when too few are left
+            return None  # the attempt reports when too few nodes are left
         self.generation = plan.roster.generation
         return plan
 
     def has_other_ports(self, job: Dict[str, Any], restart: int, taken: Set[Tuple[str, int]]) -> bool:
-        """Chooses others. Does the job do without those that are taken (node, port)? Not where the user named them."""
+        """Choose other ports. Return whether that avoids the taken ones (node, port): not if the user chose them."""
         self._port_choices += 1
         self._first_port += _NEXT_PORTS
         processes = self._plan_now(job, restart).processes
         wanted = {(process.node, port) for process in processes for port in process.ports}
-        return self._port_choices < _PORT_CHOICES and not self._stage.stop_asked and not wanted & taken
+        return self._port_choices < _PORT_CHOICES and not self._stage.stop_requested and not wanted & taken
 
     def _plan_now(self, job: Dict[str, Any], restart: int, engine: str = "") -> Plan:
         roster = read_roster()

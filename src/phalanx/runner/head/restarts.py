@@ -1,4 +1,4 @@
-"""Whether a job that failed is started again: a pure function of how its attempts went."""
+"""Decides whether a failed job is restarted: a pure function of its attempts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ AT_ONCE_S = 5.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one attempt went.
+    """The result of one attempt.
 
     position   where its output begins in the index
-    exit_code  as the job's own would be; None when it was lost with its runner
+    exit_code  the job's exit code if this attempt is the last; None when it was lost with its runner
     ran_s      seconds from the start of its processes to its end; None when none was started
-    lived_s    seconds that the process had lived that failed first: an engine takes its time before and after its ranks
-    died       what ended it from outside (a node, the runner): the same program may well do better elsewhere
-    gave_up    its engine has restarted the ranks as often as it was allowed to
+    lived_s    seconds that the first failed process had lived, without the engine's time before and after its ranks
+    died       whether it was ended from outside (a node, the runner): the same program may succeed elsewhere
+    gave_up    whether its engine has restarted the ranks as often as it was allowed to
     """
 
     position: int
@@ -30,44 +30,45 @@ class Attempt:
 
     @property
     def is_over(self) -> bool:
-        """Was its end written down? Whatever is no success says why."""
+        """Whether its end was recorded: every attempt that did not succeed has a message."""
         return bool(self.message)
 
     def to_json(self) -> Dict[str, Any]:
-        """For state.json."""
+        """Return plain data, for state.json."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`again`, or why not ("" where that needs no words)."""
+    """Whether to restart, or why not ("" where no reason need be given)."""
 
-    again: bool
+    restart: bool
     reason: str = ""
 
 
 def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
-    """Shall there be another attempt, after these failed and with `restarts` allowed in all?"""
+    """Decide whether to make another attempt, after these failed and with `restarts` allowed in all."""
     last, used = attempts[-1], len(attempts) - 1
     if not restarts or (last.ran_s is None and not last.died):
         return Decision(False)
     if last.gave_up:
-        return Decision(False, "its engine had restarted it as often as it may")
+        return Decision(False, "its engine had restarted it as often as allowed")
     if used >= restarts:
-        return Decision(False, f"after {used} restart{'s' if used > 1 else ''}, as many as were allowed")
+        return Decision(False, f"after {used} restart{'s' if used > 1 else ''}, the number allowed")
     if len(attempts) > 1 and _same_at_once(attempts[-2], last):
         return Decision(
             False,
-            f"twice the same within {AT_ONCE_S:g} s of its start, so it is not tried again ({used} of {restarts})",
+            f"the same failure twice within {AT_ONCE_S:g} s of its start, "
+            f"so it is not restarted ({used} of {restarts})",
         )
     return Decision(True)
 
 
 def with_lost(attempts: Sequence[Attempt], message: str, position: int = 0) -> List[Attempt]:
-    """These, and last the one that died with its runner.
+    """Return these attempts, the last of which died with its runner.
 
-    Where none was under way that is one of its own, without a rank, whose output begins at `position`: what kills
-    runners while they prepare must not do so for ever.
+    If none was running, one without ranks is added, with its output from `position`. It counts, so that a job that
+    kills its runner during preparation is not restarted for ever.
     """
     before = list(attempts) if not attempts or attempts[-1].is_over else list(attempts[:-1])
     last = attempts[len(before)] if len(before) < len(attempts) else Attempt(position)

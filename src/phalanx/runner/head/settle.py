@@ -1,4 +1,4 @@
-"""The end of a job whose runner is gone, or of a node whose connection broke: ask the nodes over new connections."""
+"""Ends a job whose runner is gone, or its part on a node whose connection broke, over new connections to the nodes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from phalanx.node.roster import Node, Roster
 
-# A node that is there answers at once; the job's end must not wait long for one that is not.
+# A node that runs answers at once; the job's end must not wait long for one that does not.
 _CONNECT_WITHIN_S = 3
-# An sshd that reads its configuration anew, as with each new roster, accepts nothing for some milliseconds.
+# An sshd that reloads its configuration, as with each new roster, accepts no connection for some milliseconds.
 _SSHD_AWAY = (b"Connection refused", b"Connection reset by peer")
 _SSHD_BACK_WITHIN_S = 2.0
 _DEADLINE_S = _CONNECT_WITHIN_S + GRACE_S + KILL_WAIT_S + 5.0
@@ -42,18 +42,18 @@ _RUNNER_GONE_WITHIN_S = 3.0
 
 
 class Inquiry:
-    """Asks a node over a new connection to end what it has of the job, from the moment that it is made.
+    """Asks a node over a new connection, as soon as it is created, to end the job's processes there.
 
-    A replacement that has the node's name by now touches nothing and does not answer for it.
+    A replacement with the node's name touches nothing and does not answer for it.
     """
 
     def __init__(self, directory: str, job_id: str, node: Node) -> None:
         self.boot_id = ""  # of the node that answered
         self._node = node.name
         self._deadline = time.monotonic() + _DEADLINE_S
-        words = ("reap", job_id, node.instance_id)
-        hurry = ("-o", f"ConnectTimeout={_CONNECT_WITHIN_S}")
-        self._argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *words, options=hurry)
+        args = ("reap", job_id, node.instance_id)
+        options = ("-o", f"ConnectTimeout={_CONNECT_WITHIN_S}")
+        self._argv = command_on(node.name, node.head, os.path.join(directory, RUNNER), *args, options=options)
         self._ask()
 
     def _ask(self) -> None:
@@ -62,11 +62,11 @@ class Inquiry:
         )
 
     def verdict(self) -> Dict[str, Any]:
-        """The node's answer; waits for it until the deadline."""
+        """Return the node's verdict, after waiting for its answer until the deadline."""
         ask_until = time.monotonic() + _SSHD_BACK_WITHIN_S
         try:
             out, err = self._answer()
-            while any(words in err for words in _SSHD_AWAY) and time.monotonic() < ask_until:
+            while any(text in err for text in _SSHD_AWAY) and time.monotonic() < ask_until:
                 time.sleep(0.05)
                 self._ask()
                 out, err = self._answer()
@@ -74,16 +74,16 @@ class Inquiry:
             self._process.kill()
             self._process.communicate()
             return self._unverified(f"no answer within {_DEADLINE_S:g} s")
-        # The runner reaps all children, this one too, and its exit code may be lost then: the answer itself counts.
+        # The runner reaps all children, this one too, so the exit code may be lost: only the answer counts.
         if out.endswith(b"}\n"):
-            return self._as_told(out.splitlines()[-1])
+            return self._from_answer(out.splitlines()[-1])
         reason = err.decode(errors="replace").strip().splitlines()
         return self._unverified(reason[-1] if reason else "no answer")
 
     def _answer(self) -> Tuple[bytes, bytes]:
         return self._process.communicate(timeout=max(0.1, self._deadline - time.monotonic()))
 
-    def _as_told(self, answer: bytes) -> Dict[str, Any]:
+    def _from_answer(self, answer: bytes) -> Dict[str, Any]:
         try:
             report = sweep_report(validate.parse(answer))
         except validate.Invalid as error:
@@ -92,14 +92,14 @@ class Inquiry:
         return states.verdict(self._node, report)
 
     def _unverified(self, reason: str) -> Dict[str, Any]:
-        fenced = f"unverified, fenced: {reason}; without its runner it ends what it has within {FENCE_S:g} s"
+        fenced = f"unverified, fenced: {reason}; without its runner it ends its processes within {FENCE_S:g} s"
         return {"node": self._node, "clean": False, "killed": 0, "message": fenced}
 
 
 def settle(directory: str, is_stop: bool = False) -> states.State:
-    """The state of a job whose runner may be gone: then the nodes are verified, and it is lost or starts again.
+    """Return a job's state. If its runner is gone, first end its processes on all nodes, then restart it or mark it.
 
-    `is_stop`: somebody asked for its end, so it does not start again. A head that has no roster yet leaves it as it is.
+    It is marked as lost, or with `is_stop` as stopped and never restarted. A head without a roster leaves it as it is.
     """
     state = states.read(directory)
     if not _can_settle(state):
@@ -123,7 +123,7 @@ def _open_lock(directory: str) -> int:
 
 
 def _is_locked(lock: int) -> bool:
-    """Is it ours alone within the time that others need to settle the job?"""
+    """Return whether the lock was taken within the time that another process needs to settle the job."""
     deadline = time.monotonic() + _SETTLED_WITHIN_S
     while True:
         try:
@@ -140,7 +140,7 @@ def _can_settle(state: states.State) -> bool:
 
 
 def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
-    # The job may have been begun by another version, and what lies there may be anything.
+    # Another version may have started the job, and the file there may be anything.
     checked.keep(os.path.join(directory, RUNNER))
     over = lost_state(state)
     if is_stop:
@@ -150,8 +150,8 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
         over["message"] += f" ({unreturned})" if unreturned else ""
         over["allocation"] = None
     over["nodes"] = verify(directory)
-    again, reason = (False, "") if is_stop else _decide(over)
-    if again:
+    restart, reason = (False, "") if is_stop else _decide(over)
+    if restart:
         # A new runner takes the job over; this returns when it has written its state.
         problem = _run_verb(directory, "resume")
         if not problem:
@@ -163,14 +163,14 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
 
 
 def settle_in_background(directory: str) -> None:
-    """The same as a daemon of its own; returns at once."""
+    """Settle in a process of its own; return at once."""
     argv, log = checked.argv(sys.argv[0], "settle", directory), record.open_log(directory)
     subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     os.close(log)
 
 
 def settle_patiently(directory: str) -> states.State:
-    """As `settle`, for who has just seen the runner's connections close: its process may need a moment to go."""
+    """Settle after the runner's connections have just closed: its process may need a moment to end."""
     deadline = time.monotonic() + _RUNNER_GONE_WITHIN_S
     while states.runner_lives(states.read(directory)) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
@@ -178,34 +178,34 @@ def settle_patiently(directory: str) -> states.State:
 
 
 def is_orphan(state: states.State) -> bool:
-    """Has its runner left it without a final state?"""
+    """Return whether its runner is gone and its state is not final."""
     return state["state"] not in states.FINAL and not states.runner_lives(state)
 
 
 def lost_state(state: states.State) -> states.State:
-    """How a job is shown whose runner is gone and whose state is not final."""
+    """Return the state that is shown for a job whose runner is gone and whose state is not final."""
     return {**state, "state": states.LOST, "message": what_died(state), "ended_at": time.time()}
 
 
 def is_foreign(state: states.State, stack: str) -> bool:
-    """Is it an orphan of another cluster than the one of this stack, by the stack's id?
+    """Return whether it is an orphan of another cluster, by the id of the stack.
 
-    A shared directory outlives its clusters, and whoever ran jobs there could write a record that asks to be started
-    again. Nobody can write the id of a stack that does not exist yet. Clusters that share a directory at the same time
-    can; they change each other's code anyway.
+    A shared directory outlives its clusters, and any earlier job could write a record that requests a restart. Its
+    writer could not know the id of a later stack. Clusters that share a directory at the same time can; they can change
+    each other's code anyway.
     """
     return state["stack"] != stack and is_orphan(state)
 
 
 def left_alone(state: states.State) -> states.State:
-    """How a job of another cluster is shown. Its record stays as it is: that cluster may live."""
+    """Return the state that is shown for another cluster's job. Its record stays as it is: that cluster may live."""
     ended_at = state["started_at"] or state["submitted_at"]
-    message = "a job of another cluster, which this one neither ends nor starts again"
+    message = "a job of another cluster, which this one neither ends nor restarts"
     return {**state, "state": states.LOST, "message": message, "ended_at": ended_at}
 
 
 def what_died(state: states.State) -> str:
-    """Why there is no runner any more."""
+    """Return why the runner is gone."""
     runner = state["runner"]
     try:
         with open(roster_path()) as file:
@@ -213,21 +213,21 @@ def what_died(state: states.State) -> str:
     except (OSError, validate.Invalid):
         head = runner.get("head", "")
     if runner.get("head", head) != head:
-        return f"head lost: {runner['head']} is gone and the job's runner with it; the head is {head} now"
+        return f"head lost: {runner['head']} is gone, and the job's runner with it; the head is now {head}"
     if runner and runner["boot_id"] != states.boot_id():
         return "head lost: it was restarted, and the job's runner ended with it"
-    return "the job's runner died (it was killed, or the head had no memory left)"
+    return "the job's runner died (it was killed, or the head was out of memory)"
 
 
 def verify(directory: str) -> List[Dict[str, Any]]:
-    """End what is left of a job: on all nodes of its roster, as a process of it may have logged in to any of them."""
+    """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them."""
     job_id = states.job_id_of(directory)
     inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
     return [inquiry.verdict() for inquiry in inquiries]
 
 
 def _roster(directory: str) -> Roster:
-    """The job's, or the present one: before its first attempt is planned a job has none, and at most prepares here."""
+    """Return the job's roster, or the present one: before its first plan a job has none, and runs only on the head."""
     try:
         return validate.roster(record.read_text(os.path.join(directory, "roster.json")))
     except (FileNotFoundError, validate.Invalid):
@@ -241,11 +241,11 @@ def _decide(lost: states.State) -> tuple[bool, str]:
         return False, "its secrets ended with the runner, so it can't start again by itself"
     attempts = with_lost([Attempt(**attempt) for attempt in lost["attempts"]], lost["message"])
     decision = decide(attempts, lost["restarts"])
-    return decision.again, decision.reason
+    return decision.restart, decision.reason
 
 
 def _run_verb(directory: str, verb: str) -> str:
-    """One that needs what only the zipapp's __main__ knows: launchers or schedulers. What went wrong, else ""."""
+    """Run a verb that needs launchers or schedulers, which only the zipapp's __main__ has. Return an error, or ""."""
     argv = checked.argv(os.path.join(directory, RUNNER), verb, directory)
     options: Dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:

@@ -1,4 +1,4 @@
-"""Which slots the running jobs have taken: a small job goes where most are free, and one may wait until enough are."""
+"""The slots that running jobs use: a small job runs where most are free, and a job may wait until enough are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from phalanx.runner.process import JobDescription, Process
 
 _SOCKETS = "/proc/net/unix"
-# Whoever chooses slots does it in milliseconds; one that hangs must not keep others from starting.
+# Choosing slots takes milliseconds; a runner that hangs must not keep others from starting.
 _ALONE_WITHIN_S = 5.0
 _LOOK_EVERY_S = 0.02
 
 
 def ranks_of(processes: Sequence[Process]) -> Dict[str, int]:
-    """How many of the user's processes each node is to have: so many slots they take."""
+    """Return how many of the user's processes run on each node, which is the number of slots they use."""
     counts: Counter[str] = Counter()
     for process in processes:
         counts.update(process.ranks)
@@ -37,9 +37,9 @@ def ranks_of(processes: Sequence[Process]) -> Dict[str, int]:
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """Other jobs of the cluster choose no slots meanwhile: each is to see what the one before it took.
+    """Keep other jobs of the cluster from choosing slots, so that each sees what the previous one took.
 
-    The lock is an abstract socket on the head, where all runners are: it goes with a runner that is killed.
+    The lock is an abstract socket on the head, where all runners are: it ends with a runner that is killed.
     """
     root = os.stat(os.path.dirname(directory))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as lock:
@@ -58,7 +58,7 @@ def _bind(lock: socket.socket, name: str) -> None:
 
 
 class Occupancy:
-    """What the other jobs that live on this head have taken at this moment."""
+    """The slots that other jobs with a runner on this head use now."""
 
     def __init__(self, directory: str) -> None:
         self._id = states.job_id_of(directory)
@@ -68,9 +68,9 @@ class Occupancy:
             self._taken.update(state["ranks"])
 
     def roomy(self, job: JobDescription, roster: Roster) -> Roster:
-        """The roster for a launcher to place `-n` processes on: free slots alone where they suffice, most free first.
+        """Return the roster for placing `-n` processes: only free slots if they suffice, the freest nodes first.
 
-        A job that wants a share of every node, or names its nodes, gets the roster as it is.
+        A job that runs on every node, or names its nodes, gets the roster as it is.
         """
         if job.processes is None or job.hosts:
             return roster
@@ -81,7 +81,7 @@ class Occupancy:
         return replace(roster, nodes=tuple(roomy if room >= job.processes else nodes))
 
     def shared(self, ranks: Mapping[str, int], roster: Roster) -> str:
-        """Which of a job's slots are others' already, in words; "" when none is."""
+        """Describe which of a job's slots other jobs use already; "" when none."""
         crowded = [
             node.name
             for node in roster.nodes
@@ -96,13 +96,13 @@ class Occupancy:
         return f"slots that are taken ({taken}) by {_listed(jobs)}"
 
     def earlier(self, submitted_at: float) -> str:
-        """Which job waits for slots since before this one, in words; "" when none does."""
+        """Describe the jobs that have waited for slots longer than this one; "" when none."""
         waiting = [state for state in self._others if state["waits"] and state["submitted_at"] < submitted_at]
         return f"{_listed([state['id'] for state in waiting])}, which came first" if waiting else ""
 
 
 def _living(root: str, own: str) -> List[states.State]:
-    """States of the jobs that have a runner here and are not over, in the order of their ids."""
+    """Return the states of the jobs that have a runner here and have not ended, in the order of their ids."""
     prefix = "@" + socket_name("")
     with open(_SOCKETS) as file:
         names = {line.rstrip("\n").rpartition(" ")[2] for line in file if prefix in line}
@@ -112,7 +112,7 @@ def _living(root: str, own: str) -> List[states.State]:
 
 
 def _state(directory: str) -> states.State:
-    """Empty for what is no job's directory, or can't be believed."""
+    """Return a job's state; an empty one for a directory without a valid record."""
     try:
         return states.read(directory)
     except (OSError, Invalid):

@@ -1,4 +1,4 @@
-"""What all attempts of a job share: the loop, the followers' door, the output, early lines, and the wish to stop."""
+"""What all attempts of a job share: the loop, the followers' socket, the output, early lines, and a request to stop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """One per runner."""
+    """The shared parts; one per runner."""
 
     def __init__(self, directory: str, door: socket.socket, early: EarlyLines) -> None:
         self.early = early
         self.loop = Loop()
         self.door = Doorway(self.loop, door)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))
-        self.stop_asked = False
+        self.stop_requested = False
         self.door.stop = self._on_stop
-        self.on_wait: Callable[[str], None] = lambda _text: None  # told what the job waits for before it begins
+        self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self._watch_signals()
 
     def publish(self) -> None:
         """Let followers see what was written."""
         if self.output.flush():
-            self.door.tell()
+            self.door.notify()
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -47,4 +47,4 @@ class Stage:
         self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
 
     def _on_stop(self, *_: Any) -> None:
-        self.stop_asked = True
+        self.stop_requested = True

@@ -1,4 +1,4 @@
-"""How many processes this node's kernel has killed for want of memory: its own count, which every user can read."""
+"""How many processes this node's kernel has killed for lack of memory: its own count, which every user can read."""
 
 from __future__ import annotations
 

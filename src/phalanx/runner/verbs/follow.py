@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.output import ENDED, OutputReader
-from phalanx.runner.head.doorway import wait_for_news
+from phalanx.runner.head.doorway import connect_follower
 from phalanx.runner.names import OUTPUT as OUTPUT_DIRECTORY
 from phalanx.runner.verbs.follow_frames import ENDED_PROCESS, HEADER, MAGIC, OUTPUT, PROCESS, STATE
 from phalanx.runner.verbs.last_lines import first_of_last_lines
@@ -106,7 +106,7 @@ class _Follower:
             self._rest()
 
     def _listen(self, wait: bool) -> None:
-        self._news = wait_for_news(states.job_id_of(self._directory)) if wait else None
+        self._news = connect_follower(states.job_id_of(self._directory)) if wait else None
 
     def _look(self, wait: bool) -> Dict[str, Any]:
         """The state; of a record that is damaged the one before, while there is a runner that will write another."""

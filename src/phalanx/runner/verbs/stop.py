@@ -10,7 +10,7 @@ import time
 
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
-from phalanx.runner.head.doorway import ask_to_stop
+from phalanx.runner.head.doorway import request_stop
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.names import STOP
 
@@ -45,7 +45,7 @@ def _stop(directory: str, deadline: float) -> states.State:
 
 def _stop_damaged(directory: str, deadline: float) -> states.State:
     """By its runner, which knows what the record should say and writes that; where there is none, here."""
-    ask_to_stop(states.job_id_of(directory), deadline - time.monotonic())
+    request_stop(states.job_id_of(directory), deadline - time.monotonic())
     try:
         return _stop(directory, deadline)
     except Invalid as error:
