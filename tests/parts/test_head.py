@@ -97,7 +97,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
     me = a_node(number, name="", host_key=keys[number][0], user_key=keys[number][1])
     settings = SimpleNamespace(
         cluster="demo",
-        nodes=nodes,
+        workers=nodes - 1,
         min=minimum,
         node_timeout_s=600,
         job_user="phalanx",
