@@ -41,7 +41,7 @@ from phalanx.runner.names import MANIFEST, OUTPUT, WORK
 from phalanx.runner.process import JobDescription, Process
 from phalanx.runner.verbs import follow, listing
 from phalanx.ssh import head_answers
-from phalanx.ssh.head_answers import Unbelievable
+from phalanx.ssh.head_answers import InvalidAnswerError
 
 JOB_ID: str = STATE["id"]
 HEAD = "deeplearning-worker1"
@@ -331,11 +331,11 @@ def test_a_head_gets_nothing_that_the_code_does_not_hold(tmp_path: Path):
     most = len(sent(upload, [0])) * 9
 
     def check(answer: bytes) -> None:
-        with contextlib.suppress(Unbelievable):
+        with contextlib.suppress(InvalidAnswerError):
             numbers = head_answers.required(head_answers.parsed(answer), {"send": ASKED})["send"]
             assert len(sent(upload, numbers)) < most
 
     fuzz(changed_value({"send": [0, 3]}).map(lambda value: json.dumps(value).encode()), check, [b'{"send": [1]}'])
 
 
-ASKED = head_answers.several(head_answers.whole)
+ASKED = head_answers.list_of(head_answers.whole)

@@ -101,7 +101,7 @@ def test_a_bucket_of_another_region_is_refused(cloud):
     made = name("bucket")
     there = {"LocationConstraint": "eu-west-1"}
     cloud.call("s3", "create_bucket", Bucket=made, CreateBucketConfiguration=there)
-    with pytest.raises(SpecError, match=f"bucket: {made} is in eu-west-1, and the cluster is to be in us-east-1"):
+    with pytest.raises(SpecError, match=f"bucket: {made} is in eu-west-1, but the cluster is in us-east-1"):
         cloud.require_bucket(made)
 
 
@@ -110,7 +110,7 @@ def test_a_bucket_of_another_account_is_refused(running, cloud):
 
     made = name("bucket")
     s3_backends["999999999999"]["aws"].create_bucket(made, REGION)
-    with pytest.raises(SpecError, match=f"bucket: {made} is another account's"):
+    with pytest.raises(SpecError, match=f"bucket: {made} belongs to another account"):
         cloud.require_bucket(made)
     with pytest.raises(CloudError):
         cloud.create_stack(name("stack"), LARGE, {}, made)

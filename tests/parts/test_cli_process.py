@@ -59,7 +59,7 @@ def test_a_cluster_that_was_never_made_is_that_for_every_command(phalanx):
     assert phalanx("ls") == 0
     assert "never made" in phalanx.out
     assert phalanx("status") == 6
-    assert "cluster demo was never made" in phalanx.err
+    assert "cluster demo was never created" in phalanx.err
 
 
 @pytest.mark.parametrize("command", ["plan", "up", "status", "run", "down"])

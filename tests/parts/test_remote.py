@@ -175,7 +175,7 @@ def test_a_control_directory_of_another_user_is_refused_and_does_not_prevent_clo
     foreign.mkdir(mode=0o777)
     foreign.chmod(0o777)
     monkeypatch.setattr(module, "_control_directories", lambda: [foreign])
-    with pytest.raises(ClusterError, match="not a directory of this user alone"):
+    with pytest.raises(ClusterError, match="not a directory that only this user may access"):
         module.control_directory()
     module.close_all(tmp_path / "ssh_config")
 
@@ -194,20 +194,20 @@ def test_a_refused_host_is_repaired_once(head, bin_directory):
     refusal.write_text("No ED25519 host key is known for x.\nHost key verification failed.\n")
     seen = []
 
-    def mend(error):
+    def repair(error):
         seen.append(type(error))
         refusal.unlink()
         return True
 
-    mended = Remote(head.config, head.host, mend=mend)
-    assert mended.run("echo in", timeout_s=5).stdout == b"in\n"
+    repaired = Remote(head.config, head.host, repair=repair)
+    assert repaired.run("echo in", timeout_s=5).stdout == b"in\n"
     assert seen == [HostRefused]
 
 
 def test_what_can_t_be_repaired_is_raised(head, bin_directory):
     (bin_directory / "refusal").write_text("ssh: connect to host x port 22: Connection refused\n")
     with pytest.raises(ConnectionLost, match=r"nothing listens there"):
-        Remote(head.config, head.host, mend=lambda error: False).connect()
+        Remote(head.config, head.host, repair=lambda error: False).connect()
 
 
 def test_the_proxys_message_takes_precedence_over_sshs(head, bin_directory, monkeypatch):
@@ -241,7 +241,7 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
         ("ssh: connect to host x port 22: Connection timed out", ConnectionLost, "does not answer"),
         ("ssh: Could not resolve hostname x: Name or service not known", ConnectionLost, "name is unknown"),
         ("phalanx: [Errno 111] Connection refused\nmm_receive_fd: recvmsg", NotListening, "nothing listens there"),
-        ("kex_exchange_identification: Connection closed by remote host", NotListening, "closes every connection"),
+        ("kex_exchange_identification: Connection closed by remote host", NotListening, "closes each connection"),
         (
             "phalanx: 54.0.0.1 belongs to no running instance\nproxy dialer did not pass back a connection",
             NotListening,

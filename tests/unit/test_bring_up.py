@@ -63,10 +63,10 @@ def test_a_head_that_is_ready_before_its_address_is_awaited(monkeypatch):
             raise NotListening(NOBODY)
 
     monkeypatch.setattr(Remote, "connect", refuse_twice)
-    monkeypatch.setattr(bring_up, "_LETS_IN_AFTER_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(bring_up, "_LOGIN_RETRIES_S", (0.0, 0.0, 0.0))
     _, notes = up(FakeCloud())
     assert len(tries) == 3
-    assert notes == [f"waiting for the head to let us in: {NOBODY}"]
+    assert notes == [f"waiting for the head to accept ssh: {NOBODY}"]
 
 
 def test_the_key_that_was_made_is_the_key_that_is_sent():
@@ -99,7 +99,7 @@ def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
         assert (result.already, result.roster.requested) == (True, 5)
     with pytest.raises(ClusterError, match=r"other settings: nodes: 5 → 3") as caught:
         up(cloud, nodes=3)
-    assert "`phalanx scale 3` changes the number of nodes" in caught.value.hint
+    assert "`phalanx scale 3` to change the number of nodes" in caught.value.hint
 
 
 def test_a_killed_up_is_picked_up_by_the_next():
@@ -151,7 +151,7 @@ def test_remains_of_a_failed_attempt_are_removed_first(status):
 def test_an_update_under_way_is_left_alone():
     cloud = FakeCloud()
     cloud.put("demo", "UPDATE_IN_PROGRESS")
-    with pytest.raises(CloudError, match=r"UPDATE_IN_PROGRESS; `up` can't go on"):
+    with pytest.raises(CloudError, match=r"UPDATE_IN_PROGRESS, and `up` can't continue"):
         up(cloud)
 
 
@@ -180,9 +180,9 @@ def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted
     cloud = FakeCloud(script=list(HEAD_FAILED))
 
     def refuse(stack_id):
-        raise CloudError("DeleteStack was refused", "Ask for a policy.")
+        raise CloudError("DeleteStack was refused", "Request a policy.")
 
     monkeypatch.setattr(cloud, "delete_stack", refuse)
-    with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*not all gone: DeleteStack was refused"):
+    with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*could be deleted: DeleteStack was refused"):
         up(cloud)
     assert store.known() == ["demo"]

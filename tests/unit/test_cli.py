@@ -380,7 +380,9 @@ def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud
 
 def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(phalanx, cloud, monkeypatch):
     asked = []
-    monkeypatch.setattr("phalanx.cluster.take_down.TakeDown._is_to_go", lambda done: asked.append(done._keep) or False)
+    monkeypatch.setattr(
+        "phalanx.cluster.take_down.TakeDown._must_delete_data", lambda done: asked.append(done._keep) or False
+    )
     monkeypatch.setattr("phalanx.cluster.take_down.file_systems_of", lambda stack: ("fs-1",))
     spec = Path("phalanx.yaml")
     text = spec.read_text()
@@ -422,9 +424,9 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_with_debug(phalanx, clo
 
 
 def test_a_refusal_of_the_cloud_has_its_own_exit_code(phalanx, cloud):
-    cloud.refuse_create = CloudError("these credentials may not", "Ask for a policy.")
+    cloud.refuse_create = CloudError("these credentials may not", "Request a policy.")
     assert phalanx("up") == 3
-    assert "error: these credentials may not\nAsk for a policy." in phalanx.err
+    assert "error: these credentials may not\nRequest a policy." in phalanx.err
 
 
 def test_local_status_without_a_local_cloud(phalanx):

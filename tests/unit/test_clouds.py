@@ -32,7 +32,7 @@ def refused(code, words="", operation="CreateStack"):
             "a policy that allows iam:CreateRole",
         ),
         (refused("UnauthorizedOperation", "no"), "may not call cloudformation:CreateStack", "a policy that allows"),
-        (refused("Throttling", "Rate exceeded"), "throttles cloudformation:CreateStack", "Try again"),
+        (refused("Throttling", "Rate exceeded"), "throttled cloudformation:CreateStack", "Try again"),
         (boto.EndpointConnectionError(endpoint_url="https://x"), "AWS in r does not answer", "network"),
         (refused("LimitExceeded", "Limit of stacks"), "refused (LimitExceeded): Limit of stacks", ""),
     ],

@@ -72,7 +72,7 @@ def test_a_head_that_is_gone_is_awaited_because_auto_scaling_replaces_it(clock):
 
 def test_an_agent_that_was_never_heard_is_reported_after_the_node_timeout(clock):
     heads = Heads(("i-1",), "", True)
-    assert "its agent has said nothing for 601 s" in verdict_after(clock, heads, 601)
+    assert "its agent has reported nothing for 601 s" in verdict_after(clock, heads, 601)
     assert verdict_after(clock, heads, 599) == ""
 
 

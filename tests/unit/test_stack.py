@@ -54,7 +54,7 @@ def test_a_wait_ends_and_says_what_it_waited_for():
     stack = asked_for(FakeCloud(script=READY[:2]))
     with pytest.raises(CloudError, match=r"waiting for stack demo to be created.*CREATE_IN_PROGRESS") as caught:
         list(Creation(stack, deadline_s=0).steps())
-    assert "the same command again goes on waiting" in caught.value.hint
+    assert "Run the same command again to continue waiting" in caught.value.hint
 
 
 def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_group():
@@ -69,7 +69,7 @@ def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_gro
 
 def test_what_is_left_is_named():
     cloud = FakeCloud(poll_interval_s=0.01, left=[["Volume vol-1"]] * 1000)
-    with pytest.raises(CloudError, match=r"everything of demo to be gone.*Volume vol-1"):
+    with pytest.raises(CloudError, match=r"all resources of demo to be deleted.*Volume vol-1"):
         list(Deletion(asked_for(cloud), deadline_s=0.2).steps())
 
 

@@ -118,14 +118,14 @@ def test_what_no_cluster_writes_is_refused_wherever_it_is_read(text):
     for read in (validate.parse, validate.roster):
         with pytest.raises(Invalid, match="is not valid JSON"):
             read(text)
-    with pytest.raises(head_answers.Unbelievable):
+    with pytest.raises(head_answers.InvalidAnswerError):
         head_answers.parsed(text)
 
 
 def test_a_field_that_is_missing_is_named():
     checks = {"port": head_answers.port, "path": head_answers.text}
     assert head_answers.fields({"port": 80, "other": 1}, checks) == {"port": 80}
-    with pytest.raises(head_answers.Unbelievable, match="path is missing"):
+    with pytest.raises(head_answers.InvalidAnswerError, match="path is missing"):
         head_answers.required({"port": 80}, checks)
     with pytest.raises(Invalid, match="path is missing"):
         validate.fields(checks, {"port": 80})

@@ -62,7 +62,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def _state(cluster: Cluster) -> str:
     """What the cloud says; in words when it can't be asked (the other clusters are still worth showing)."""
-    from phalanx.clouds.mend import find_stack
+    from phalanx.clouds.diagnosis import find_stack
 
     try:
         found = find_stack(cluster)

@@ -44,7 +44,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
     """The stack and the roster, from the cloud's API; ClusterError when the cluster is gone."""
-    from phalanx.clouds.mend import require_stack
+    from phalanx.clouds.diagnosis import require_stack
     from phalanx.cluster.stack import read_roster
 
     state = require_stack(cluster)

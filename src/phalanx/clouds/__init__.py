@@ -1,4 +1,4 @@
-"""The clouds by name; a cloud's module (and boto3 with it) is imported only when it is chosen."""
+"""The clouds by name. A cloud's module, and boto3 with it, is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MODULES = {"aws": "phalanx.clouds.aws", "local": "phalanx.clouds.local"}
 
 
 def get(name: str, region: str) -> Cloud:
-    """A cloud to talk to. Connects to nothing yet and starts nothing."""
+    """Return the cloud of this name. Connects to nothing yet and starts nothing."""
     return importlib.import_module(_module(name)).connect(region)
 
 
 def begin(name: str) -> None:
-    """Start what the cloud needs on this machine, without waiting for it: the local cloud's process, or nothing."""
+    """Start what the cloud needs on this machine (the local cloud's process, or nothing) without waiting for it."""
     if _module(name) == MODULES["local"]:
         importlib.import_module("phalanx.clouds.endpoint").begin()
 
 
 class ControlPlane:
-    """Every cluster's cloud, as a cluster's record asks it; its modules are imported when something is asked."""
+    """What a cluster's record requests of its cloud. The modules are imported at the first request."""
 
     def roster(self, cluster: Cluster) -> Roster:
         return importlib.import_module("phalanx.clouds.rosters").read(cluster)
@@ -36,8 +36,8 @@ class ControlPlane:
     def settle_by(self, cluster: Cluster, command: str) -> None:
         importlib.import_module("phalanx.clouds.rosters").settle_by(cluster, command)
 
-    def mend(self, cluster: Cluster, error: ClusterError) -> bool:
-        return importlib.import_module("phalanx.clouds.mend").mend(cluster, error)
+    def repair(self, cluster: Cluster, error: ClusterError) -> bool:
+        return importlib.import_module("phalanx.clouds.diagnosis").repair(cluster, error)
 
 
 def _module(name: str) -> str:

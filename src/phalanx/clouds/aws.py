@@ -1,4 +1,4 @@
-"""The user's AWS account, with the credentials that every AWS tool finds."""
+"""The user's AWS account, with the credentials that every AWS tool uses."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from phalanx.cluster.cluster_record import HEAD
 
 
 class AwsCloud(ApiCloud):
-    """AWS itself: credentials from the environment, ~/.aws, SSO or an instance's role."""
+    """AWS, with credentials from the environment, ~/.aws, SSO or an instance's role."""
 
     name = "aws"
 
     def session(self) -> Session:
         try:
             return Session(region_name=self.region)
-        except Exception as error:  # ProfileNotFound and its like come from the constructor
+        except Exception as error:  # the constructor raises ProfileNotFound and the like
             raise translate(error, "sts:GetCallerIdentity", f"AWS in {self.region}") from error
 
     def endpoint_url(self) -> str | None:
         return None
 
     def ssh_route(self) -> SshRoute:
-        """Workers have no public address: through the head."""
+        """Reach workers through the head, because they have no public address."""
         return SshRoute(worker_options=(f"ProxyJump={HEAD}",))
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
-        words = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"
-        return f"EFS in {self.region}", words
+        command = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"
+        return f"EFS in {self.region}", command
 
     def accounts_separated(self) -> bool:
         return True
 
     def stop_if_idle(self) -> None:
-        """Nothing runs beside the clusters."""
+        """Do nothing: on AWS nothing runs beside the clusters."""
 
 
 def connect(region: str) -> AwsCloud:

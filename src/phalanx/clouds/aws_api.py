@@ -1,4 +1,4 @@
-"""A cloud that speaks AWS's API: boto3 behind one door, `call`, where retries and errors are the same for all."""
+"""A cloud with AWS's API. All calls go through `call`, which retries them and translates errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
-# A WaitCondition of 55 minutes, and before it the network and the file system.
+# A WaitCondition takes up to 55 minutes, after the network and the file system.
 CREATION_TIMEOUT_MIN = 75
 
 
 class ApiCloud(ABC):
-    """What AWS and the local cloud have in common: the very same calls. See `phalanx.clouds.protocol.Cloud`."""
+    """The calls that AWS and the local cloud share. See `phalanx.clouds.protocol.Cloud`."""
 
     name = "api"
     poll_interval_s = 2.0
@@ -41,11 +41,11 @@ class ApiCloud(ABC):
 
     @abstractmethod
     def session(self) -> Session:
-        """A boto3 session with the credentials to use."""
+        """Return a boto3 session with the credentials to use."""
 
     @abstractmethod
     def endpoint_url(self) -> str | None:
-        """Where to send the calls; None: AWS's own endpoints."""
+        """Return where to send the calls; None means AWS's own endpoints."""
 
     @abstractmethod
     def ssh_route(self) -> SshRoute: ...
@@ -56,10 +56,10 @@ class ApiCloud(ABC):
     @abstractmethod
     def stop_if_idle(self) -> None: ...
 
-    # -- the one door -----------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------------------
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One API call by boto3's names; raises CloudError, with the original as its cause."""
+        """Make an API call by boto3's names. Raises CloudError, with boto3's error as its cause."""
         action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
         try:
             return getattr(self.client(service), operation)(**arguments)
@@ -67,7 +67,7 @@ class ApiCloud(ABC):
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """The entries under `key` of all pages, one by one."""
+        """Yield the entries under `key` of all pages."""
         while True:
             page = self.call(service, operation, **arguments)
             yield from page.get(key, [])
@@ -76,7 +76,7 @@ class ApiCloud(ABC):
             arguments["NextToken"] = page["NextToken"]
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
-        """The answer, or None when what was asked about is not there."""
+        """Return the answer, or None when the resource does not exist."""
         try:
             return self.call(service, operation, **arguments)
         except CloudError as error:
@@ -85,7 +85,7 @@ class ApiCloud(ABC):
             raise
 
     def client(self, service: str) -> Any:
-        """The service's boto3 client, made once. (Making one is not thread-safe; using it is.)"""
+        """Return the service's boto3 client, created once. (Creating one is not thread-safe; using it is.)"""
         if service not in self._clients:
             with self._lock:
                 if service not in self._clients:
@@ -93,7 +93,7 @@ class ApiCloud(ABC):
         return self._clients[service]
 
     def prepare(self, services: Iterable[str]) -> None:
-        """Make clients ahead, on a thread: the eight of a clean-up take half a second that is better spent waiting."""
+        """Create clients ahead, in a thread: the eight that a clean-up needs take half a second."""
         threading.Thread(target=lambda: [self.client(service) for service in services], daemon=True).start()
 
     def _make_client(self, service: str) -> Any:
@@ -106,7 +106,7 @@ class ApiCloud(ABC):
     # -- phalanx.clouds.protocol.Cloud -----------------------------------------------------------------------------
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        # Only a plan needs it, and the models of specs that it needs are slow to import.
+        # Here, because only a plan needs it, and the models of specs are slow to import.
         from phalanx.clouds import lookups
 
         return lookups.facts(self, spec, ssh_public_key)
@@ -142,7 +142,7 @@ class ApiCloud(ABC):
         return _state(answer["Stacks"][0]) if answer and answer["Stacks"] else None
 
     def events(self, stack_id: str, after: str | None) -> list[StackEvent]:
-        """CloudFormation gives the newest first, by pages: read until the event that is known."""
+        """Read pages, which have the newest event first, until a known event."""
         found: list[StackEvent] = []
         for entry in self.pages("cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id):
             if entry["EventId"] == after:

@@ -1,4 +1,4 @@
-"""The user's S3 bucket, for a template that is too large for a request: checked, used, and left as it was."""
+"""The user's S3 bucket, for a template that is too large for a request. It is checked, used, and left as it was."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.clouds.refusals import code
 from phalanx.errors import CloudError, SpecError
 
 CLOSED = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-"""S3's four ways of keeping the public out."""
+"""S3's four settings that block public access."""
 
 
 class Api(Protocol):
@@ -22,27 +22,27 @@ class Api(Protocol):
 
 
 def require_usable(api: Api, bucket: str) -> None:
-    """Raise SpecError unless it is there, this account's, in the cluster's region, private and encrypted."""
+    """Raise SpecError unless the bucket is in this account and the cluster's region, private and encrypted."""
     ours = _ours(api, bucket)
     region = _region(api, ours)
     if region != api.region:
         raise SpecError(
-            f"bucket: {bucket} is in {region}, and the cluster is to be in {api.region}",
-            f"Name a bucket of yours in {api.region}.",
+            f"bucket: {bucket} is in {region}, but the cluster is in {api.region}",
+            f"Name one of your buckets in {api.region}.",
         )
     found = api.exists("s3", "get_public_access_block", **ours) or {}
     closed = found.get("PublicAccessBlockConfiguration", {})
     if not all(closed.get(way) for way in CLOSED):
         settings = ",".join(f"{way}=true" for way in CLOSED)
         command = f"aws s3api put-public-access-block --bucket {bucket} --public-access-block-configuration {settings}"
-        raise SpecError(f"bucket: {bucket} does not block all public access", f"`{command}` makes it.")
+        raise SpecError(f"bucket: {bucket} does not block all public access", f"Run `{command}`.")
     if not api.exists("s3", "get_bucket_encryption", **ours):
         raise SpecError(f"bucket: {bucket} has no default encryption", "`aws s3api put-bucket-encryption` sets it.")
 
 
 @contextmanager
 def lent(api: Api, bucket: str, cluster: str, template: str) -> Iterator[str]:
-    """The template as an object of the bucket, encrypted as the bucket says, for as long as the block takes: its URL.
+    """Keep the template in the bucket, encrypted as the bucket specifies, during the block; yield its URL.
 
     CreateStack reads it before it answers, and the stack keeps a copy (docs/aws-behaviour.md 1.26).
     """
@@ -57,12 +57,12 @@ def lent(api: Api, bucket: str, cluster: str, template: str) -> Iterator[str]:
 
 
 def clear(api: Api, bucket: str, cluster: str) -> None:
-    """Delete what an `up` that was killed may have left there; no error when nothing is."""
+    """Delete a template that a killed `up` may have left in the bucket."""
     api.exists("s3", "delete_object", **_ours(api, bucket), Key=_key(cluster))
 
 
 def _ours(api: Api, bucket: str) -> dict[str, str]:
-    """Arguments by which S3 refuses a bucket of the same name that is another account's."""
+    """Return arguments that make S3 refuse a bucket that belongs to another account."""
     return {"Bucket": bucket, "ExpectedBucketOwner": api.call("sts", "get_caller_identity")["Account"]}
 
 
@@ -78,9 +78,9 @@ def _region(api: Api, ours: dict[str, str]) -> str:
         status = code(error.__cause__) if isinstance(error.__cause__, Exception) else ""
         bucket = ours["Bucket"]
         if status == "404":
-            hint = "Make it, or name another that is yours."
+            hint = "Create it, or name another of your buckets."
             raise SpecError(f"bucket: there is no S3 bucket {bucket}", hint) from error
         if status == "403":
-            words = f"bucket: {bucket} is another account's, or these credentials may not see it"
-            raise SpecError(words, "Name a bucket of your own account; s3:ListBucket lets you see it.") from error
+            reason = f"bucket: {bucket} belongs to another account, or these credentials may not access it"
+            raise SpecError(reason, "Name a bucket of your own account, and allow s3:ListBucket.") from error
         raise

@@ -1,4 +1,4 @@
-"""The local cloud's process, seen from outside: start it, find it, ask it, stop it. Imports no boto3."""
+"""Start, find, query and stop the local cloud's process. Imports no boto3."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from phalanx.errors import LocalCloudError
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
-# Who stops closes its port a moment before it is gone.
+# A local cloud that stops closes its port a moment before its process ends.
 _ENDS_WITHIN_S = 3.0
 _PROGRAM = b"phalanx.localcloud"
 _MODES = ("range", "single", "root")
 
 
 class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
-    """No local cloud runs: nothing that it held exists any more."""
+    """The local cloud is not running, so none of its clusters exists any more."""
 
 
 class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
-    """The local cloud was asked to stop while it still holds clusters; `stacks` names them."""
+    """The local cloud can't stop because it still runs clusters; `stacks` names them."""
 
     def __init__(self, stacks: list[str]) -> None:
         super().__init__(
-            f"the local cloud still holds {', '.join(stacks) or 'clusters'}",
+            f"the local cloud still runs {', '.join(stacks) or 'clusters'}",
             "`phalanx down` removes a cluster; `phalanx local stop --force` ends all of them at once.",
         )
         self.stacks = stacks
@@ -47,7 +47,7 @@ class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a running local cloud answers, and its keys."""
+    """The address and keys of a running local cloud."""
 
     url: str
     pid: int
@@ -61,12 +61,12 @@ class Endpoint:
 
 
 def state() -> Path:
-    """The local cloud's directory."""
+    """Return the local cloud's directory."""
     return state_directory() / "local"
 
 
 def find() -> Endpoint | None:
-    """The running local cloud, or None. Raises LocalCloudError when its process lives and does not answer."""
+    """Return the running local cloud, or None. Raises LocalCloudError when its process runs but does not answer."""
     endpoint = find_process() or _starting_or_ending()
     if endpoint is None:
         return None
@@ -83,13 +83,13 @@ def find() -> Endpoint | None:
 
 
 def find_process() -> Endpoint | None:
-    """The record of a local cloud whose process lives, whether it answers or not."""
+    """Return the record of a local cloud whose process runs, whether it answers or not."""
     endpoint = _recorded()
     return endpoint if endpoint is not None and _alive(endpoint.pid) else None
 
 
 def _starting_or_ending() -> Endpoint | None:
-    """One that holds the lock without a record soon writes it or ends. Raises LocalCloudError when it does neither."""
+    """Wait until the process with the lock writes its record or ends. Raises LocalCloudError if it does neither."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while _is_locked():
         endpoint = find_process()
@@ -102,7 +102,7 @@ def _starting_or_ending() -> Endpoint | None:
 
 
 def running() -> Endpoint:
-    """The running local cloud; raises NotRunning."""
+    """Return the running local cloud. Raises NotRunning."""
     endpoint = find()
     if endpoint is None:
         raise _not_running()
@@ -110,12 +110,12 @@ def running() -> Endpoint:
 
 
 def _not_running() -> NotRunning:
-    words = "the local cloud is not running, so none of its clusters exists any more"
-    return NotRunning(words, "`phalanx up` makes one.")
+    reason = "the local cloud is not running, so none of its clusters exists any more"
+    return NotRunning(reason, "`phalanx up` makes one.")
 
 
 def require_alive(endpoint: Endpoint) -> None:
-    """For whoever got no answer: raises NotRunning when its process has ended, or does so within a moment."""
+    """Raise NotRunning if the process has ended or ends within 3 s. Call this after a request got no answer."""
     deadline_s = time.monotonic() + _ENDS_WITHIN_S
     while _alive(endpoint.pid):
         if time.monotonic() > deadline_s:
@@ -128,46 +128,46 @@ _starting: list[tuple[subprocess.Popen[bytes], Path]] = []
 
 
 def begin() -> None:
-    """Start the local cloud unless it runs; returns at once. `wait` gives the endpoint."""
+    """Start the local cloud unless it runs, and return at once; `wait` returns the endpoint."""
     if _starting or find() is not None:
         return
     argv = _serve_argv()
     state().mkdir(parents=True, exist_ok=True, mode=0o700)
-    said = state() / "start.stderr"
-    with said.open("wb") as stderr:
+    errors = state() / "start.stderr"
+    with errors.open("wb") as stderr:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
         )
-    _starting.append((process, said))
+    _starting.append((process, errors))
 
 
 def wait(timeout_s: float = START_TIMEOUT_S) -> Endpoint:
-    """The endpoint of a local cloud that was begun; raises LocalCloudError with the reason it gave."""
+    """Wait for a local cloud that `begin` started. Raises LocalCloudError with the reason that it printed."""
     if not _starting:
         return running()
-    process, said = _starting[-1]
+    process, errors = _starting[-1]
     deadline_s = time.monotonic() + timeout_s
     while True:
         endpoint = find_process()
         if endpoint is not None:
             _starting.clear()
-            # It has forked the local cloud and ends by itself now.
+            # This process has forked the local cloud and now ends by itself.
             process.wait(timeout_s)
-            said.unlink(missing_ok=True)
+            errors.unlink(missing_ok=True)
             return endpoint
         if process.poll() not in (None, 0) or time.monotonic() > deadline_s:
             _starting.clear()
-            raise _not_started(process, said, timeout_s)
+            raise _not_started(process, errors, timeout_s)
         time.sleep(0.01)
 
 
 def status() -> dict[str, Any]:
-    """What the local cloud says of itself: mode, stacks, nodes, processes."""
+    """Return what the local cloud reports: its mode, stacks, nodes and processes."""
     return _request(running(), "GET", "/status")[1]
 
 
 def stop(force: bool = False) -> bool:
-    """End the local cloud and wait until its process is gone; False when none ran. Raises StacksLeft unless `force`."""
+    """Stop the local cloud and wait for its process; return False if none ran. Raises StacksLeft unless `force`."""
     endpoint = find_process() or (None if force else _starting_or_ending())
     if endpoint is None:
         return force and _kill_unrecorded()
@@ -182,7 +182,7 @@ def stop(force: bool = False) -> bool:
 
 
 def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
-    """A process that does not answer is killed on request only; its namespaces, and so all nodes, go with it."""
+    """Kill a process that does not answer, if `force`. Its namespaces, and with them all nodes, end too."""
     if not force:
         raise LocalCloudError(f"the local cloud (process {endpoint.pid}) does not answer", "Add --force to end it.")
     with contextlib.suppress(ProcessLookupError):
@@ -192,7 +192,7 @@ def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
 
 
 def _kill_unrecorded() -> bool:
-    """End what holds the lock without a record; nothing but its command line tells that it is ours."""
+    """Kill the process that holds the lock without a record. Only its command line identifies it as ours."""
     found = _is_locked()
     for pid in _processes():
         with contextlib.suppress(ProcessLookupError):
@@ -217,7 +217,7 @@ def _wait_gone(endpoint: Endpoint) -> None:
     while _alive(endpoint.pid) or (state() / "endpoint.json").exists():
         if time.monotonic() > deadline_s:
             raise LocalCloudError(
-                f"the local cloud (process {endpoint.pid}) was told to stop and still runs after {STOP_TIMEOUT_S:g} s",
+                f"the local cloud (process {endpoint.pid}) did not stop within {STOP_TIMEOUT_S:g} s",
                 f"See {state() / 'localcloud.log'}.",
             )
         time.sleep(0.02)
@@ -229,16 +229,16 @@ def _recorded() -> Endpoint | None:
         known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
         return Endpoint(**{**known, "pid": int(record["pid"]), "warnings": tuple(record.get("warnings", ()))})
     except (OSError, ValueError, TypeError, AttributeError, LookupError):
-        # Cut off by a full disk or a crash: as good as none, and the lock still tells whether one runs.
+        # A full disk or a crash cut the record short. The lock still shows whether a local cloud runs.
         return None
 
 
 def _alive(pid: int) -> bool:
-    """Whether it runs and is a local cloud: its number may have passed to another program (a zombie has no words)."""
-    return _PROGRAM in _words(pid)
+    """Whether this process is a local cloud: its id may belong to another program by now. (A zombie has no argv.)"""
+    return _PROGRAM in _command_line(pid)
 
 
-def _words(pid: int) -> list[bytes]:
+def _command_line(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -246,14 +246,14 @@ def _words(pid: int) -> list[bytes]:
 
 
 def _processes() -> list[int]:
-    """The processes of the local cloud of this state directory, by their command line."""
+    """Return the processes of the local cloud of this state directory, found by their command line."""
     place = os.fsencode(state().absolute())
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if _PROGRAM in (words := _words(pid)) and place in words]
+    return [pid for pid in pids if _PROGRAM in (argv := _command_line(pid)) and place in argv]
 
 
 def _is_locked() -> bool:
-    """Whether a process of the local cloud lives: it holds the lock from before its record until its end."""
+    """Whether a process of the local cloud runs. It holds the lock from before it writes its record until it ends."""
     try:
         with (state() / "lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -281,21 +281,21 @@ def _request(
 
 
 def _serve_argv() -> list[str]:
-    binds = [word for path in _visible_in_nodes() for word in ("--bind", str(path))]
+    binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
     serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
     return [*serve, *binds, "--path", f"{sys.prefix}/bin", *_mode()]
 
 
 def _mode() -> list[str]:
-    """PHALANX_LOCAL_MODE=range|single|root overrides what the local cloud would choose (tests, odd machines)."""
+    """Return the option for PHALANX_LOCAL_MODE=range|single|root, which overrides the local cloud's choice."""
     chosen = os.environ.get("PHALANX_LOCAL_MODE")
     if chosen and chosen not in _MODES:
-        raise LocalCloudError(f"PHALANX_LOCAL_MODE is '{chosen}'", f"It may be {', '.join(_MODES)}, or not set.")
+        raise LocalCloudError(f"PHALANX_LOCAL_MODE is '{chosen}'", f"Set it to {', '.join(_MODES)}, or unset it.")
     return ["--mode", chosen] if chosen else []
 
 
 def _visible_in_nodes() -> list[Path]:
-    """Directories that nodes see, so that a job finds the interpreter and packages that phalanx itself runs with."""
+    """Return directories to show in nodes, so that a job finds the Python and the packages that phalanx runs with."""
     source = Path(phalanx.__file__).parent.parent
     candidates = [Path(sys.prefix), Path(sys.base_prefix), source]
     kept: list[Path] = []
@@ -305,14 +305,14 @@ def _visible_in_nodes() -> list[Path]:
     return kept
 
 
-def _not_started(process: subprocess.Popen[bytes], said: Path, timeout_s: float) -> LocalCloudError:
+def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> LocalCloudError:
     if find_spec("moto") is None:
         return LocalCloudError("the local cloud needs moto, which is not installed", "pip install 'phalanx[local]'")
-    reason = said.read_text(errors="replace").strip()
-    said.unlink()
+    reason = errors.read_text(errors="replace").strip()
+    errors.unlink()
     if process.poll() is None:
         process.terminate()
         return LocalCloudError(
             f"the local cloud did not answer within {timeout_s:g} s\n{reason}", f"See {state() / 'localcloud.log'}."
         )
-    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason or 'it ended without a word'}")
+    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason or 'it ended without a message'}")

@@ -1,4 +1,4 @@
-"""EFS file systems that a cluster's stack did not make: brought by the user, or kept by an earlier `down`."""
+"""EFS file systems that the cluster's stack did not create: the user's own, or kept by an earlier `down`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Api(Protocol):
 
 
 def kept(api: Api, cluster: str) -> str:
-    """The newest file system with the cluster's tag that is free; "" without one. Only asked when there is no stack."""
+    """Return the newest unused file system with the cluster's tag, or "". Only called when there is no stack."""
     tag = {"Key": CLUSTER_TAG, "Value": cluster}
     found = [f for f in _all(api) if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"]
     free = [f for f in found if not f["NumberOfMountTargets"]]
@@ -27,23 +27,26 @@ def kept(api: Api, cluster: str) -> str:
 
 
 def require_usable(api: Api, file_system: str) -> None:
-    """Raise SpecError unless it exists and is mounted nowhere: EFS serves one VPC at a time, and each cluster has its
-    own (docs/aws-behaviour.md 4.6)."""
+    """Raise SpecError unless the file system exists and has no mount target.
+
+    EFS serves one VPC at a time, and each cluster has its own (docs/aws-behaviour.md 4.6).
+    """
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
     if not answer or not answer["FileSystems"]:
         raise SpecError(
-            f"file_system: {file_system} does not exist in {api.region}", "Remove the line to have one made."
+            f"file_system: {file_system} does not exist in {api.region}",
+            "Remove the line, and `up` creates one.",
         )
     targets = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
     if targets:
         raise SpecError(
             f"file_system: {file_system} has a mount target in {targets[0].get('VpcId', 'a VPC')}",
-            "EFS serves one VPC at a time, and a cluster has its own: delete them, or `down` the other cluster.",
+            "EFS serves one VPC at a time. Delete its mount targets, or run `phalanx down` for the other cluster.",
         )
 
 
 def kept_beside(directory: Path, cluster: str, region: str) -> str:
-    """The same of a local cloud that need not run: it writes down what is to outlive it; `directory` is its own."""
+    """Return what `kept` does for a local cloud that need not run, from the notes in its directory."""
     newest_first = sorted(directory.glob("efs/fs-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in newest_first:
         note = json.loads(path.read_text())
@@ -53,11 +56,11 @@ def kept_beside(directory: Path, cluster: str, region: str) -> str:
 
 
 def region_of(directory: Path, file_system: str) -> str:
-    """The region that a file system of a local cloud says it is in. Raises LocalCloudError when it is not there."""
+    """Return the region of a file system of the local cloud. Raises LocalCloudError if it does not exist."""
     notes = {path.stem: path for path in directory.glob("efs/fs-*.json")}
     if file_system not in notes:
-        kept = f"These are: {', '.join(sorted(notes))}." if notes else "None is."
-        raise LocalCloudError(f"no file system '{file_system}' is kept here", kept)
+        kept = f"Kept file systems: {', '.join(sorted(notes))}." if notes else "There are none."
+        raise LocalCloudError(f"there is no kept file system '{file_system}'", kept)
     return json.loads(notes[file_system].read_text())["region"]
 
 

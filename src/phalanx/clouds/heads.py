@@ -1,4 +1,4 @@
-"""The heads that a cluster has had, from the activities of its head's Auto Scaling group."""
+"""The heads that a cluster has had, read from the activities of its Auto Scaling group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Api(Protocol):
 
 
 def of(api: Api, group: str) -> Heads:
-    """Auto Scaling gives the newest activity first (docs/aws-behaviour.md 3.5)."""
+    """Return the heads that the group has launched. The newest activity comes first (docs/aws-behaviour.md 3.5)."""
     answer = api.exists("autoscaling", "describe_scaling_activities", AutoScalingGroupName=group) or {}
     activities = answer.get("Activities", [])
     launched = [found[1] for one in activities[::-1] if (found := _LAUNCH.match(one["Description"]))]

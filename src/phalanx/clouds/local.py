@@ -1,4 +1,4 @@
-"""The local cloud, through the same API: its endpoint and keys instead of AWS's, its dialer instead of the network."""
+"""The local cloud: the same API with its own endpoint and keys, and its dialer instead of the network."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class LocalCloud(ApiCloud):
     """The AWS stand-in on this machine."""
 
     name = "local"
-    # Each look costs the local cloud 10 ms of CPU, which its nodes need while they boot.
+    # Each poll costs the local cloud 10 ms of CPU, which its nodes need while they boot.
     poll_interval_s = 0.15
-    # It is beside us: what does not answer at once will not answer at the tenth try either.
+    # It runs on this machine: if it does not answer at once, ten attempts don't help.
     retry_mode = "standard"
     attempts = 2
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
-        """Where it answers: waited for when it was begun, NotRunning when it was not."""
+        """The local cloud's address, once it has started. Raises NotRunning when nothing has started it."""
         return endpoint.wait()
 
     def session(self) -> Session:
@@ -50,7 +50,7 @@ class LocalCloud(ApiCloud):
         return self.endpoint.url
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """As every cloud's; raises NotRunning when another command has ended the local cloud meanwhile."""
+        """Make a call as every cloud does. Raises NotRunning when another command has stopped the local cloud."""
         try:
             return super().call(service, operation, **arguments)
         except CloudError as error:
@@ -59,18 +59,18 @@ class LocalCloud(ApiCloud):
             raise
 
     def ssh_route(self) -> SshRoute:
-        """Every node is dialled by the local cloud itself, which hands over the connected socket."""
+        """Reach every node through the local cloud, which passes a connected socket to ssh."""
         program = find_spec("phalanx.localcloud.dial")
         if program is None or program.origin is None:
             raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
-        words = [sys.executable, "-IS", program.origin, self.endpoint.dial]
-        command = " ".join(shlex.quote(word).replace("%", "%%") for word in words)
-        # The default, sntrup761, costs both sides 0.1 s of CPU; nothing leaves this machine.
+        argv = [sys.executable, "-IS", program.origin, self.endpoint.dial]
+        command = " ".join(shlex.quote(argument).replace("%", "%%") for argument in argv)
+        # The default, sntrup761, costs both sides 0.1 s of CPU, and nothing leaves this machine.
         quick = "KexAlgorithms ^curve25519-sha256"
         return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick), worker_host="instance_id")
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        """From the table of types where it knows the type: `plan` needs no running local cloud then."""
+        """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
         from phalanx.plan.plan import offline_facts
 
         known = offline_facts(spec, ssh_public_key)
@@ -80,10 +80,10 @@ class LocalCloud(ApiCloud):
         return super().facts(spec, ssh_public_key)
 
     def require_bucket(self, bucket: str) -> None:
-        """As every cloud's; one that is not there is made, since the local cloud forgets its buckets when it ends."""
+        """Create the bucket if it is missing, since the local cloud loses its buckets when it ends; then check it."""
         endpoint.begin()
         if bucket not in [known["Name"] for known in self.call("s3", "list_buckets")["Buckets"]]:
-            # Everywhere else S3 wants to be told the region.
+            # S3 requires the region everywhere but in us-east-1.
             there = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
             self.call("s3", "create_bucket", Bucket=bucket, **({} if self.region == "us-east-1" else there))
         super().require_bucket(bucket)

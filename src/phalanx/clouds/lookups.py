@@ -1,4 +1,4 @@
-"""The read-only look-ups behind a plan: what a type is, where it is offered, whether the image's name resolves."""
+"""The read-only look-ups for a plan: an instance type's sizes and zones, and whether the image exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Api(Protocol):
 
 
 def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-    """Sizes and zones of the type, and whether the image parameter exists."""
+    """Look up the type's sizes and zones, and whether the image parameter exists."""
     if spec.file_system:
         file_systems.require_usable(api, spec.file_system)
     described = _describe_type(api, spec.type)
@@ -53,7 +53,7 @@ def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
 
 
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
-    """Zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20)."""
+    """Return the zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20)."""
     named = [{"Name": "instance-type", "Values": [instance_type]}]
     answer = api.call("ec2", "describe_instance_type_offerings", LocationType="availability-zone", Filters=named)
     return tuple(sorted(offering["Location"] for offering in answer["InstanceTypeOfferings"]))

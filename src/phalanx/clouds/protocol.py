@@ -1,4 +1,4 @@
-"""What phalanx needs of a cloud: the protocol that a cloud fulfils, and the records that it answers with."""
+"""The protocol that a cloud implements, and the records that it returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER_TAG = "phalanx:cluster"
 
 @dataclass(frozen=True)
 class StackEvent:
-    """One line of the stack's history, as CloudFormation tells it."""
+    """An event of a stack, as CloudFormation reports it."""
 
     event_id: str
     time_s: float
@@ -31,13 +31,13 @@ class StackEvent:
 
     @property
     def is_cause(self) -> bool:
-        """A failure of its own, not a resource that was cancelled because another one failed."""
+        """Whether the resource itself failed, and was not cancelled because another one did."""
         return self.failed and "cancelled" not in self.reason.lower() and not self.status.startswith("DELETE")
 
 
 @dataclass(frozen=True)
 class StackState:
-    """What CloudFormation says of a stack now."""
+    """The state of a stack, as CloudFormation reports it."""
 
     name: str
     stack_id: str
@@ -62,13 +62,13 @@ class StackState:
 
     @property
     def ours(self) -> bool:
-        """Made by phalanx: a stack that somebody else gave the same name lacks the tag."""
+        """Whether phalanx created the stack: one of another origin lacks the tag."""
         return self.tags.get(CLUSTER_TAG) == self.name
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource that the stack made: enough to ask later whether it is gone."""
+    """A resource of a stack, with what is needed to check later that it is gone."""
 
     logical_id: str
     physical_id: str
@@ -77,7 +77,10 @@ class Resource:
 
 @dataclass(frozen=True)
 class Heads:
-    """The head's group so far: instances `launched`, oldest first; `why` the last change; the newest is `running`."""
+    """The history of the head's group.
+
+    `launched`: its instances, oldest first. `why`: the cause of the last termination. `running`: the newest runs.
+    """
 
     launched: tuple[str, ...] = ()
     why: str = ""
@@ -86,7 +89,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class SshRoute:
-    """How ssh reaches the nodes of a cloud: lines for ssh_config, and what stands for a worker's address."""
+    """How ssh reaches the nodes of a cloud: options for ssh_config, and which field is a worker's HostName."""
 
     options: tuple[str, ...] = ()
     worker_options: tuple[str, ...] = ()
@@ -94,75 +97,75 @@ class SshRoute:
 
 
 class Cloud(Protocol):
-    """What phalanx needs of a cloud. Every method raises CloudError when the cloud refuses or is silent."""
+    """What phalanx needs of a cloud. Every method raises CloudError when the cloud refuses or does not answer."""
 
     name: str
     region: str
     poll_interval_s: float
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        """Read-only look-ups for a plan."""
+        """Look up what a plan needs; changes nothing."""
         ...
 
     def create_stack(self, name: str, template: str, parameters: Mapping[str, str], bucket: str | None = None) -> str:
         """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG.
 
-        With a `bucket` the template goes through it, and is deleted there before this returns, or raises.
+        With a `bucket`, the template is uploaded to it, and deleted from it before this returns or raises.
         """
         ...
 
     def require_bucket(self, bucket: str) -> None:
-        """Raise SpecError unless templates may go through this S3 bucket: the account's own, private, encrypted."""
+        """Raise SpecError unless this S3 bucket is the account's own, private and encrypted."""
         ...
 
     def clear_bucket(self, bucket: str, name: str) -> None:
-        """Delete the template that a killed `create_stack` left in the bucket; no error without one."""
+        """Delete a template that a killed `create_stack` left in the bucket; no error without one."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:
-        """The state, or None where no such stack exists (a deleted one is found by its id only)."""
+        """Return the stack's state, or None if it does not exist. A deleted stack is found only by its id."""
         ...
 
     def events(self, stack_id: str, after: str | None) -> list[StackEvent]:
-        """Oldest first, those after the event id `after`; of a deleted stack too."""
+        """Return the events after the event id `after`, oldest first; also of a deleted stack."""
         ...
 
     def resources(self, stack_id: str) -> list[Resource]: ...
 
     def delete_stack(self, stack_id: str) -> None:
-        """Start deleting; no error when it is gone."""
+        """Start deleting the stack; no error when it is gone."""
         ...
 
     def leftovers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
-        """What still exists of `resources` and of everything tagged with the cluster, one readable line each."""
+        """Return a line for each of `resources`, and each thing with the cluster's tag, that still exists."""
         ...
 
     def item(self, table: str, key: str) -> dict[str, str] | None:
-        """One item of the roster table, its attributes as text; None when it, or the table, is not there."""
+        """Return an item of the roster table, its attributes as text; None if it or the table does not exist."""
         ...
 
     def heads(self, group: str) -> Heads:
-        """What Auto Scaling's history tells of the head's group."""
+        """Return the history of the head's Auto Scaling group."""
         ...
 
     def boot_logs(self, log_group: str) -> dict[str, str]:
-        """Log by stream, a node's by its private address; empty when the group is gone."""
+        """Return the logs by stream; a node's stream is its private address. Empty when the group is gone."""
         ...
 
     def remove_policies(self, role: str) -> tuple[str, ...]:
-        """Detach the role's managed policies, delete its inline ones; what was done, such as "detached X"."""
+        """Detach the role's managed policies and delete its inline ones; return what was done, such as "detached X"."""
         ...
 
     def delete_log_group(self, log_group: str) -> None:
-        """Delete it; no error when it is gone."""
+        """Delete the log group; no error when it is gone."""
         ...
 
     def delete_file_system(self, file_system: str) -> None:
-        """Delete it with all data in it; no error when it is gone."""
+        """Delete the file system with all its data; no error when it is gone."""
         ...
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
-        """Where the data of a file system lies, and the command that deletes it; for people."""
+        """Return where a file system's data is, and the command that deletes it, to be shown to the user."""
         ...
 
     def ssh_route(self) -> SshRoute: ...
@@ -172,5 +175,5 @@ class Cloud(Protocol):
         ...
 
     def stop_if_idle(self) -> None:
-        """Stop what only runs for clusters, when the last one is gone."""
+        """Stop what runs only for clusters, if there is no cluster left."""
         ...

@@ -1,4 +1,4 @@
-"""What botocore raises, told once in words of ours: what failed, and the way out."""
+"""Translate botocore's exceptions into errors that say what failed and what to do."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceed
 _LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE."
 
 GONE = re.compile(r"NotFound|does not exist|DoesNotExist|NonExistent|NoSuch[A-Z]|not found|non-existing", re.I)
-"""How the services say that something is not there: a code such as ResourceNotFoundException, or only the text."""
+"""How the services report that something does not exist: a code such as ResourceNotFoundException, or only text."""
 
 
 def code(error: Exception) -> str:
-    """AWS's error code, '' for an error that is not an answer."""
+    """Return AWS's error code; "" for an error that is not an answer of AWS."""
     return error.response.get("Error", {}).get("Code", "") if isinstance(error, boto.ClientError) else ""
 
 
 def message(error: Exception) -> str:
-    """AWS's own words."""
+    """Return AWS's own message."""
     return error.response.get("Error", {}).get("Message", "") if isinstance(error, boto.ClientError) else str(error)
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether the answer means that the thing asked about does not exist."""
+    """Whether the error means that the resource does not exist."""
     return bool(GONE.search(code(error)) or (code(error) == "ValidationError" and GONE.search(message(error))))
 
 
 def translate(error: Exception, action: str, where: str) -> CloudError:
-    """The CloudError for a failed call; `action` is like "cloudformation:CreateStack", `where` names the endpoint."""
+    """Return the CloudError for a failed call of an `action` such as "cloudformation:CreateStack" at `where`."""
     if isinstance(error, boto.ClientError):
         return _refused(error, action)
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
@@ -48,23 +48,23 @@ def translate(error: Exception, action: str, where: str) -> CloudError:
         return CloudError("the AWS single sign-on session has ended", "Run `aws sso login`.")
     if isinstance(error, (boto.HTTPClientError, boto.ConnectionError)):
         return CloudError(
-            f"{where} does not answer ({action}): {error}", "Is the network there, and the region's name right?"
+            f"{where} does not answer ({action}): {error}", "Check the network connection and the region's name."
         )
     return CloudError(f"{action} failed: {error}")
 
 
 def _refused(error: boto.ClientError, action: str) -> CloudError:
-    kind, words = code(error), message(error)
+    kind, text = code(error), message(error)
     if kind in _EXPIRED:
         return CloudError(f"the AWS credentials have expired ({action})", "Run `aws sso login`, or fetch new ones.")
     if kind in _BAD_KEY:
         return CloudError(f"AWS does not know these credentials ({action}: {kind})", _LOG_IN)
     if kind in _DENIED:
-        named = _ACTION.search(words)
+        named = _ACTION.search(text)
         allowed = named["action"] if named else action
         return CloudError(
-            f"these AWS credentials may not call {allowed}: {words}", f"Ask for a policy that allows {allowed}."
+            f"these AWS credentials may not call {allowed}: {text}", f"Request a policy that allows {allowed}."
         )
     if kind in _THROTTLED:
-        return CloudError(f"AWS throttles {action}, and went on to after retries: {words}", "Try again in a minute.")
-    return CloudError(f"{action} was refused ({kind}): {words}")
+        return CloudError(f"AWS throttled {action}, even after retries: {text}", "Try again in a minute.")
+    return CloudError(f"{action} was refused ({kind}): {text}")

@@ -1,4 +1,4 @@
-"""What of a cluster still exists: every resource that its stack recorded, and all that carries its tag."""
+"""Find what still exists of a cluster: resources that its stack recorded, and everything with its tag."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Api(Protocol):
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
-# CloudFormation type → (service, operation, argument that takes the physical id). What is not named here is
-# part of one that is (a route of its table, a permission of its function), or is found by its tag.
+# CloudFormation type → (service, operation, argument that takes the physical id). A type that is missing here is part
+# of another (a route of its table, a permission of its function), or is found by its tag.
 _BY_ID: Mapping[str, Call] = {
     "AWS::SQS::Queue": ("sqs", "get_queue_attributes", "QueueUrl"),
     "AWS::DynamoDB::Table": ("dynamodb", "describe_table", "TableName"),
@@ -26,7 +26,7 @@ _BY_ID: Mapping[str, Call] = {
     "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
 }
 
-# EC2 operation → (list in its answer, id in an entry, its name for people): all of them take the filter tag:<key>.
+# EC2 operation → (list in its answer, id of an entry, readable name). All of them take the filter tag:<key>.
 _BY_TAG: Mapping[str, Call] = {
     "describe_vpcs": ("Vpcs", "VpcId", "VPC"),
     "describe_subnets": ("Subnets", "SubnetId", "subnet"),
@@ -37,13 +37,13 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
 }
 SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
-"""The services that `find` asks."""
+"""The services that `find` queries."""
 
 _ENDED = frozenset({"terminated", "deleted", "deleting"})
 
 
 def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
-    """One readable line for each thing that still exists; empty when nothing does."""
+    """Return a readable line for each thing that still exists."""
     looks: list[Callable[[], Iterator[str]]] = [
         lambda: _tagged_instances(api, cluster),
         lambda: _tagged_in_ec2(api, cluster),
@@ -77,7 +77,7 @@ def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
 
 
 def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
-    """The answer is filtered by the tag already, but for NAT gateways in moto."""
+    """Whether the entry has the tag. The answer is filtered by it already, except for NAT gateways in moto."""
     return {"Key": CLUSTER_TAG, "Value": cluster} in entry.get("Tags", [])
 
 

@@ -1,4 +1,4 @@
-"""Who is in a cluster, from the table that its head's role alone may write: `exec` and `ssh` wait for it."""
+"""Read a cluster's roster from the table that only the head's role may write. `exec` and `ssh` wait for this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWERS_WITHIN_S = 10.0
 
 
 def read(cluster: Cluster) -> Roster:
-    """The membership now. Raises CloudError for what can't be one, ClusterError when there is none."""
+    """Return the current roster. Raises CloudError if it is invalid, ClusterError if there is none."""
     if cluster.cloud == "local":
         roster = _local(cluster)
     else:
@@ -33,14 +33,14 @@ def read(cluster: Cluster) -> Roster:
 
 
 def settle_by(cluster: Cluster, command: str) -> None:
-    """Write the command into the table, with the user's rights: no job and no worker can. Raises CloudError."""
+    """Write the command into the table with the user's permissions, which no job or worker has. Raises CloudError."""
     cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
     item = {"item": {"S": "settle"}, "command": {"S": command}}
     cloud.call("dynamodb", "put_item", TableName=cluster.table, Item=item)
 
 
 def _local(cluster: Cluster) -> Roster | None:
-    """Without boto3, whose import takes ten times as long as the call."""
+    """Read the local cloud's table without boto3, whose import takes ten times as long as the call."""
     here = endpoint.running()
     request = Request("POST", f"{here.url}/", _HEADERS, _get_item(cluster.table))
     keys = Credentials(here.access_key_id, here.secret_access_key)

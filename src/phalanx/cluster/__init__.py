@@ -1,1 +1,1 @@
-"""One cluster over its life: its record on this machine, its stack, how it is brought up and taken down."""
+"""The life of a cluster: its record on this machine, its stack, and how it is brought up and taken down."""

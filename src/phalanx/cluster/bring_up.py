@@ -1,4 +1,4 @@
-"""Bring a cluster up, whatever was there before: made, followed, found ready, or buried with the reason told."""
+"""Bring a cluster up: create it, follow a creation in progress, or find it ready; clean up a failure and explain it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
 from phalanx.template import synthesize
 
-# Of the log streams in the group those of the nodes; the function's have other names.
+# The nodes' log streams; those of the Lambda function have other names.
 _ADDRESS = re.compile(r"[0-9.]+")
 _INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
-# What a cluster that stands may be given another of.
+# Settings that may change without a new cluster.
 _CHANGE_NOTHING = ("keep", "bucket")
-_LETS_IN_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+_LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something that the user should know, in a sentence."""
+    """A sentence of information for the user."""
 
     text: str
 
@@ -55,7 +55,7 @@ Step = Progress | Note
 
 @dataclass(frozen=True)
 class Up:
-    """A cluster that is ready. `already`: it was before; nothing was made."""
+    """A cluster that is ready. `already`: it was ready before, and nothing was created."""
 
     cluster: Cluster
     roster: Roster
@@ -63,7 +63,7 @@ class Up:
 
 
 class BringUp:
-    """Make the cluster, follow its creation, or find it ready. Iterate `steps()`, then read `result`."""
+    """Create the cluster, follow its creation, or find it ready. Iterate `steps()`, then read `result`."""
 
     def __init__(self, cloud: Cloud, spec: ClusterSpec) -> None:
         self.cloud, self.spec = cloud, spec
@@ -71,7 +71,7 @@ class BringUp:
         self.stack: Stack | None = None
 
     def steps(self) -> Iterator[Step]:
-        """Progress as it comes. Raises StackFailed when all of it had to be deleted again, CloudError when refused."""
+        """Yield progress. Raises StackFailed when the creation failed and was undone, CloudError when refused."""
         yield from self._bring_up()
         yield from self._log_in()
 
@@ -91,7 +91,7 @@ class BringUp:
             yield from self._follow(Stack(self.cloud, found.name, found.stack_id))
 
     def _clear_the_name(self) -> Iterator[Step]:
-        """Leave under the name either nothing or a stack of ours that is ready or on its way up."""
+        """Remove what an earlier attempt left under the name, unless it is ready or being created."""
         found = self.cloud.describe_stack(self.spec.name)
         if found is None:
             return
@@ -99,28 +99,28 @@ class BringUp:
         if found.ready or found.creating:
             return
         stack = Stack(self.cloud, found.name, found.stack_id)
-        yield from self._let_it_rest(found, stack)
+        yield from self._wait_until_idle(found, stack)
         yield Note(f"an earlier attempt left stack {found.name} as {found.status}; removing its remains first")
         yield from Deletion(stack).steps()
 
-    def _let_it_rest(self, found: StackState, stack: Stack) -> Iterator[Step]:
+    def _wait_until_idle(self, found: StackState, stack: Stack) -> Iterator[Step]:
         if found.status == "ROLLBACK_IN_PROGRESS":
             yield Note(f"an earlier attempt to create {found.name} is being rolled back; waiting for it")
             yield from Creation(stack).steps()
         elif found.status not in _NOTHING_TO_LOSE and not found.status.startswith("DELETE"):
             raise CloudError(
-                f"stack {found.name} is {found.status}; `up` can't go on from there",
-                "Wait until it is at rest, or remove it with `phalanx down`.",
+                f"stack {found.name} is {found.status}, and `up` can't continue from that state",
+                "Wait until its status changes, or remove it with `phalanx down`.",
             )
 
     def _create(self) -> Iterator[Step]:
         key = store.make_key(self.spec.name)
-        # Written before the stack is asked for: whenever `up` is killed, the next one finds the key to go on with.
+        # Written before the stack is requested, so that the next `up` finds the key if this one is killed.
         cluster = self._record().save()
         try:
             plan = make_plan(self.spec, self.cloud.facts(self.spec, key))
             if plan.facts.kept_file_system:
-                yield Note(f"{self.spec.shared} goes on with what `down` kept: {plan.facts.kept_file_system}")
+                yield Note(f"{self.spec.shared} uses the file system that `down` kept: {plan.facts.kept_file_system}")
             yield from (Note(f"warning: {warning}") for warning in warnings(plan))
             template = synthesize(plan)
             if bucket := bucket_for(plan, template):
@@ -132,15 +132,15 @@ class BringUp:
         yield from self._follow(stack)
 
     def _log_in(self) -> Iterator[Step]:
-        """Have the connection that `run` and `ssh` will use; a head out of ssh's reach is told before the first job."""
+        """Open the connection that `run` and `ssh` use, and warn when ssh can't reach the head."""
         assert self.result is not None
         try:
-            yield from _until_let_in(self.result.cluster.remote())
+            yield from _connect_with_retries(self.result.cluster.remote())
         except ClusterError as error:
             yield Note(f"warning: {error.message}. {error.hint}")
 
     def _deploy(self, plan: Plan, template: str) -> Stack:
-        """Of two `up` at once one creates the stack; the other is refused, and follows it."""
+        """Create the stack, or follow it if another `up` has just created it."""
         try:
             return deploy(self.cloud, plan, template)
         except CloudError:
@@ -156,43 +156,44 @@ class BringUp:
         creation = Creation(stack)
         yield from creation.steps()
         if creation.state is None or not creation.ready:
-            yield from self._bury(cluster, creation)
+            yield from self._clean_up_failure(cluster, creation)
         else:
             self._finish(creation.state, already=False)
 
-    def _bury(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
-        """Save the evidence, free the name, tell the reason."""
+    def _clean_up_failure(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
+        """Save the boot logs, delete the stack, and raise StackFailed with the reason."""
         logs, failure = creation.boot_logs(), creation.failure()
         saved = save_boot_logs(cluster, logs)
         reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_log_tails(logs, failure)])
         try:
-            # Nobody has seen what it made, nor could use it.
+            # Nobody has used its file systems yet.
             yield from Deletion(creation.stack, file_systems_of(creation.stack)).steps()
         except CloudError as error:
-            raise StackFailed(f"{reason}\n\nWhat it had made is not all gone: {error.message}", error.hint) from error
+            left = f"Not everything that it created could be deleted: {error.message}"
+            raise StackFailed(f"{reason}\n\n{left}", error.hint) from error
         cluster.forget(keep_logs=True)
-        hint = "Everything was rolled back and its stack deleted: nothing is left, the name is free."
+        hint = "Everything was rolled back and the stack was deleted: nothing is left, and the name is free."
         raise StackFailed(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
 
     def _require_same(self, found: StackState) -> None:
-        """A stack that exists can only be gone on with when it has our key and the settings that are wanted now."""
+        """Raise ClusterError unless an existing stack has this machine's key and the requested settings."""
         mine = store.public_key(found.name)
         theirs = found.parameters.get("SshPublicKey", "")
         if not mine or (theirs and theirs.split()[:2] != mine.split()[:2]):
             raise ClusterError(
-                f"cluster {found.name} exists, but was made with another machine's key",
-                "Use the machine that ran `phalanx up`, or `phalanx down` and `phalanx up` here.",
+                f"cluster {found.name} exists, but was created with another machine's key",
+                "Use the machine that ran `phalanx up`, or run `phalanx down` and `phalanx up` here.",
             )
         changes = self._changes(found)
         if changes:
-            hint = "`phalanx down` first, or choose another name for the new one."
+            hint = "Run `phalanx down` first, or choose another name for the new cluster."
             if changes.keys() == {"nodes"}:
-                hint = f"`phalanx scale {self.spec.nodes}` changes the number of nodes."
-            what = "; ".join(f"{key}: {before} → {now}" for key, (before, now) in changes.items())
-            raise ClusterError(f"cluster {found.name} exists with other settings: {what}", hint)
+                hint = f"Run `phalanx scale {self.spec.nodes}` to change the number of nodes."
+            listed = "; ".join(f"{key}: {before} → {now}" for key, (before, now) in changes.items())
+            raise ClusterError(f"cluster {found.name} exists with other settings: {listed}", hint)
 
     def _changes(self, found: StackState) -> dict[str, tuple[object, object]]:
-        """Settings that the cluster has and the file wants otherwise: (before, now) by key."""
+        """Return the settings that differ between the cluster and the file: (before, now) by key."""
         try:
             cluster = Cluster.load(found.name)
         except ClusterError:
@@ -203,23 +204,21 @@ class BringUp:
             for key, before in cluster.spec.items()
             if key in wanted and key not in _CHANGE_NOTHING and before != wanted[key]
         }
-        if "nodes" in changes and self._asked_for(cluster) == self.spec.nodes:
+        if "nodes" in changes and self._requested_nodes(cluster) == self.spec.nodes:
             del changes["nodes"]
         return changes
 
-    def _asked_for(self, cluster: Cluster) -> int | None:
-        """How many nodes are asked for by now: `phalanx scale` changes that, and the file may follow."""
+    def _requested_nodes(self, cluster: Cluster) -> int | None:
+        """Return the number of nodes that `phalanx scale` last requested; the file may have been changed to it."""
         roster = read_roster(self.cloud, cluster.table) if cluster.table else None
         return roster.requested if roster else None
 
     def _finish(self, state: StackState, already: bool) -> None:
-        """Write down how the ready cluster is reached."""
+        """Record how to reach the ready cluster."""
         table = state.outputs["RosterTable"]
         roster = read_roster(self.cloud, table)
         if roster is None:
-            raise CloudError(
-                f"the roster of cluster {state.name} is empty", "`phalanx down` and `phalanx up` make it anew."
-            )
+            raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
         route = self.cloud.ssh_route()
         ready = self._ready_record(state, roster, route)
         store.write_ssh_config(ready, read_authority(self.cloud, table), route)
@@ -252,21 +251,21 @@ class BringUp:
         return asdict(self.spec)
 
 
-def _until_let_in(remote: Remote) -> Iterator[Note]:
-    """A function moves the Elastic IP to the head: that may come a moment after the head is ready."""
-    for number, pause_s in enumerate(_LETS_IN_AFTER_S):
+def _connect_with_retries(remote: Remote) -> Iterator[Note]:
+    """Connect; retry, because the Elastic IP may move to the head a moment after the head is ready."""
+    for number, pause_s in enumerate(_LOGIN_RETRIES_S):
         try:
             remote.connect()
             return
         except NotListening as error:
             if number == 0:
-                yield Note(f"waiting for the head to let us in: {error.message}")
+                yield Note(f"waiting for the head to accept ssh: {error.message}")
         time.sleep(pause_s)
     remote.connect()
 
 
 def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
-    """Keep the logs in the cluster's directory, a file for each stream; returns where, None without any."""
+    """Save the logs in the cluster's directory, a file for each stream; return the directory, or None without logs."""
     directory = cluster.directory / store.BOOT_LOGS
     for stream, text in logs.items():
         store.write_private(directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', stream)}.log", text + "\n")
@@ -274,7 +273,7 @@ def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
 
 
 def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
-    """The last lines of the nodes that the reason names; without a name, of the first few."""
+    """Return the last lines of the boot logs of the nodes that the reason names; if it names none, of the first few."""
     nodes = sorted(filter(_ADDRESS.fullmatch, logs))
     named = [node for node in nodes if set(_INSTANCE.findall(reason)) & set(_INSTANCE.findall(logs[node]))]
     shown: list[str] = []
@@ -284,5 +283,5 @@ def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
 
 
 def _admin_user(image: str) -> str:
-    """The image's own user, who can sudo (docs/aws-behaviour.md 5.8)."""
+    """Return the image's default user, which may use sudo (docs/aws-behaviour.md 5.8)."""
     return "ubuntu" if "ubuntu" in image else "ec2-user"

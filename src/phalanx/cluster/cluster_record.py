@@ -1,4 +1,4 @@
-"""What this machine keeps of each cluster: its key, its ssh_config, its record; and the handle that jobs work with."""
+"""What this machine stores of each cluster: its key, its ssh_config and its record, which jobs use as a handle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Node, Roster
 
 HEAD = "deeplearning-worker1"
-"""As the roster and the hostfile name it. Its other names: `head` here, `deeplearning-master` on every node."""
+"""The head's name in the roster and the hostfile. It is also `head` here, and `deeplearning-master` on every node."""
 _HEAD_NAMES = ("head", HEAD, "deeplearning-master")
 JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
@@ -30,7 +30,7 @@ _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9-]{0,127}$")
 
 
 def state_directory() -> Path:
-    """Where this machine keeps clusters and the local cloud: $PHALANX_STATE_DIR, else below $XDG_STATE_HOME."""
+    """Return where clusters and the local cloud are stored: $PHALANX_STATE_DIR, or below $XDG_STATE_HOME."""
     chosen = os.environ.get("PHALANX_STATE_DIR")
     if chosen:
         return Path(chosen).absolute()
@@ -39,30 +39,33 @@ def state_directory() -> Path:
 
 
 def cluster_directory(name: str) -> Path:
-    """The directory of one cluster; a name that could leave it is refused."""
+    """Return the directory of a cluster. Raises ClusterError for a name that could lead out of it."""
     if not _NAME.match(name):
-        raise ClusterError(f"'{name}' can't be the name of a cluster", "Letters, digits and dashes; a letter first.")
+        raise ClusterError(
+            f"'{name}' can't be the name of a cluster",
+            "Use letters, digits and dashes; begin with a letter.",
+        )
     return state_directory() / "clusters" / name
 
 
 def known() -> list[str]:
-    """Names of the clusters that this machine has a record of."""
+    """Return the names of the clusters that this machine has a record of."""
     return sorted(path.parent.name for path in (state_directory() / "clusters").glob("*/cluster.json"))
 
 
 class ControlPlane(Protocol):
-    """What a cluster in use asks of its cloud's API, and never of a node: a job there could answer what it likes."""
+    """What a cluster needs of its cloud's API. It never relies on a node: a job there could answer anything."""
 
     def roster(self, cluster: Cluster) -> Roster:
-        """The membership now, validated. Raises CloudError, ClusterError."""
+        """Return the current roster, validated. Raises CloudError, ClusterError."""
         ...
 
     def settle_by(self, cluster: Cluster, command: str) -> None:
-        """Keep the command where a new head finds it and no node but a head can write. Raises PhalanxError."""
+        """Store the command where a new head finds it and only a head can write. Raises PhalanxError."""
         ...
 
-    def mend(self, cluster: Cluster, error: ClusterError) -> bool:
-        """Repair what this machine knows of a cluster that ssh can't reach; True when another try may work."""
+    def repair(self, cluster: Cluster, error: ClusterError) -> bool:
+        """Repair what this machine knows of a cluster that ssh can't reach; True if another attempt may succeed."""
         ...
 
 
@@ -72,7 +75,10 @@ class UnknownNodeError(ClusterError):
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster as this machine knows it: `stack_id` is empty before its stack is, `head_address` until it is ready."""
+    """A cluster as this machine knows it.
+
+    `stack_id` is empty until there is a stack, `head_address` until the cluster is ready.
+    """
 
     name: str
     cloud: str
@@ -93,7 +99,7 @@ class Cluster:
 
     @classmethod
     def load(cls, name: str | None = None) -> Cluster:
-        """The named cluster, or the only one that this machine knows; raises ClusterError."""
+        """Load the named cluster, or the only one that this machine knows. Raises ClusterError."""
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
             record = json.loads(path.read_text())
@@ -102,7 +108,8 @@ class Cluster:
             raise _unknown(path.parent.name) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ClusterError(
-                f"{path} is damaged: {error}", "`phalanx down` beside the cluster's phalanx.yaml needs no record."
+                f"{path} is damaged: {error}",
+                "Run `phalanx down` in the directory of its phalanx.yaml; it needs no record.",
             ) from None
 
     @property
@@ -118,17 +125,17 @@ class Cluster:
         return bool(self.head_address)
 
     def save(self) -> Cluster:
-        """Write the record (written beside and renamed, so that nobody reads half of it)."""
+        """Write the record atomically, and return the cluster."""
         record = {key: value for key, value in asdict(replace(self, control=None)).items() if key != "control"}
         write_private(self.directory / "cluster.json", json.dumps(record, indent=1, default=str) + "\n")
         return self
 
     def forget(self, keep_logs: bool = False) -> None:
-        """Close its ssh connections and remove what this machine keeps of it; `keep_logs`: all but the boot logs."""
+        """Close the cluster's ssh connections and remove its files here; `keep_logs` keeps the boot logs."""
         close_all(self.ssh_config)
         logs = self.directory / BOOT_LOGS
         if not (keep_logs and logs.exists()):
-            import shutil  # here, and the like below, because `run` has no use for it
+            import shutil  # here, as the imports below, because `run` does not need it
 
             shutil.rmtree(self.directory, ignore_errors=True)
             return
@@ -137,41 +144,41 @@ class Cluster:
                 path.unlink()
 
     def remote(self, node: str = "head", user: str = JOB_USER) -> Remote:
-        """A node of this cluster as `user`. A connection that stands leads to the node that it was verified to be."""
+        """Return a node of this cluster, to be used as `user`. An open connection is reused: its node was verified."""
         self.require_ready()
         if node in _HEAD_NAMES:
-            return Remote(self.ssh_config, HEAD, user, mend=self._hook())
+            return Remote(self.ssh_config, HEAD, user, repair=self._hook())
         remembered = self._remembered(node, user)
         if remembered is not None and remembered.connected():
             return remembered
         return self.remote_to(self._find(self.roster(), node), user)
 
     def remote_to(self, member: Node, user: str = JOB_USER) -> Remote:
-        """A member of the roster as `user`."""
+        """Return a member of the roster, to be used as `user`."""
         if member.head:
-            return Remote(self.ssh_config, HEAD, user, mend=self._hook())
+            return Remote(self.ssh_config, HEAD, user, repair=self._hook())
         host = getattr(member, self.worker_host)
         options = (f"HostName={host}", f"HostKeyAlias={member.name}", *self.worker_options)
-        return Remote(self.ssh_config, member.name, user, options, mend=self._hook())
+        return Remote(self.ssh_config, member.name, user, options, repair=self._hook())
 
     def members(self, nodes: Sequence[str] = ()) -> list[Node]:
-        """These nodes as the roster has them, each by any of its names; all of them without names."""
+        """Return the members with these names (any of their names), or all members."""
         roster = self.roster()
         found = [self._find(roster, node) for node in nodes]
         return found or list(roster.nodes)
 
     def roster(self) -> Roster:
-        """The membership now, as the cloud's table has it: no node has a say in where ssh goes."""
+        """Read the roster from the cloud's table, so that no node decides where ssh connects to."""
         self.require_ready()
-        assert self.control is not None, "whoever loads a cluster to use it gives it its cloud"
+        assert self.control is not None, "a cluster needs `control` before it is used"
         roster = self.control.roster(self)
         write_private(self.directory / _ROSTER, roster.to_json())
         return roster
 
     def settle_by(self, command: str) -> None:
-        """Have a new head run this as the job user: it ends or restarts the jobs of the head before.
+        """Have a new head run this command as the job user, to end or restart the jobs of the previous head.
 
-        Asks the cloud once for each command. Where that fails the jobs wait for whoever lists them.
+        Each command is sent to the cloud once. If that fails, the jobs are settled when somebody lists them.
         """
         path = self.directory / _SETTLES_BY
         if self.control is None or (path.exists() and path.read_text() == command):
@@ -181,16 +188,16 @@ class Cluster:
             write_private(path, command)
 
     def require_ready(self) -> None:
-        """Raise ClusterError unless its `up` has come to its end."""
+        """Raise ClusterError unless the cluster is ready."""
         if not self.ready:
-            raise ClusterError(f"cluster {self.name} is not ready", "`phalanx up` follows its creation.")
+            raise ClusterError(f"cluster {self.name} is not ready", "Run `phalanx up` to follow its creation.")
 
     def _hook(self) -> Callable[[ClusterError], bool] | None:
         control = self.control
-        return (lambda error: control.mend(self, error)) if control else None
+        return (lambda error: control.repair(self, error)) if control else None
 
     def _remembered(self, node: str, user: str) -> Remote | None:
-        """The node as it was when this machine last read the roster."""
+        """Return the node as it was when this machine last read the roster."""
         from phalanx.node import validate
 
         try:
@@ -209,9 +216,9 @@ class Cluster:
 
 
 def make_key(name: str) -> str:
-    """The public half of this machine's own key for a cluster; made at first use (ed25519, no passphrase)."""
+    """Return the public half of this machine's key for a cluster; create it if needed (ed25519, no passphrase)."""
     private = cluster_directory(name) / "id_ed25519"
-    _refuse_what_ssh_misreads(state_directory())
+    _require_readable_by_ssh(state_directory())
     private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     private.parent.chmod(0o700)
     if not private.exists():
@@ -220,19 +227,19 @@ def make_key(name: str) -> str:
 
 
 def public_key(name: str) -> str:
-    """The public half of this machine's key for a cluster, empty when it has none."""
+    """Return the public half of this machine's key for a cluster; empty if it has none."""
     path = cluster_directory(name) / "id_ed25519.pub"
     return path.read_text().strip() if path.exists() else ""
 
 
 def write_ssh_config(cluster: Cluster, authority: str, route: SshRoute) -> None:
-    """What `ssh` needs for this cluster: one authority that certifies every node, one key of ours, how to get there."""
+    """Write what `ssh` needs: the authority that certifies the nodes, this machine's key, and the route."""
     write_private(cluster.directory / "known_hosts", f"@cert-authority * {authority}\n")
     write_private(cluster.ssh_config, _ssh_config_text(cluster, route))
 
 
 def write_authority(cluster: Cluster, authority: str) -> bool:
-    """Trust the authority that the cluster has now; False when that is the one already trusted."""
+    """Trust the cluster's current authority; return False if it is already trusted."""
     path, line = cluster.directory / "known_hosts", f"@cert-authority * {authority}\n"
     if path.exists() and path.read_text() == line:
         return False
@@ -241,7 +248,7 @@ def write_authority(cluster: Cluster, authority: str) -> bool:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, atomically."""
+    """Write a file atomically that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.touch(mode=0o600)
@@ -263,7 +270,7 @@ def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
         "    UpdateHostKeys no",
-        # A job on the head runs as the user who logs in there, and could use both.
+        # A job on the head runs as the same user as the login, and could use both.
         "    ForwardAgent no",
         "    ForwardX11 no",
         "    ControlMaster auto",
@@ -277,21 +284,22 @@ def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """A path as ssh_config takes it: in quotes, with its percent signs doubled (they introduce tokens)."""
+    """Quote a path for ssh_config: its percent signs, which introduce tokens, are doubled."""
     return '"' + str(path).replace("%", "%%") + '"'
 
 
-def _refuse_what_ssh_misreads(path: Path) -> None:
-    """ssh_config has no way to write these in a path that all versions of OpenSSH read alike."""
+def _require_readable_by_ssh(path: Path) -> None:
+    """Raise ClusterError for characters that not all versions of OpenSSH read alike in a path."""
     wrong = re.search(r'["$\\\x00-\x1f]', str(path))
     if wrong:
         raise ClusterError(
-            f"ssh can't use keys below {path}: its name holds {wrong[0]!r}", "PHALANX_STATE_DIR names another place."
+            f"ssh can't use keys below {path}: its path contains {wrong[0]!r}",
+            "Set PHALANX_STATE_DIR to another directory.",
         )
 
 
 def _generate(private: Path, comment: str) -> None:
-    """Make the key under another name and link it into place: of two `up` at once, one key wins and both use it."""
+    """Generate the key under another name and link it into place, so that two concurrent `up` use the same key."""
     beside = private.with_name(f".id_ed25519.{os.getpid()}")
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(beside)]
     try:
@@ -316,7 +324,7 @@ def _only_known() -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        raise ClusterError("this machine knows no cluster", "`phalanx init` and `phalanx up` make one.")
+        raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.")
     raise ClusterError(f"which cluster? This machine knows {', '.join(names)}", "Choose one with -c NAME.")
 
 

@@ -1,4 +1,4 @@
-"""How a template reaches CloudFormation: inside the request or, where it is too large for that, through a bucket."""
+"""How a template reaches CloudFormation: in the request or, if it is too large, through an S3 bucket."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from phalanx.template.userdata import script_size
 
 
 def bucket_for(plan: Plan, template: str) -> str | None:
-    """The user's bucket that this template has to go through; None: it fits into the request.
+    """Return the bucket that the template must be uploaded to, or None if it fits into the request.
 
-    Raises SpecError where it is too large for a request and the spec names no bucket.
+    Raises SpecError if it is too large and the spec names no bucket.
     """
     size = len(template.encode())
     if size <= LIMIT_BYTES:
@@ -20,12 +20,12 @@ def bucket_for(plan: Plan, template: str) -> str | None:
         return plan.spec.bucket
     raise SpecError(
         f"boot: the template is {size:,} bytes, {script_size(plan.spec.boot):,} of them the packed boot script, and a "
-        f"request to CloudFormation takes {LIMIT_BYTES:,}",
-        "Name a private S3 bucket of yours as `bucket:`, and `up` sends the template through it; or upload what "
-        "`phalanx template` prints in CloudFormation's console, which takes 1 MB.",
+        f"request to CloudFormation may contain {LIMIT_BYTES:,}",
+        "Set `bucket:` to a private S3 bucket of yours, through which `up` sends the template; or upload the output of "
+        "`phalanx template` in CloudFormation's console, which accepts 1 MB.",
     )
 
 
 def described(template: str, bucket: str) -> str:
-    """What `plan` and `up` say about a template that goes through a bucket."""
-    return f"{len(template.encode()):,} bytes, through your bucket {bucket}, and deleted from it afterwards"
+    """Return what `plan` and `up` print about a template that is sent through a bucket."""
+    return f"{len(template.encode()):,} bytes, sent through your bucket {bucket} and deleted from it afterwards"

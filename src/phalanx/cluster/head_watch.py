@@ -1,4 +1,4 @@
-"""Is the head that a creation waits for still a hope? Its progress in the roster table, and its launches, tell."""
+"""Detect that the head will never become ready, from its progress in the roster table and its launches."""
 
 from __future__ import annotations
 
@@ -9,47 +9,50 @@ from phalanx.clouds.protocol import Cloud, Heads
 
 LOOK_S = 5.0
 MOST_LAUNCHES = 3
-"""A machine may fail; of the third head in a row it is no accident."""
+"""One machine may fail by accident; three in a row do not."""
 _SILENCE_MOST_S = 60.0
 _SILENCE_LEAST_S = 15.0
 
 
 class HeadWatch:
-    """Feed it what the table holds; `verdict` says why there will be no cluster, "" while there may be one."""
+    """Watch the head while the stack is created.
+
+    Pass each progress item to `hear`; `verdict` returns why the creation can't succeed, "" while it may.
+    """
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self._progress: Mapping[str, str] = {}
-        self._over: Heads | None = None
+        self._last_seen: Heads | None = None
         self._heard_at = self._looked_at = time.monotonic()
 
     def hear(self, progress: Mapping[str, str]) -> None:
-        """The item `progress`: the head lives when it has changed. (The clocks of here and there may differ.)"""
+        """Take the item `progress`: a change shows that the head is alive. (Its clock may differ from ours.)"""
         if progress != self._progress:
             self._progress, self._heard_at = progress, time.monotonic()
 
     def verdict(self, group: str, node_timeout_s: float) -> str:
-        """Ask Auto Scaling about the head's group; seldom, and only while it is not known to be well."""
-        if self._over:
-            return self._each_ended(self._over)
+        """Return why the creation can't succeed, from the history of the head's group; "" while it may."""
+        if self._last_seen:
+            return self._each_ended(self._last_seen)
         now = time.monotonic()
         if now - self._looked_at < min(LOOK_S, node_timeout_s):
             return ""
         self._looked_at = now
         heads = self._cloud.heads(group)
         if len(heads.launched) >= MOST_LAUNCHES:
-            # Told at the next call: heads may have gone on between the last words that were heard and their end.
-            self._over = heads
+            # Reported at the next call: by then the progress has been read again, and shows the last head's last step.
+            self._last_seen = heads
             return ""
         return self._silence(heads, now - self._heard_at, node_timeout_s)
 
     def _each_ended(self, heads: Heads) -> str:
-        # The newest has perhaps only begun: its step is not where the others ended.
+        # The newest may have only just started: its step is not where the others ended.
         at = self._at(heads.launched[: -1 if heads.running else None])
         return f"{len(heads.launched)} heads were launched one after another, and each ended{at}: {heads.why}"
 
     def _silence(self, heads: Heads, silent_s: float, node_timeout_s: float) -> str:
-        """Only a head that runs can be blamed for its silence: Auto Scaling replaces one that does not."""
+        """Return that a running head has been silent for too long. (Auto Scaling replaces one that does not run.)"""
         if not heads.launched or not heads.running:
             self._heard_at = time.monotonic()
             return ""
@@ -60,8 +63,8 @@ class HeadWatch:
             return ""
         if spoke:
             return f"the agent of the head {head} was ended{self._at([head])}: silent for {silent_s:.0f} s"
-        told = f"the head {head} runs, but its agent has said nothing for {silent_s:.0f} s"
-        return f"{told}: does the image run user data, with Python 3.9 or newer?"
+        silence = f"the head {head} runs, but its agent has reported nothing for {silent_s:.0f} s"
+        return f"{silence}: does the image run user data, with Python 3.9 or newer?"
 
     def _at(self, heads: Sequence[str]) -> str:
         step = next((self._progress[head] for head in reversed(heads) if head in self._progress), "")

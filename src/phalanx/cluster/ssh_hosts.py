@@ -10,13 +10,13 @@ from phalanx.cluster.cluster_record import HEAD, Cluster, state_directory, write
 from phalanx.errors import ClusterError
 
 HOSTS = "ssh_hosts"
-# Ours alone: phalanx names a socket for each shared connection on its command line.
+# Only for phalanx, which names the socket of each shared connection on ssh's command line.
 _LEFT_OUT = ("ControlMaster", "ControlPersist", "LogLevel")
 
 
 @dataclass(frozen=True)
 class Installed:
-    """`line` stands in `config`; `added`: it did not before."""
+    """The Include `line` in the file `config`; `added` if it was not there before."""
 
     config: Path
     line: str
@@ -24,9 +24,9 @@ class Installed:
 
 
 def text(cluster: Cluster) -> str:
-    """Host blocks: NAME is the head, NAME-worker2 and so on the workers, reached through it.
+    """Return Host blocks: NAME is the head, and NAME-worker2 and so on are the workers, reached through it.
 
-    Workers are named and not numbered by address: the head knows who has the name now, also after a replacement.
+    Workers are reached by name, not by address: the head resolves the name, also after a replacement.
     """
     cluster.require_ready()
     options = _options(cluster)
@@ -40,14 +40,14 @@ def text(cluster: Cluster) -> str:
 
 
 def write(cluster: Cluster) -> Path:
-    """Keep the blocks beside the cluster's record, where the Include line finds them; they go with `down`."""
+    """Write the blocks beside the cluster's record, where the Include line finds them; `down` removes them."""
     path = cluster.directory / HOSTS
     write_private(path, text(cluster))
     return path
 
 
 def install(cluster: Cluster) -> Installed:
-    """Write the blocks, and see that ~/.ssh/config includes those of all clusters: one line, its first."""
+    """Write the blocks, and include those of all clusters in ~/.ssh/config, as its first line."""
     write(cluster)
     config = Path.home() / ".ssh" / "config"
     line = f'Include "{state_directory()}/clusters/*/{HOSTS}"'
@@ -62,11 +62,11 @@ def install(cluster: Cluster) -> Installed:
 
 
 def _options(cluster: Cluster) -> list[str]:
-    """What holds for every node of the cluster, from the file that phalanx itself uses."""
+    """Return the options for every node of the cluster, from the ssh_config that phalanx uses."""
     try:
         lines = cluster.ssh_config.read_text().partition("Host *\n")[2].splitlines()
     except OSError as error:
-        raise ClusterError(f"{cluster.ssh_config} can't be read", "`phalanx up` writes it again.") from error
+        raise ClusterError(f"{cluster.ssh_config} can't be read", "Run `phalanx up` to write it again.") from error
     return [line.strip() for line in lines if line.split()[:1] and line.split()[0] not in _LEFT_OUT]
 
 
@@ -79,7 +79,7 @@ def _block(names: list[str], lines: list[str]) -> str:
 
 
 def _replace(config: Path, content: str) -> None:
-    """Beside and renamed; a link (dotfiles) stays one, and so does the file's mode."""
+    """Replace the file atomically; a symbolic link stays one, and the file keeps its mode."""
     config.parent.mkdir(mode=0o700, exist_ok=True)
     real = config.resolve()
     mode = real.stat().st_mode & 0o777 if real.exists() else 0o600

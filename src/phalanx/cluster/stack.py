@@ -1,4 +1,4 @@
-"""One stack: created, followed until it is ready or its failure is explained, deleted and proven gone."""
+"""A CloudFormation stack: create it, follow it, explain its failure, delete it and prove that nothing is left."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from phalanx.node.roster import Roster
 if TYPE_CHECKING:
     from phalanx.plan.plan import Plan
 
-# Longer than CloudFormation itself tries, and the time that it takes to roll everything back.
+# Longer than CloudFormation tries to create a stack and takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
 ROLE = "AWS::IAM::Role"
-# So often a head tells its progress (node.progress).
+# How often a head reports its progress (node.progress).
 _QUIET_S = 2.0
 
-# CloudFormation wraps what a node signalled in its own words (docs/aws-behaviour.md 1.10).
+# CloudFormation wraps a node's signal in a sentence of its own (docs/aws-behaviour.md 1.10).
 _SIGNALLED = re.compile(
     r"^WaitCondition received failed message: '(?P<text>.*)' for uniqueId: (?P<node>\S+?)\.?$", re.S
 )
@@ -33,7 +33,7 @@ _SIGNALLED = re.compile(
 
 @dataclass(frozen=True)
 class NodeAnswered:
-    """A node answered; `answered` of `requested` have by now. Until the roster names it, `name` is its instance id."""
+    """A node answered: `answered` of `requested` so far. Until the roster names the node, `name` is its instance id."""
 
     name: str
     address: str
@@ -43,7 +43,7 @@ class NodeAnswered:
 
 @dataclass(frozen=True)
 class NodeMissing:
-    """A node will not come, and why."""
+    """A node that will not join, and the reason."""
 
     name: str
     reason: str
@@ -51,14 +51,14 @@ class NodeMissing:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What still exists although the stack is deleted, one readable line each."""
+    """What still exists after the stack was deleted, one readable line each."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RoleFreed:
-    """Policies that a person gave a role of the stack were taken off, since IAM deletes no role that has one."""
+    """Policies that a person had added to a role of the stack were removed, since IAM deletes no role that has any."""
 
     role: str
     policies: tuple[str, ...]
@@ -69,7 +69,7 @@ Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time, and what is waited for until then."""
+    """A point in time, and what the wait until then is for."""
 
     at_s: float
     waiting_for: str
@@ -82,13 +82,13 @@ class Deadline:
         if time.monotonic() > self.at_s:
             raise CloudError(
                 f"gave up waiting for {self.waiting_for}; the last thing seen: {seen}",
-                "The cloud goes on by itself: the same command again goes on waiting.",
+                "The cloud continues by itself. Run the same command again to continue waiting.",
             )
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack that was asked for: where it is, and under which id."""
+    """A stack that was requested: its cloud, name and id."""
 
     cloud: Cloud
     name: str
@@ -98,7 +98,7 @@ class Stack:
 def deploy(cloud: Cloud, plan: Plan, template: str | None = None) -> Stack:
     """Start creating the stack of a plan; `template` defaults to exactly what `phalanx template` prints.
 
-    Raises SpecError for one that is too large to be sent, and for a bucket that can't be used.
+    Raises SpecError for a template that is too large to send, and for an unusable bucket.
     """
     from phalanx.cluster.delivery import bucket_for
     from phalanx.template import synthesize
@@ -111,7 +111,7 @@ def deploy(cloud: Cloud, plan: Plan, template: str | None = None) -> Stack:
 
 
 class Follower:
-    """Each event of a stack once, as it comes, until the stack is at rest."""
+    """Follow a stack, with each event once, until no operation is in progress."""
 
     def __init__(self, stack: Stack, deadline: Deadline, after: str | None = None) -> None:
         self.stack, self.deadline = stack, deadline
@@ -120,10 +120,10 @@ class Follower:
         self._last = after
 
     def polls(self) -> Iterator[list[StackEvent]]:
-        """The new events of each look at the stack. The state is read first, so that the last event is never missed.
+        """Yield the new events of each poll. The state is read first, so that the last event is never missed.
 
-        The state, a short answer, is read at every interval (each second at last, where that is longer); the events, a
-        long one, when it changed or in their turn: after three intervals, or two seconds where there were none.
+        The state is a short answer: it is read at each interval, which grows to one second. The events are a long one:
+        they are read when the state changed, and every three intervals, or two seconds if there were no new ones.
         """
         due_at_s, began_s = 0.0, time.monotonic()
         while True:
@@ -148,7 +148,7 @@ class Follower:
 
 
 class Creation:
-    """A stack on its way up. Iterate `steps()`; afterwards `roster()` gives the nodes or raises StackFailed."""
+    """A stack being created. Iterate `steps()`; then `ready` shows the outcome, and `failure()` the reason."""
 
     def __init__(self, stack: Stack, deadline_s: float = UP_DEADLINE_S) -> None:
         self.stack = stack
@@ -156,7 +156,7 @@ class Creation:
         self._watch = HeadWatch(stack.cloud)
         self._roster: Roster | None = None
         self._known: set[str] = set()
-        self._hopeless = ""
+        self._verdict = ""
 
     @property
     def state(self) -> StackState | None:
@@ -167,18 +167,18 @@ class Creation:
         return self.state is not None and self.state.ready
 
     def steps(self) -> Iterator[Progress]:
-        """Events and nodes as they come, until the stack is complete, rolled back, or without a hope."""
+        """Yield events and nodes until the stack is complete, rolled back, or can't succeed."""
         for events in self._follower.polls():
             yield from events
             yield from self._new_nodes()
-            self._hopeless = self._judge_head()
-            if self._hopeless:
+            self._verdict = self._judge_head()
+            if self._verdict:
                 return
 
     def failure(self) -> str:
-        """Why the stack did not come up: the first resource that failed of itself."""
-        if self._hopeless:
-            return self._hopeless
+        """Return why the stack was not created: the first resource that failed by itself."""
+        if self._verdict:
+            return self._verdict
         cause = next((event for event in self._follower.seen if event.is_cause), None)
         if cause is not None:
             return describe_cause(cause)
@@ -187,7 +187,7 @@ class Creation:
         return f"stack {self.stack.name} ended as {self.state.status} {self.state.reason}".rstrip()
 
     def boot_logs(self) -> dict[str, str]:
-        """Log by stream, a node's by its private address. A rollback retains the group, and `Deletion` removes it."""
+        """Return the logs by stream. A rollback retains the log group, and `Deletion` removes it."""
         group = self._physical_id("LogGroup")
         logs = self.stack.cloud.boot_logs(group) if group else {}
         return {stream: text for stream, text in logs.items() if text}
@@ -218,7 +218,7 @@ class Creation:
                 yield NodeAnswered(instance_id, address, position, requested)
 
     def _judge_head(self) -> str:
-        """Why a creation under way has no hope; "" as long as it may have."""
+        """Return why a creation in progress can't succeed; "" while it may."""
         group = self._physical_id("HeadGroup")
         if not group or self._roster or self.state is None or not self.state.creating:
             return ""
@@ -235,7 +235,7 @@ class Creation:
 
 
 def _workers(answered: str) -> list[tuple[str, str]]:
-    """Instance and address of those that said hello to the head; what can't be one is left out."""
+    """Return the instances and addresses of workers that contacted the head; [] if they are invalid."""
     try:
         found = validate.parse(answered)
         return [(validate.instance_id(instance_id), validate.address(address)) for instance_id, address in found]
@@ -244,39 +244,39 @@ def _workers(answered: str) -> list[tuple[str, str]]:
 
 
 def describe_cause(event: StackEvent) -> str:
-    """The reason of a failed resource, without CloudFormation's wrapping around a node's own words."""
+    """Return why a resource failed: a node's own message if there is one, or CloudFormation's."""
     signalled = _SIGNALLED.match(event.reason)
     if signalled:
         return signalled["text"]
     return f"{event.logical_id} ({event.resource_type}): {event.reason or event.status}"
 
 
-_FORGED = "Only the head's role may write there: who has it may be a job. `phalanx down` and `phalanx up` begin anew."
+_FORGED = "Only the head's role may write there, so a job may have it. Run `phalanx down`, then `phalanx up`."
 
 
 def read_roster(cloud: Cloud, table: str) -> Roster | None:
-    """The published roster, None before the head has written one. Raises CloudError for what can't be one."""
+    """Return the published roster; None before the head has written one. Raises CloudError if it is invalid."""
     item = cloud.item(table, "roster")
     return roster_of(item["roster"]) if item and "roster" in item else None
 
 
 def roster_of(text: str) -> Roster:
-    """The roster that the table holds as this text. Raises CloudError for what can't be one."""
+    """Parse the roster that the table contains. Raises CloudError if it is invalid."""
     try:
         return validate.roster(text, validate.NETWORK)
     except validate.Invalid as error:
-        raise CloudError(f"the roster table holds what can't be a roster: {error}", _FORGED) from error
+        raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
 
 
 def read_authority(cloud: Cloud, table: str) -> str:
-    """The public key that certifies the cluster's nodes, from the table that only the head's role may write."""
+    """Return the public key that certifies the cluster's nodes, from the table that only the head's role may write."""
     item = cloud.item(table, "authority")
     if not item:
-        raise CloudError(f"table {table} holds no ssh authority", "Is the head up? `phalanx status` shows it.")
+        raise CloudError(f"table {table} contains no ssh authority", "`phalanx status` shows whether the head is up.")
     try:
         return validate.key_line(item["public_key"])
     except validate.Invalid as error:
-        raise CloudError(f"the roster table holds what can't be an ssh authority: {error}", _FORGED) from error
+        raise CloudError(f"the roster table contains an invalid ssh authority: {error}", _FORGED) from error
 
 
 def require_ours(found: StackState) -> None:
@@ -289,9 +289,9 @@ def require_ours(found: StackState) -> None:
 
 
 class Deletion:
-    """A stack on its way out. Iterate `steps()`: it ends when nothing is left; CloudError names what is.
+    """A stack being deleted. Iterate `steps()`, which ends when nothing is left or raises CloudError with what is.
 
-    A file system may outlive its stack: nothing but those in `file_systems` are deleted with it.
+    A file system outlives its stack unless it is one of `file_systems`.
     """
 
     def __init__(self, stack: Stack, file_systems: Sequence[str] = (), deadline_s: float = DOWN_DEADLINE_S) -> None:
@@ -303,7 +303,7 @@ class Deletion:
         follower = yield from self._delete()
         if self._stuck(follower):
             yield from self._free_roles(follower)
-            # An interface that a Lambda or EFS still held is often free at the second try (docs/aws-behaviour.md 1.22).
+            # A network interface in use by Lambda or EFS is often free at the second try (docs/aws-behaviour.md 1.22).
             follower = yield from self._delete()
         if self._stuck(follower):
             raise CloudError(*self._why_stuck(follower))
@@ -334,10 +334,10 @@ class Deletion:
         failed = [e for e in follower.seen if e.status == "DELETE_FAILED" and e.physical_id != self.stack.stack_id]
         lines = [f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in failed]
         message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
-        return message, "Remove what holds these resources, then run `phalanx down` again."
+        return message, "Remove what uses these resources, then run `phalanx down` again."
 
     def _delete_evidence(self, resources: Sequence[Resource]) -> None:
-        """The template retains the log group so that a rollback leaves evidence; a wanted end needs none."""
+        """Delete the file systems, and the log group, which the template retains for a failed creation."""
         for resource in resources:
             if resource.resource_type == "AWS::Logs::LogGroup" and resource.physical_id:
                 self.stack.cloud.delete_log_group(resource.physical_id)
@@ -345,23 +345,23 @@ class Deletion:
             self.stack.cloud.delete_file_system(file_system)
 
     def _to_go(self, recorded: Sequence[Resource]) -> list[Resource]:
-        """All that must be gone in the end."""
+        """Return all resources that must be gone in the end."""
         others = [resource for resource in recorded if resource.resource_type != FILE_SYSTEM]
         return others + [Resource("FileSystem", file_system, FILE_SYSTEM) for file_system in self._file_systems]
 
     def _prove_gone(self, resources: Sequence[Resource]) -> Iterator[Leftovers]:
         cloud = self.stack.cloud
-        deadline = Deadline(self._deadline.at_s, f"everything of {self.stack.name} to be gone")
-        told: list[str] = []
+        deadline = Deadline(self._deadline.at_s, f"all resources of {self.stack.name} to be deleted")
+        reported: list[str] = []
         while left := cloud.leftovers(self.stack.name, resources):
-            if left != told:
+            if left != reported:
                 yield Leftovers(tuple(left))
-                told = left
+                reported = left
             deadline.check("; ".join(left))
             time.sleep(cloud.poll_interval_s)
 
 
 def file_systems_of(stack: Stack) -> tuple[str, ...]:
-    """Those that the stack itself has made, one that it has kept included."""
+    """Return the file systems that the stack created, including one that it keeps."""
     resources = stack.cloud.resources(stack.stack_id)
     return tuple(one.physical_id for one in resources if one.resource_type == FILE_SYSTEM)

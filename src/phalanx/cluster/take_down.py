@@ -1,4 +1,4 @@
-"""Take a cluster down: its stack deleted, all of it proven gone, what this machine kept of it forgotten."""
+"""Take a cluster down: delete its stack, prove that nothing is left, and remove its record from this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
 from phalanx.errors import ClusterError, PhalanxError
 
-# What can be made again by whoever made it is no data.
+# Files that phalanx can create again do not count as data.
 _MADE_AGAIN = (".phalanx/environments", ".phalanx/tools")
 _MOST_FILES = 1000
 _LOOK_S = 20.0
@@ -19,7 +19,7 @@ _LOOK_S = 20.0
 
 @dataclass(frozen=True)
 class Kept:
-    """A shared directory that outlives its cluster: the file system, where its data lies, what would delete it."""
+    """A file system that outlives its cluster: its id, where its data is, and the command that deletes it."""
 
     file_system: str
     place: str
@@ -27,10 +27,10 @@ class Kept:
 
 
 class TakeDown:
-    """Delete a cluster's stack, prove it gone, forget what this machine kept. `found`: there was one.
+    """Delete a cluster's stack, prove that nothing is left, and remove its record. `found`: there was a stack.
 
-    `keep` (yes, no or ask; None: as the cluster's file said) is about the data in the shared directory. Where that
-    means to ask, `wanted(contents)` answers whether to delete it; nobody does by default, and it is kept.
+    `keep` (yes, no or ask; None: as phalanx.yaml specified) decides about the data in the shared directory. With ask,
+    `wanted(contents)` returns whether to delete it. By default it is kept.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TakeDown:
         return self._state is not None
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
-        """Progress as it comes; raises CloudError naming what could not be removed."""
+        """Yield progress. Raises CloudError, which names what could not be removed."""
         if self._state is not None:
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             yield from Deletion(stack, self._doomed).steps()
@@ -55,14 +55,14 @@ class TakeDown:
         forget(self.name)
         bucket = record.spec.get("bucket") if record else None
         if bucket:
-            # An `up` that was killed may have left its template there.
+            # A killed `up` may have left its template there.
             self.cloud.clear_bucket(str(bucket), self.name)
         self.cloud.stop_if_idle()
 
     def _find(self) -> StackState | None:
-        """The stack of that name; else the one that our record knows by its id.
+        """Return the stack of that name, or the one whose id is in the record.
 
-        A deletion that nobody watched to its end has left the log group, and nothing was proven yet.
+        A deletion that `down` did not follow to its end has left the log group, and nothing has been proven gone.
         """
         found = self.cloud.describe_stack(self.name) or self._recorded_state()
         if found is not None:
@@ -80,17 +80,17 @@ class TakeDown:
             return None
 
     def _decide(self, state: StackState) -> tuple[str, ...]:
-        """The file systems to delete; sets `kept` when the cluster's is not among them."""
+        """Return the file systems to delete; set `kept` if the cluster's is not one of them."""
         made = file_systems_of(Stack(self.cloud, state.name, state.stack_id))
         if state.status.startswith(("CREATE_IN", "CREATE_F", "ROLLBACK")):
-            return made  # nobody could use it yet
+            return made  # nobody has used it yet
         file_system = state.outputs.get("SharedFileSystem", "") or next(iter(made), "")
-        if not file_system or self._is_to_go():
+        if not file_system or self._must_delete_data():
             return (file_system,) if file_system else ()
         self.kept = Kept(file_system, *self.cloud.file_system_place(file_system))
         return ()
 
-    def _is_to_go(self) -> bool:
+    def _must_delete_data(self) -> bool:
         record = self._record()
         spec = record.spec if record else {}
         keep = self._keep or spec.get("keep") or ("yes" if spec.get("file_system") else "ask")
@@ -101,19 +101,19 @@ class TakeDown:
 
 
 def _contents(record: Cluster | None) -> str:
-    """What the shared directory holds, in words; "" when that is nothing. What can't be looked at counts as data."""
+    """Describe the contents of the shared directory; "" if it is empty. One that can't be read counts as data."""
     if record is None or not record.ready:
-        return "data that can't be looked at"
+        return "data that can't be listed"
     without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in _MADE_AGAIN)
     look = f"cd {shlex.quote(record.shared)} && find . -type f {without} 2>&1 | head -n {_MOST_FILES}"
     try:
         files = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
     except PhalanxError as error:
-        return f"data that can't be looked at ({error.message})"
+        return f"data that can't be listed ({error.message})"
     count = f"{len(files)} files" if len(files) < _MOST_FILES else f"{_MOST_FILES} files or more"
     return f"{count} in {record.shared}, such as {files[0].removeprefix('./')}" if files else ""
 
 
 def forget(name: str) -> None:
-    """Drop this machine's record of a cluster; no error without one."""
+    """Remove this machine's record of a cluster; no error without one."""
     Cluster(name, "", "").forget()

@@ -12,7 +12,7 @@ from typing import IO
 from phalanx.code.bundle import SendProgress
 from phalanx.code.code_tree import CodeTree, Entry, largest, size_text, unreadable
 from phalanx.code.fingerprints import Fingerprints
-from phalanx.ssh.head_answers import Unbelievable
+from phalanx.ssh.head_answers import InvalidAnswerError
 
 WARN_BYTES = 200 << 20
 _READ_BYTES = 1 << 20
@@ -36,10 +36,10 @@ class Upload:
     def send(self, out: IO[bytes], numbers: Sequence[int], progress: Callable[[SendProgress], None]) -> None:
         """Write the contents of these entries, each after its length. Raises JobError, or OSError when `out` breaks.
 
-        Raises Unbelievable for numbers that are unknown or repeated: the head's codestore requests none.
+        Raises InvalidAnswerError for numbers that are unknown or repeated: the head's codestore requests none.
         """
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(len(self._entries))):
-            raise Unbelievable("it requests entries that the code does not have")
+            raise InvalidAnswerError("it requests entries that the code does not have")
         wanted = [self._entries[number] for number in numbers]
         total, sent = sum(entry.bytes for entry in wanted), 0
         if total > WARN_BYTES:

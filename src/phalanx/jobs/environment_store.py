@@ -45,7 +45,7 @@ class MadeEnvironment:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> MadeEnvironment:
-        """Build one from the head's answer. Raises Unbelievable."""
+        """Build one from the head's answer. Raises InvalidAnswerError."""
         return cls(**{**head_answers.fields(record, _OPTIONAL), **head_answers.required(record, _ALWAYS)})
 
 

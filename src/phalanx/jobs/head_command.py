@@ -23,7 +23,7 @@ _ANSWER_WITHIN_S = 60.0
 _MAX_STDERR_BYTES = 1 << 20
 _ANSWERS: dict[str, head_answers.Check] = {
     "here": truth,
-    "send": head_answers.several(head_answers.whole),
+    "send": head_answers.list_of(head_answers.whole),
     "made": truth,
     "shares": head_answers.text,
 }
@@ -83,7 +83,7 @@ class HeadCommand:
             raise refusal from error
 
     def answer(self, key: str) -> Any:
-        """Return `key` of the next line of JSON, skipping empty lines (signs of life). Raises OSError, Unbelievable."""
+        """Return `key` of the next line of JSON; skip empty lines (signs of life). Raises OSError, ClusterError."""
         line = b""
         while not line.startswith(b'{"'):
             line = self._line()
@@ -155,7 +155,7 @@ class HeadCommand:
                 raise BrokenPipeError("the head did not answer")
             self._first += data
             if len(self._first) > head_answers.LONGEST_LINE_BYTES:
-                raise head_answers.Unbelievable("a line without an end")
+                raise head_answers.InvalidAnswerError("a line without an end")
         line, _, self._first = self._first.partition(b"\n")
         return line
 

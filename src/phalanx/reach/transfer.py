@@ -47,11 +47,11 @@ Progress = Callable[[Moved], None]
 _MAX_ANSWER_BYTES = 1 << 20
 _LOAD: dict[str, head_answers.Check] = {
     **dict.fromkeys(("items", "files", "bytes"), head_answers.whole),
-    "left_out": head_answers.several(head_answers.text),
+    "left_out": head_answers.list_of(head_answers.text),
 }
 _MISSING: dict[str, head_answers.Check] = {
     **dict.fromkeys(("missing", "parent"), head_answers.text),
-    "holds": head_answers.several(head_answers.text),
+    "holds": head_answers.list_of(head_answers.text),
 }
 _ANSWER: dict[str, head_answers.Check] = {"place": head_answers.text, "error": head_answers.text}
 

@@ -34,10 +34,10 @@ def _report(value: Any) -> dict[str, tuple[str, ...]]:
     return validate.fields(_REPORT, value)
 
 
-_TEXTS = head_answers.several(head_answers.text)
+_TEXTS = head_answers.list_of(head_answers.text)
 _REPORT: dict[str, head_answers.Check] = {"killed": _TEXTS, "left": _TEXTS}
 _ENDED: dict[str, head_answers.Check] = {
-    "ended": head_answers.perhaps(head_answers.exit_code),
+    "ended": head_answers.optional(head_answers.exit_code),
     "tail": _TEXTS,
     "report": _report,
 }
@@ -214,7 +214,7 @@ class _Lines:
                 return b""
             self._data += data
             if len(self._data) > head_answers.LONGEST_LINE_BYTES:
-                raise head_answers.Unbelievable("a line without an end")
+                raise head_answers.InvalidAnswerError("a line without an end")
         line, _, self._data = self._data.partition(b"\n")
         return line
 

@@ -1,1 +1,1 @@
-"""OpenSSH, from this machine, and what comes back over it."""
+"""Run commands on nodes over OpenSSH, and check what comes back."""

@@ -1,4 +1,4 @@
-"""Run a program and keep what it writes, up to a bound: what a node answers must not fill this machine's memory."""
+"""Run a program and capture at most 64 MiB of its output, so that a node can't fill this machine's memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _READ_BYTES = 1 << 18
 
 
 class TooMuch(Exception):  # noqa: N818 - reads as what happened
-    """It wrote more than MOST_BYTES to standard output, or to standard error."""
+    """The program wrote more than MOST_BYTES to standard output or standard error."""
 
 
 def run(argv: Sequence[str], input: bytes, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
-    """As subprocess.run with its output captured. Raises TooMuch or subprocess.TimeoutExpired, and ends the program."""
+    """Run a program as subprocess.run does, with its output captured.
+
+    Raises TooMuch or subprocess.TimeoutExpired, and kills the program then.
+    """
     with file_without_name() as stdin:
         stdin.write(input)
         stdin.seek(0)
@@ -34,7 +37,7 @@ def run(argv: Sequence[str], input: bytes, timeout_s: float) -> subprocess.Compl
 
 
 def _read_both(process: subprocess.Popen[bytes], deadline: float) -> list[bytes]:
-    """What it writes to standard output and standard error until both have ended."""
+    """Read standard output and standard error until both are closed."""
     written = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as selector:
         for pipe in written:
@@ -51,7 +54,7 @@ def _read_both(process: subprocess.Popen[bytes], deadline: float) -> list[bytes]
 
 
 def _read_some(fd: int, content: bytearray) -> bool:
-    """Read once more; False at the end. Raises TooMuch."""
+    """Append one read to the content; return False at the end. Raises TooMuch."""
     data = os.read(fd, _READ_BYTES)
     content += data
     if len(content) > MOST_BYTES:
@@ -60,7 +63,7 @@ def _read_some(fd: int, content: bytearray) -> bool:
 
 
 def file_without_name() -> IO[bytes]:
-    """A file in memory where the system has such, and otherwise in the temporary directory."""
+    """Return an anonymous file: in memory on Linux, otherwise in the temporary directory."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("phalanx"), "w+b")
     import tempfile  # not at the top: its import costs every `run` some ms

@@ -1,6 +1,6 @@
-"""What a head answers, taken apart as if an enemy had written it: of the right types and within bounds, or refused.
+"""Check the types and bounds of what a head answers, as if an attacker had written it.
 
-A job on the head can change its answers (it is the user in whose name phalanx asks), and root there can in any case.
+A job on the head can change the answers, because it runs as the user that phalanx logs in as. So can root there.
 """
 
 from __future__ import annotations
@@ -21,97 +21,97 @@ _MOST_TEXTS = 100_000
 _LATEST_S = 1e11
 
 
-class Unbelievable(ClusterError):  # noqa: N818 - reads as what it says of an answer
-    """An answer that no runner of phalanx gives."""
+class InvalidAnswerError(ClusterError):
+    """An answer that phalanx's own runner never gives."""
 
     def __init__(self, why: object) -> None:
         super().__init__(
-            f"the head answers with something that can't be its answer: {why!s:.300}",
-            "A login script that prints, or a job that meddles with its user's files, may cause that.",
+            f"the head sent an invalid answer: {why!s:.300}",
+            "A login script that prints something, or a job that changes files of its user, may cause this.",
         )
 
 
 def parsed(line: bytes | str) -> dict[str, Any]:
-    """The object that a line of JSON holds. Raises Unbelievable."""
+    """Parse a line that must be a JSON object. Raises InvalidAnswerError."""
     try:
         found = validate.parse(line)
     except Invalid:
         found = None
     if not isinstance(found, dict):
-        raise Unbelievable(repr(line[:100]))
+        raise InvalidAnswerError(repr(line[:100]))
     return found
 
 
 def fields(record: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Those fields of a record that it has, each as its check returns it. Raises Unbelievable, naming the field."""
+    """Check the fields that a record has, and return their values. Raises InvalidAnswerError."""
     return required(record, {name: check for name, check in checks.items() if name in record})
 
 
 def required(record: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """The same, where all of them must be there."""
+    """Check the fields of a record as `fields` does; all of them must be present."""
     try:
         return validate.fields(checks, record)
     except Invalid as error:
-        raise Unbelievable(error) from error
+        raise InvalidAnswerError(error) from error
 
 
 def text(value: Any) -> str:
-    """A text of bounded length; it may hold anything that a text can. Raises Invalid."""
+    """Check that the value is a string of bounded length. Raises Invalid."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise Invalid(f"{value!r:.60} is no text")
-    # Half of a surrogate pair can't be written anywhere, but for those that stand for a byte of a file's name.
+        raise Invalid(f"{value!r:.60} is not a string")
+    # A lone surrogate can't be encoded, except those by which Python represents a byte of a file name.
     return re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value)
 
 
 def matching(pattern: str) -> Check:
-    """A text that the pattern describes as a whole."""
+    """Return a check for a string that matches the whole pattern."""
     compiled = re.compile(pattern)
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not compiled.fullmatch(value):
-            raise Invalid(f"{value!r:.60} is none")
+            raise Invalid(f"{value!r:.60} is invalid")
         return value
 
     return check
 
 
-def several(check: Check, most: int = _MOST_TEXTS) -> Check:
-    """A list of at most so many, as a tuple."""
+def list_of(check: Check, most: int = _MOST_TEXTS) -> Check:
+    """Return a check for a list of at most `most` items, which it returns as a tuple."""
 
     def checked(values: Any) -> tuple[Any, ...]:
         if not isinstance(values, list) or len(values) > most:
-            raise Invalid(f"{values!r:.60} is no list of at most {most}")
+            raise Invalid(f"{values!r:.60} is not a list of at most {most} items")
         return tuple(map(check, values))
 
     return checked
 
 
-def perhaps(check: Check) -> Check:
-    """None, or what passes."""
+def optional(check: Check) -> Check:
+    """Return a check that also accepts None."""
     return lambda value: None if value is None else check(value)
 
 
 def whole(value: Any) -> int:
-    """A whole number that is not negative. Raises Invalid."""
+    """Check that the value is a whole number and not negative. Raises Invalid."""
     return count(value, 1 << 62)
 
 
 def exit_code(value: Any) -> int:
-    """An exit status, or minus the signal that ended a process. Raises Invalid."""
+    """Check that the value is an exit status, or minus the signal that ended a process. Raises Invalid."""
     if type(value) is not int or not -64 <= value <= 255:
-        raise Invalid(f"{value!r:.60} is no exit code")
+        raise Invalid(f"{value!r:.60} is not an exit code")
     return value
 
 
 def port(value: Any) -> int:
-    """A port that something can listen on. Raises Invalid."""
+    """Check that the value is a port that something can listen on. Raises Invalid."""
     if not whole(value) or value > 65535:
-        raise Invalid(f"{value} is no port")
+        raise Invalid(f"{value} is not a port")
     return value
 
 
 def time_s(value: Any) -> float:
-    """A moment, in seconds since 1970. Raises Invalid."""
+    """Check that the value is a time in seconds since 1970. Raises Invalid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LATEST_S:
-        raise Invalid(f"{value!r:.60} is no time")
+        raise Invalid(f"{value!r:.60} is not a time")
     return value

@@ -1,4 +1,4 @@
-"""Run a command on a node over OpenSSH: one shared connection per node, and clear words when it can't be had."""
+"""Run a command on a node over OpenSSH: one shared connection per node, and a clear error when it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phalanx.ssh import bounded
 CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
 _LISTENS_AGAIN_AFTER_S = (0.1, 0.2, 0.4, 0.8)
-# A socket's path ends at 104 bytes on some systems; our names have 25, `/phalanx/` 9, what ssh adds while it binds 17.
+# Some systems limit a socket's path to 104 bytes: our names take 25, `/phalanx/` 9, and ssh adds 17 while it binds.
 _LONGEST_RUNTIME_DIRECTORY = 48
 
 
@@ -31,16 +31,16 @@ class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
 
 
 class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
-    """The connection broke, or was never there."""
+    """The connection broke, or could not be made."""
 
 
 class NotListening(ConnectionLost):
-    """It said at once that nobody gets in at this moment."""
+    """The node refused the connection at once; it may accept one in a moment."""
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that ended: `status` is the command's own exit status."""
+    """The result of a command; `status` is its own exit status."""
 
     status: int
     stdout: bytes
@@ -49,22 +49,22 @@ class Completed:
 
 @dataclass(frozen=True)
 class Remote:
-    """A node as a user: `host` is a name of the file `config` (OpenSSH's ssh_config).
+    """A node, and the user to log in as. `host` is a name in `config`, an ssh_config file of OpenSSH.
 
-    `mend` is asked once when no connection can be had: it may raise a better error, or repair what this
-    machine knows (the cluster's authority, say) and answer True for another try.
+    `repair` is called once when connecting fails. It may raise a better error, or update what this machine
+    knows (such as the cluster's authority) and return True to try again.
     """
 
     config: Path
     host: str
     user: str = "phalanx"
     options: tuple[str, ...] = ()
-    mend: Callable[[ClusterError], bool] | None = None
+    repair: Callable[[ClusterError], bool] | None = None
 
     def run(self, command: str, *, input: bytes = b"", timeout_s: float, check: bool = True) -> Completed:
-        """Run a shell command and wait; with `check` a status other than 0 raises ClusterError with its last output.
+        """Run a shell command and wait for it; with `check`, a nonzero status raises ClusterError with the last output.
 
-        So does more output than 64 MiB: what a node answers is kept in memory.
+        More than 64 MiB of output raises ClusterError too, because the output is kept in memory.
         """
         self.connect()
         try:
@@ -74,8 +74,8 @@ class Remote:
         except bounded.TooMuch as error:
             most = f"{bounded.MOST_BYTES >> 20} MiB"
             raise ClusterError(
-                f"`{command:.200}` on {self.host} wrote more than {most}, which is not kept in memory",
-                "Let a command with so much output write a file on the shared directory; `phalanx get` brings it.",
+                f"`{command:.200}` on {self.host} wrote more than {most} of output",
+                "Redirect its output to a file in the shared directory, and download that with `phalanx get`.",
             ) from error
         completed = Completed(done.returncode, done.stdout, done.stderr)
         self._judge(command, completed, check)
@@ -84,15 +84,15 @@ class Remote:
     def popen(
         self, command: str, *, stdin: Any = None, stdout: Any = None, stderr: Any = None
     ) -> subprocess.Popen[bytes]:
-        """Start a shell command out of reach of the terminal's Ctrl-C; status 255 means that the connection broke."""
+        """Start a shell command that Ctrl-C in the terminal does not reach; status 255: the connection broke."""
         self.connect()
         return subprocess.Popen(self.argv(command), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
-    def forward(self, local_port: int, port: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Carry this machine's 127.0.0.1:local_port to the node's 127.0.0.1:port, until stdin is closed.
+    def forward(self, local_port: int, port: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Forward this machine's 127.0.0.1:local_port to the node's 127.0.0.1:port until stdin is closed.
 
-        It writes a line when it listens. A connection of its own, because a shared one would keep the port for minutes
-        after a caller that was killed. What ssh says goes to `said`.
+        ssh prints a line when it listens, and its errors go to `stderr`. It uses a connection of its own: a shared one
+        would occupy the port for minutes after the caller was killed.
         """
         self.connect()
         own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self.options)
@@ -107,29 +107,29 @@ class Remote:
         ]
         argv = ["ssh", "-F", str(self.config), "-l", self.user, *options, *there]
         pipe = subprocess.PIPE
-        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=said, start_new_session=True)
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True)
 
     def interactive(self, command: str | None = None) -> int:
-        """A login shell, or a command on the caller's own terminal; returns ssh's exit status."""
+        """Run a login shell, or a command, on the caller's terminal, and return ssh's exit status."""
         self.connect()
         return subprocess.call(self.argv(command, terminal=os.isatty(0)))
 
     def argv(self, command: str | None, terminal: bool = False) -> list[str]:
-        """The ssh command line, exactly as it is run."""
+        """Return the ssh command line, exactly as it is run."""
         tail = [command] if command is not None else []
         return [*self._ssh(), "-t" if terminal else "-T", "--", self.host, *tail]
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Have a shared connection ready; raises HostRefused or ConnectionLost."""
+        """Open the shared connection unless it is open. Raises HostRefused or ConnectionLost."""
         if self.connected():
             return
-        # One at a time: of two masters the loser would go on without a socket, and nobody could end it.
-        with _alone(Path(f"{self.control_path}.lock")):
+        # One at a time: if two masters started, one would go on without a socket, and nothing could end it.
+        with _lock_file(Path(f"{self.control_path}.lock")):
             if not self.connected():
-                self._connect_or_mend(timeout_s)
+                self._connect_or_repair(timeout_s)
 
     def connected(self) -> bool:
-        """Whether the shared connection's process answers on its socket."""
+        """Whether the process of the shared connection listens on its socket."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -140,7 +140,7 @@ class Remote:
 
     @property
     def control_path(self) -> Path:
-        """Short, because a socket's path ends at 104 bytes on some systems and ssh adds 17 while it binds."""
+        """The socket of the shared connection: a short path, because some systems allow only 104 bytes."""
         name = f"{self.user}@{self.host} {' '.join(self.options)}"
         return control_directory() / f"{_digest(str(self.config.parent))}-{_digest(name)}"
 
@@ -148,16 +148,16 @@ class Remote:
         options = [word for option in self.options for word in ("-o", option)]
         return ["ssh", "-F", str(self.config), "-o", f"ControlPath={self.control_path}", "-l", self.user, *options]
 
-    def _connect_or_mend(self, timeout_s: float) -> None:
+    def _connect_or_repair(self, timeout_s: float) -> None:
         try:
-            self._open_patiently(timeout_s)
+            self._open_with_retries(timeout_s)
         except ClusterError as error:
-            if self.mend is None or not self.mend(error):
+            if self.repair is None or not self.repair(error):
                 raise
-            self._open_patiently(timeout_s)
+            self._open_with_retries(timeout_s)
 
-    def _open_patiently(self, timeout_s: float) -> None:
-        """Every sshd is away for a moment when it reads a new certificate: after `up`, and when the nodes change."""
+    def _open_with_retries(self, timeout_s: float) -> None:
+        """Open the connection; retry, since sshd restarts for a moment to read a new certificate."""
         for pause_s in _LISTENS_AGAIN_AFTER_S:
             with contextlib.suppress(NotListening):
                 self._open_master(timeout_s)
@@ -169,16 +169,16 @@ class Remote:
         self.control_path.unlink(missing_ok=True)
         persist = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-o", "BatchMode=yes"]
         argv = [*self._ssh(), *persist, "-f", "-N", "--", self.host]
-        import tempfile  # here, because mostly there is a connection already
+        import tempfile  # here, because usually a connection is open already
 
-        # A file and not a pipe: a ProxyJump's ssh keeps stderr open for as long as the connection lives. By its name:
-        # ssh gives a proxy no stderr when it is to keep the connection (sshconnect.c, ssh_proxy_fdpass_connect).
-        # Both append, or ssh's words would go over the proxy's.
-        with tempfile.NamedTemporaryFile() as said, open(said.name, "ab") as end:
-            env = {**os.environ, "PHALANX_PROXY_SAYS": said.name}
+        # A file, not a pipe: the ssh of a ProxyJump keeps stderr open as long as the connection lives. The proxy gets
+        # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
+        # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.
+        with tempfile.NamedTemporaryFile() as output, open(output.name, "ab") as stderr:
+            env = {**os.environ, "PHALANX_PROXY_SAYS": output.name}
             null = subprocess.DEVNULL
             try:
-                done = subprocess.run(argv, stdin=null, stdout=null, stderr=end, timeout=timeout_s, env=env)
+                done = subprocess.run(argv, stdin=null, stdout=null, stderr=stderr, timeout=timeout_s, env=env)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:
@@ -186,20 +186,20 @@ class Remote:
                     "the command `ssh` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
                 ) from error
             if done.returncode != 0:
-                raise classify(self.host, _text(said))
+                raise classify(self.host, _text(output))
 
     def _judge(self, command: str, completed: Completed, check: bool) -> None:
         if completed.status == 255 and not self.connected():
             raise ConnectionLost(f"the connection to {self.host} broke while `{command}` ran", _LATER)
         if check and completed.status != 0:
-            said = (completed.stderr or completed.stdout).decode(errors="replace").strip()
-            raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {said[-2000:]}")
+            output = (completed.stderr or completed.stdout).decode(errors="replace").strip()
+            raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}")
 
 
 def close_all(config: Path) -> None:
-    """End every shared connection that was made with this ssh_config; one that can't be told to ends by itself."""
+    """Close every shared connection that was made with this ssh_config."""
     for directory in _control_directories():
-        if _is_ours_alone(directory):
+        if _is_private(directory):
             for path in directory.glob(f"{_digest(str(config.parent))}-*"):
                 _close(path)
 
@@ -213,26 +213,26 @@ def _close(path: Path) -> None:
 
 
 def control_directory() -> Path:
-    """Where control sockets live: short, and this user's alone (anyone may write to the temporary directory)."""
+    """Return the directory of control sockets: a short path that only this user may access."""
     path = _control_directories()[0]
     path.mkdir(mode=0o700, exist_ok=True)
-    if not _is_ours_alone(path):
+    if not _is_private(path):
         raise ClusterError(
-            f"{path} is not a directory of this user alone",
+            f"{path} is not a directory that only this user may access",
             f"Remove it (rm -r {path}), or let XDG_RUNTIME_DIR name a directory of your own.",
         )
     return path
 
 
 def _control_directories() -> list[Path]:
-    """The one to use, then another where an earlier command may have left something (cron has no XDG_RUNTIME_DIR)."""
+    """Return the directory to use, then another that an earlier command may have used (cron has no XDG_RUNTIME_DIR)."""
     temporary = Path("/tmp") / f"phalanx-{os.getuid()}"
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
-    usable = len(str(runtime)) <= _LONGEST_RUNTIME_DIRECTORY and _is_ours_alone(runtime)
+    usable = len(str(runtime)) <= _LONGEST_RUNTIME_DIRECTORY and _is_private(runtime)
     return [runtime / "phalanx", temporary] if usable else [temporary]
 
 
-def _is_ours_alone(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     try:
         found = path.lstat()
     except OSError:
@@ -241,12 +241,12 @@ def _is_ours_alone(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Be the only one in here, by a lock file that is gone afterwards."""
+def _lock_file(path: Path) -> Iterator[None]:
+    """Hold a lock file, and remove it afterwards."""
     while True:
         with path.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Who held it before has removed it: a third one may hold its successor by now.
+            # The previous holder has removed the file: another process may have locked a new one by now.
             if not _is_still(path, lock):
                 continue
             try:
@@ -269,7 +269,7 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
         r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|host key is known",
         HostRefused,
         "its host key is not certified by the cluster's authority",
-        "The head may have been replaced; if this goes on, `phalanx down` and `phalanx up` make new keys.",
+        "The head may have been replaced. If this persists, run `phalanx down` and `phalanx up` to make new keys.",
     ),
     (
         r"Permission denied",
@@ -278,23 +278,23 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
         "The cluster was made with another key. Use the machine that ran `phalanx up`.",
     ),
     (r"Connection refused", NotListening, "nothing listens there (connection refused)", _LATER),
-    (r"Connection (closed|reset) by", NotListening, "it closes every connection at once", _LATER),
+    (r"Connection (closed|reset) by", NotListening, "it closes each connection at once", _LATER),
     (r"belongs to no running instance", NotListening, "its address belongs to no running instance", _LATER),
     (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", "Does `ssh_from` allow your address? " + _LATER),
     (r"Could not resolve|Name or service not known", ConnectionLost, "its name is unknown", _LATER),
 )
 
 
-def classify(host: str, said: str) -> ClusterError:
-    """The error behind what ssh printed, in a sentence that says what to do."""
+def classify(host: str, output: str) -> ClusterError:
+    """Return the error that ssh's output means, with a hint."""
     for pattern, kind, meaning, hint in _CAUSES:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             return kind(f"can't log in to {host}: {meaning}", hint)
-    lines = [line for line in said.strip().splitlines() if line.strip()] or ["ssh ended without a word"]
-    # The local cloud's dialer says why before ssh says that it got no connection.
+    lines = [line for line in output.strip().splitlines() if line.strip()] or ["ssh ended without a message"]
+    # The local cloud's dialer reports the reason before ssh reports that it got no connection.
     whole = "; ".join(lines[-3:])
-    told = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), whole)
-    return ConnectionLost(f"can't log in to {host}: {told}", _LATER)
+    reason = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), whole)
+    return ConnectionLost(f"can't log in to {host}: {reason}", _LATER)
 
 
 def _text(file: IO[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""When ssh can't reach a cluster: find the real cause, and repair what this machine can repair."""
+"""Find out why ssh can't reach a cluster, and repair what this machine can repair."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from phalanx.ssh.remote import ConnectionLost, HostRefused
 _MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
 
 
-def mend(cluster: Cluster, error: ClusterError) -> bool:
-    """True when another try may work. Raises a ClusterError that says more than ssh can, where the cluster is gone."""
+def repair(cluster: Cluster, error: ClusterError) -> bool:
+    """Return True when another attempt may succeed. Raises ClusterError when the cluster is gone."""
     if cluster.cloud == "local":
         require_local_cloud(cluster)
     if isinstance(error, HostRefused):
@@ -24,7 +24,7 @@ def mend(cluster: Cluster, error: ClusterError) -> bool:
 
 
 def require_local_cloud(cluster: Cluster) -> None:
-    """Raise ClusterError when the local cloud, and every cluster with it, is gone."""
+    """Raise ClusterError when the local cloud is not running, and so its clusters are gone."""
     from phalanx.clouds import endpoint
 
     if endpoint.find() is None:
@@ -35,13 +35,13 @@ def require_local_cloud(cluster: Cluster) -> None:
 
 
 def _renew_trust(cluster: Cluster) -> bool:
-    """Read the authority again; True when it is another one, so that a second try may work."""
+    """Read the authority again; return True if it has changed, so that another attempt may succeed."""
     cloud = clouds.get(cluster.cloud, cluster.region)
     return write_authority(cluster, read_authority(cloud, cluster.table))
 
 
 def find_stack(cluster: Cluster) -> StackState | None:
-    """The cluster's stack as its cloud has it; None when it is gone, or was never made. Raises CloudError."""
+    """Return the state of the cluster's stack; None when it is gone or was never created. Raises CloudError."""
     from phalanx.clouds import endpoint
 
     if cluster.cloud == "local" and endpoint.find() is None:
@@ -51,13 +51,13 @@ def find_stack(cluster: Cluster) -> StackState | None:
 
 
 def require_stack(cluster: Cluster) -> StackState:
-    """The cluster's stack; raises ClusterError when there is none, with why."""
+    """Return the state of the cluster's stack. Raises ClusterError, with the reason, when there is none."""
     found = find_stack(cluster)
     if found is not None:
         return found
     if not cluster.stack_id:
         raise ClusterError(
-            f"cluster {cluster.name} was never made: `up` ended before it had a stack",
+            f"cluster {cluster.name} was never created: `up` ended before there was a stack",
             "`phalanx up` makes it; `phalanx down` forgets it.",
         )
     if cluster.cloud == "local":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fake_cloud import AUTHORITY, FakeCloud
 
 from phalanx import clouds
-from phalanx.clouds.mend import mend
+from phalanx.clouds.diagnosis import repair
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import Cluster, write_ssh_config
 from phalanx.ssh.remote import HostRefused
@@ -18,7 +18,7 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     cluster = Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1")
     write_ssh_config(cluster, AUTHORITY, SshRoute())
     refused = HostRefused("its host key is not certified")
-    assert not mend(cluster, refused)
+    assert not repair(cluster, refused)
     cloud.item = lambda table, key: {"public_key": "ssh-ed25519 AAAAnewhead"}
-    assert mend(cluster, refused)
+    assert repair(cluster, refused)
     assert "newhead" in (cluster.directory / "known_hosts").read_text()
