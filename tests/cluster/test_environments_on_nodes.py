@@ -182,7 +182,7 @@ def test_requirements_come_on_top_of_a_recipe_and_leave_its_versions_alone(wheel
     options = ("--recipe", "mpich", "-n", "1")
     done = run(wheels, code, "python", "-c", both, options=options)
     assert re.search(r"^\[0\] mini is here \d", done.stdout, re.MULTILINE), done.stderr
-    assert "requirements.txt comes on top of the recipe mpich; --no-requirements leaves it out" in done.stderr
+    assert "requirements.txt is installed on top of the recipe mpich; --no-requirements leaves it out" in done.stderr
     alone = run(wheels, code, "python", "-c", both, options=(*options, "--no-requirements"))
     assert "No module named 'mini'" in alone.stderr
     code_with(tmp_path, "mini\nmpi4py==1.0\n")

@@ -254,7 +254,7 @@ def test_a_command_line_that_is_asked_to_end_says_how_to_reach_the_job(cluster, 
         said = run.stdout.read()
     job = newest(cluster)
     assert (run.returncode, job["state"]) == (143, "running")
-    assert f"job {job['id']} goes on: `phalanx logs -f {job['id']}` follows it" in said
+    assert f"job {job['id']} continues: `phalanx logs -f {job['id']}` follows it" in said
     assert f"`phalanx stop {job['id']}` ends it" in said
     cluster.phalanx("stop", job["id"])
 

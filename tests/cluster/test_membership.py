@@ -102,7 +102,7 @@ def test_scale_up_and_down_and_a_job_is_protected(terminal):
     assert most_workers(terminal) == 3
     assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3, 4)]
     assert "scaled    4 nodes" in terminal.phalanx("status").stdout
-    assert "4 nodes are asked for since `phalanx scale`" in terminal.phalanx("plan").stdout
+    assert "`phalanx scale` requested 4 nodes" in terminal.phalanx("plan").stdout
     assert "4 of 4" in terminal.phalanx("up").stdout
     terminal.phalanx("run", "--detach", "--launcher", "exec", "--name", "long", "--", "sleep", "300")
     refused = terminal.phalanx("scale", "3", "--yes", check=False)

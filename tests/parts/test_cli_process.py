@@ -57,7 +57,7 @@ def test_a_cluster_whose_local_cloud_is_gone_is_reported(phalanx, command, tmp_p
 def test_a_cluster_that_was_never_made_is_that_for_every_command(phalanx):
     Cluster("demo", "local", "us-east-1").save()
     assert phalanx("ls") == 0
-    assert "never made" in phalanx.out
+    assert "never created" in phalanx.out
     assert phalanx("status") == 6
     assert "cluster demo was never created" in phalanx.err
 

@@ -88,7 +88,7 @@ def test_the_last_lines_of_the_output(phalanx, cluster, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (set(), "None of its processes has begun."),
+        (set(), "None of its processes has started."),
         ({"0", "1"}, "It has 0 and 1."),
         ({*map(str, range(12)), "mpiexec"}, "It has 0 to 11, mpiexec."),
     ],
@@ -137,7 +137,7 @@ def test_several_sources_go_into_a_directory(phalanx, cluster, files):
 def test_a_last_word_that_could_be_a_source_is_refused(phalanx, cluster, files, words):
     status, _, err = phalanx("put", *words.split())
     assert (status, list(Path(cluster.shared).iterdir())) == (2, [])
-    assert f"`phalanx put {words} .` takes all of them" in err
+    assert f"`phalanx put {words} .` uploads all of them" in err
     assert f"`{cluster.shared}/{words.split()[-1].removeprefix('./')}`" in err
 
 
@@ -189,7 +189,7 @@ def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     (tmp_path / "state/clusters/broken/cluster.json").write_text("{")
     rows = {row["cluster"]: row for row in json.loads(phalanx("ls", "--json")[1])}
     assert rows["one"]["state"] == "CREATE_COMPLETE"
-    assert (rows["two"]["state"], rows["three"]["state"]) == ("gone", "never made")
+    assert (rows["two"]["state"], rows["three"]["state"]) == ("gone", "never created")
     assert rows["broken"]["state"].startswith("unknown: ")
     assert isinstance(fake.describe_stack(stack_id), StackState)
     assert "CREATE_COMPLETE" in phalanx("ls")[1]

@@ -106,7 +106,7 @@ def test_one_that_lives_but_does_not_answer_is_reported_with_a_remedy(daemon):
 
 
 def test_it_does_not_stop_while_it_holds_clusters(served):
-    with pytest.raises(endpoint.StacksLeft, match="still holds demo"):
+    with pytest.raises(endpoint.StacksLeft, match="still runs demo"):
         endpoint.stop()
 
 

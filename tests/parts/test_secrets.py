@@ -71,7 +71,7 @@ def test_a_dry_run_names_it_and_masks_it(demo, monkeypatch, capsys):
     ("words", "said"),
     [
         (["--secret", "NOWHERE_SET"], "'NOWHERE_SET' is not set in your environment"),
-        (["--secret", "TOKEN=swordfish"], "say `--secret TOKEN` and export it"),
+        (["--secret", "TOKEN=swordfish"], "export it and use `--secret TOKEN`"),
         (["--secret", "TOKEN=@nofile"], "can't read nofile"),
     ],
 )

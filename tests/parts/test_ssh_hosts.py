@@ -96,7 +96,7 @@ def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):
     assert cli.execute(["ssh-config", "--install"]) == 0
     told = capsys.readouterr()
     assert "ssh demo, ssh demo-worker2" in told.out
-    assert "Undo: delete that line" in told.err
+    assert "To undo this, delete that line" in told.err
     assert cli.execute(["ssh-config", "--install"]) == 0
     assert "included it already" in capsys.readouterr().err
 

@@ -169,7 +169,7 @@ def test_a_state_directory_that_can_t_be_used_is_reported_with_the_way_out(phala
     (tmp_path / "state").write_text("a file")
     assert phalanx("up") == 1
     assert f"error: {tmp_path}/state/clusters/demo" in phalanx.err
-    assert "PHALANX_STATE_DIR names another place" in phalanx.err
+    assert "Set PHALANX_STATE_DIR to use another directory" in phalanx.err
     assert "Error" not in phalanx.err
 
 
@@ -284,9 +284,7 @@ def test_plan_after_scale_says_what_is_asked_for_now(phalanx, cloud):
     assert "up already" not in phalanx.out
     cloud.roster = roster(5)
     assert phalanx("plan") == 0
-    assert (
-        "Cluster demo is up already, and 5 nodes are asked for since `phalanx scale`; `up` keeps them." in phalanx.out
-    )
+    assert "Cluster demo is up already; `phalanx scale` requested 5 nodes, which `up` keeps." in phalanx.out
     phalanx("plan", "--json")
     assert json.loads(phalanx.out)["requested"] == 5
     phalanx("plan", "--offline", "--json")
@@ -341,7 +339,7 @@ def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch)
     phalanx("up")
     for words in (["down"], ["down", "--json"], ["scale", "1"]):
         assert phalanx(*words) == 2
-        assert "there is no terminal to ask at: --yes says that it is meant" in phalanx.err
+        assert "there is no terminal to confirm this on: add --yes" in phalanx.err
     assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
 
 
@@ -363,7 +361,7 @@ def test_down_says_so_when_the_head_can_t_be_asked_for_jobs(phalanx, cloud, monk
     phalanx("up")
     typed(monkeypatch, "y")
     assert phalanx("down") == 0
-    assert "What runs on it is not known: can't log in to the head: it does not answer." in phalanx.err
+    assert "Its jobs could not be listed: can't log in to the head: it does not answer." in phalanx.err
 
 
 def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud, monkeypatch, tmp_path):
@@ -374,7 +372,9 @@ def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud
     assert phalanx("scale", "1") == 6
     assert "261121-1 would lose deeplearning-worker2" in phalanx.err
     assert phalanx("scale", "1", "--force") == 130
-    question = "Scale cluster demo from 2 to 1 nodes? That is fewer than `min: 2` of its file. Job 261121-1 ends. [y/N]"
+    question = (
+        "Scale cluster demo from 2 to 1 nodes? That is fewer than `min: 2` in phalanx.yaml. Job 261121-1 ends. [y/N]"
+    )
     assert question in phalanx.err
 
 

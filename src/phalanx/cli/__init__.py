@@ -1,11 +1,11 @@
-"""The command line: a thin skin over the library. Only here are prints, prompts and exits."""
+"""The command line: a thin layer over the library. Only this package prints, prompts and exits."""
 
 from __future__ import annotations
 
 import errno
 import signal
 
-# While the rest is imported, Ctrl-C ends the program as it ends any other; `execute` tells it in a word.
+# During the imports, Ctrl-C ends the program by its signal. Later, `execute` reports it.
 if _python_handles_it := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -27,48 +27,48 @@ COMMANDS = {
     "Clusters": {
         "init": ("phalanx.cli.init", "Write a short commented phalanx.yaml."),
         "schema": ("phalanx.cli.schema", "Print the JSON Schema of phalanx.yaml, for editors."),
-        "plan": ("phalanx.cli.plan", "Show what `up` would make, and what it costs."),
+        "plan": ("phalanx.cli.plan", "Show what `up` would create, and what it costs."),
         "template": ("phalanx.cli.template", "Print the CloudFormation document, exactly as `up` sends it."),
-        "up": ("phalanx.cli.up", "Make the cluster and wait until its nodes have answered."),
+        "up": ("phalanx.cli.up", "Create the cluster and wait until its nodes have answered."),
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),
         "status": ("phalanx.cli.status", "Show the state of the cluster: nodes, address, jobs."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),
-        "put": ("phalanx.cli.put", "Take data to the shared directory."),
-        "forward": ("phalanx.cli.forward", "Let a port of this machine lead to a node's."),
+        "put": ("phalanx.cli.put", "Upload data to the shared directory."),
+        "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "down": ("phalanx.cli.down", "Delete the cluster and prove that nothing is left."),
     },
     "Jobs": {
         "run": ("phalanx.cli.run", "Run a program on all nodes and follow its output."),
-        "launchers": ("phalanx.cli.launchers", "List what a job can be started with."),
+        "launchers": ("phalanx.cli.launchers", "List the launchers that can start a job."),
         "launch": ("phalanx.cli.launch", "Run a parameter server's program, as MXNet's launch.py does."),
-        "tf-scripts": ("phalanx.cli.tf_scripts", "Write a script per host that starts TensorFlow 1's tasks there."),
+        "tf-scripts": ("phalanx.cli.tf_scripts", "Write a script per host that starts its TensorFlow 1 tasks."),
         "recipes": ("phalanx.cli.recipes", "List the environments that jobs can run in."),
         "jobs": ("phalanx.cli.jobs", "List the jobs."),
         "logs": ("phalanx.cli.logs", "Show or follow the output of a job."),
-        "get": ("phalanx.cli.get", "Bring results of a job home."),
-        "tensorboard": ("phalanx.cli.tensorboard", "Show a job's curves in this machine's browser."),
+        "get": ("phalanx.cli.get", "Download results of a job."),
+        "tensorboard": ("phalanx.cli.tensorboard", "Show a job's TensorBoard in this machine's browser."),
         "stop": ("phalanx.cli.stop", "Stop a job and prove that no process of it is left."),
     },
     "This machine": {
-        "local": ("phalanx.cli.local", "Look at the local cloud, or stop it."),
-        "ssh-config": ("phalanx.cli.ssh_config", "Let plain ssh, scp, rsync and editors know the cluster."),
+        "local": ("phalanx.cli.local", "Inspect or stop the local cloud."),
+        "ssh-config": ("phalanx.cli.ssh_config", "Configure plain ssh, scp, rsync and editors for the cluster."),
         "completion": ("phalanx.cli.completion", "Print the shell's completion script."),
     },
 }
 
-_SURPRISED = "That was not expected. `phalanx --debug …` shows where it happened."
+_UNEXPECTED = "This is an unexpected error. Run `phalanx --debug …` to see where it happened."
 _HELP = """One YAML file becomes a distributed deep-learning cluster: in your AWS account, or on this machine.
 
 \b
 Examples:
   phalanx init                      write phalanx.yaml
-  phalanx up                        make the cluster
+  phalanx up                        create the cluster
   phalanx run -- python train.py    train on all its nodes
-  phalanx down                      delete it, verified
+  phalanx down                      delete it, and verify that
 """
 
 
@@ -81,22 +81,22 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 def main() -> None:
-    """The `phalanx` program: runs a command and ends with its exit code."""
-    # While the AWS SDK is imported Python would look for garbage a hundred times: a sixth of a short command.
+    """Run the `phalanx` program: run a command and exit with its exit code."""
+    # Otherwise Python collects garbage a hundred times while it imports the AWS SDK: a sixth of a short command.
     gc.set_threshold(200_000, 10, 10)
-    # Names of files need not be text; in a pipe they are the bytes that they were.
+    # File names need not be valid text; a pipe gets their original bytes.
     sys.stdout.reconfigure(errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     if "_PHALANX_COMPLETE" in os.environ:
-        # The shell asks what could come next; click answers and exits.
+        # The shell requests completions; click prints them and exits.
         cli.main(prog_name="phalanx")
     status = execute(sys.argv[1:])
-    # At its end Python looks for garbage among all that was imported: 10 ms.
+    # Otherwise Python collects garbage among all imported modules at exit, which takes 10 ms.
     gc.freeze()
     sys.exit(status)
 
 
 def execute(arguments: list[str]) -> int:
-    """Run one command line; every error becomes one message and an exit code here, and nowhere else."""
+    """Run a command line and return its exit code. Only this function turns errors into messages."""
     context: click.Context | None = None
     try:
         with cli.make_context("phalanx", list(arguments)) as context:
@@ -105,35 +105,35 @@ def execute(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        return _tell_misuse(error)
+        return _report_misuse(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of our output (head, less) has left.
+        # The reader of our output (head, less) has exited.
         _drop_output()
         return 141
     except PhalanxError as error:
-        return _tell(error, _debugging(context))
+        return _report(error, _debugging(context))
     except OSError as error:
-        return _tell_of_system(error, _debugging(context))
+        return _report_os_error(error, _debugging(context))
     except Exception as error:
-        return _tell_unexpected(error, _debugging(context))
+        return _report_unexpected(error, _debugging(context))
 
 
-def _tell_of_system(error: OSError, debug: bool) -> int:
-    """A state directory that can't be written, a full disk, a program that is missing: no fault of phalanx."""
+def _report_os_error(error: OSError, debug: bool) -> int:
+    """Report an error of the system, such as a full disk, an unwritable directory or a missing program."""
     if error.filename:
-        hint = "PHALANX_STATE_DIR names another place for what phalanx keeps." if _is_state(error.filename) else ""
-        return _tell(PhalanxError(f"{error.filename}: {error.strerror}", hint), debug)
+        hint = "Set PHALANX_STATE_DIR to use another directory." if _is_state(error.filename) else ""
+        return _report(PhalanxError(f"{error.filename}: {error.strerror}", hint), debug)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return _tell_unexpected(error, debug)
+        return _report_unexpected(error, debug)
     try:
         sys.stdout.flush()
     except OSError:
         _drop_output()
-    hint = "Where the output goes is full, or the disk of the state directory."
-    return _tell(PhalanxError(f"can't write: {error.strerror}", hint), debug)
+    hint = "The disk of the output or of the state directory is full."
+    return _report(PhalanxError(f"can't write: {error.strerror}", hint), debug)
 
 
 def _drop_output() -> None:
@@ -152,12 +152,12 @@ def _debugging(context: click.Context | None) -> bool:
     return bool(context and context.obj and context.obj.get("debug"))
 
 
-def _tell_misuse(error: click.ClickException) -> int:
+def _report_misuse(error: click.ClickException) -> int:
     context = getattr(error, "ctx", None)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    _say_error(error.format_message())
+    _print_error(error.format_message())
     if context is not None:
         click.echo(f"`{context.command_path} --help` shows how it is used.", err=True)
     return error.exit_code
@@ -169,22 +169,22 @@ def _print_traceback(error: Exception) -> None:
     traceback.print_exception(error)
 
 
-def _tell(error: PhalanxError, debug: bool) -> int:
+def _report(error: PhalanxError, debug: bool) -> int:
     if debug:
         _print_traceback(error)
-    _say_error(error.message, error.hint)
+    _print_error(error.message, error.hint)
     return error.exit_code
 
 
-def _tell_unexpected(error: Exception, debug: bool) -> int:
+def _report_unexpected(error: Exception, debug: bool) -> int:
     if debug:
         _print_traceback(error)
     else:
-        _say_error(f"{type(error).__name__}: {error}", _SURPRISED)
+        _print_error(f"{type(error).__name__}: {error}", _UNEXPECTED)
     return 1
 
 
-def _say_error(text: str, hint: str = "") -> None:
+def _print_error(text: str, hint: str = "") -> None:
     from phalanx.cli.console import note
 
     note(click.style("error: ", fg="red", bold=True) + text)

@@ -1,4 +1,4 @@
-"""How `get` and `put` show what they do: nothing for two seconds, then how far they are, and a line at the end."""
+"""The progress of `get` and `put`: nothing for two seconds, then a progress line, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY_S = {True: 0.2, False: 10.0}
 
 
 class Meter:
-    """Called with each step; one line that is written over on a terminal, a line now and then elsewhere."""
+    """Show progress: on a terminal in one line that is overwritten, elsewhere in a line every ten seconds."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -39,20 +39,20 @@ class Meter:
         click.echo(CLEAR_LINE + text if self._terminal else text, err=True, nl=not self._terminal)
 
     def end(self, copied: Copied) -> None:
-        """Tell where it is now, and what was not taken along."""
+        """Print where the copy is, and what was left out."""
         if self._shown and self._terminal:
             click.echo(CLEAR_LINE, err=True, nl=False)
         files = "" if copied.files == 1 else f"{copied.files} files, "
         say(copied.place)
         note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}")
         for name in copied.left_out[:5]:
-            note(f"left out: {name} (a link that leads elsewhere, or no file)")
+            note(f"left out: {name} (a link that leads out of the directory, or a special file)")
         if len(copied.left_out) > 5:
             note(f"left out: {len(copied.left_out) - 5} more of these")
 
 
 def size(count: float) -> str:
-    """Bytes for people: 12 bytes, 3.4 MiB."""
+    """Format a number of bytes: 12 bytes, 3.4 MiB."""
     for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= bytes_:
             return f"{count / bytes_:.1f} {unit}"

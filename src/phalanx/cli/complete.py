@@ -1,4 +1,4 @@
-"""What the shell completes after Tab for a node or a job, from what is at hand; it never waits or complains."""
+"""Shell completion of nodes and jobs. It never waits long or prints an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JOBS_WITHIN_S = 1.5
 
 
 def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """head, worker2 and so on, from the cluster's record."""
+    """Complete head, worker2 and so on, from the cluster's record."""
     cluster = _cluster(context)
     if cluster is None:
         return []
@@ -30,26 +30,26 @@ def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
 
 
 def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names and ids, while a connection to the head is open; without one, asking would take too long."""
+    """Complete names and ids of jobs, if a connection to the head is open; opening one would take too long."""
     cluster = _cluster(context)
     if cluster is None or not cluster.ready or not cluster.remote().connected():
         return []
     found: list[tuple[str, str]] = []
-    # A thread, so that a head that has just died does not hold up the shell.
-    asking = threading.Thread(target=_ask, args=(cluster, found), daemon=True)
-    asking.start()
-    asking.join(_JOBS_WITHIN_S)
+    # In a thread, so that a head that has just died does not block the shell.
+    query = threading.Thread(target=_list, args=(cluster, found), daemon=True)
+    query.start()
+    query.join(_JOBS_WITHIN_S)
     return _matching(found, incomplete)
 
 
-def _ask(cluster: Cluster, found: list[tuple[str, str]]) -> None:
+def _list(cluster: Cluster, found: list[tuple[str, str]]) -> None:
     from phalanx.jobs.job import list_jobs
 
     try:
         jobs = list_jobs(cluster)
     except PhalanxError:
         return
-    # What a shell would read as more than a word is not for its command line.
+    # Only names that need no quotes in a shell.
     names = {
         job.name: f"the newest is {job.state.value}" for job in reversed(jobs) if shlex.quote(job.name) == job.name
     }

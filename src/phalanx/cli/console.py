@@ -1,4 +1,4 @@
-"""How things are printed: JSON, tables, durations. rich is imported only when a table is really shown."""
+"""Print lines, JSON, tables and durations. rich is imported only for a table."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from phalanx.cli.terminal import for_stream, plain
 
 
 def say(text: str = "") -> None:
-    """A line of the command's result (standard output)."""
+    """Print a line of the command's result (standard output)."""
     click.echo(for_stream(text, sys.stdout), color=_color())
 
 
 def note(text: str) -> None:
-    """A line about what is going on (standard error)."""
+    """Print a line about the progress (standard error)."""
     click.echo(for_stream(text, sys.stderr), err=True, color=_color())
 
 
 def require_terminal() -> None:
-    """Raise UsageError when nobody can be asked whether something that can't be undone is meant."""
+    """Raise UsageError when there is no terminal to confirm on what can't be undone."""
     if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask at: --yes says that it is meant", click.get_current_context()
-        )
+        raise click.UsageError("there is no terminal to confirm this on: add --yes", click.get_current_context())
 
 
 def drop_output() -> None:
-    """Let what Python still holds for standard output go nowhere: it would complain at its own last flush."""
+    """Discard what is buffered for standard output, so that Python's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -41,7 +39,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A plain table; its columns are never cut when the output goes into a file or a pipe."""
+    """Print a table; its columns are never cut in a file or a pipe."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -58,7 +56,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def duration(seconds: float) -> str:
-    """A duration for people: 4.2 s, 3 min 20 s, 5 h 03 min."""
+    """Format a duration: 4.2 s, 3 min 20 s, 5 h 03 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -68,5 +66,5 @@ def duration(seconds: float) -> str:
 
 
 def _color() -> bool | None:
-    """None lets click decide (colours on a terminal); https://no-color.org is honoured."""
+    """Return False if NO_COLOR is set (https://no-color.org), or None: click uses colours on a terminal."""
     return False if os.environ.get("NO_COLOR") else None

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @click.command("down")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask; data that would be asked about are kept.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation, and keep the data unless --keep says no.")
 @click.option(
     "--keep",
     type=click.Choice(("yes", "no", "ask")),
-    help="Whether to keep the shared directory; default: as the file says.",
+    help="Whether to keep the shared directory; default: as phalanx.yaml specifies.",
 )
 @verbose_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def command(name: str | None, file: Path | None, yes: bool, keep: str | None, verbose: bool, as_json: bool) -> int:
     """Delete the cluster, wait, and prove that nothing is left.
 
-    What is in the shared directory is deleted when it is empty, when `keep: no` says so, or when you say so here.
-    Where there is no terminal to ask at, --yes is needed.
+    The shared directory is deleted if it is empty, if phalanx.yaml has `keep: no`, or if you confirm it here.
+    Without a terminal, --yes is required.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
     wanted, cloud, region = found
     if not yes:
         require_terminal()
-        click.confirm(f"Delete cluster {wanted} ({cloud})?{_what_ends(wanted)}", abort=True, err=True)
+        click.confirm(f"Delete cluster {wanted} ({cloud})?{_running_jobs(wanted)}", abort=True, err=True)
     started_s = time.monotonic()
     take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
     from phalanx.cli.progress import Watch
@@ -56,27 +56,27 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
         try:
             _follow(watch, take_down)
         except KeyboardInterrupt:
-            note(f"interrupted; the deletion of {wanted} goes on. `phalanx down` follows it again.")
+            note(f"interrupted; the deletion of {wanted} continues. `phalanx down` follows it again.")
             return 130
     return _report(wanted, take_down, watch.elapsed_s, as_json)
 
 
-def _what_ends(name: str) -> str:
-    """A sentence about the jobs that run on the cluster; "" when there are none."""
+def _running_jobs(name: str) -> str:
+    """Return a sentence about the jobs that run on the cluster; "" if there are none."""
     from phalanx.jobs.job import list_jobs
 
     try:
         cluster = load_cluster(name, None)
         jobs = [job.id for job in list_jobs(cluster) if not job.state.final] if cluster.ready else []
     except PhalanxError as error:
-        return f" What runs on it is not known: {error.message}."
+        return f" Its jobs could not be listed: {error.message}."
     if len(jobs) == 1:
         return f" Job {jobs[0]} runs on it and ends with it."
     return f" Jobs {' and '.join(jobs)} run on it and end with it." if jobs else ""
 
 
 def _keep_now(name: str, file: Path | None) -> str | None:
-    """`keep` as the cluster's file says it now: a change of mind needs no new cluster."""
+    """Return the current `keep` of the cluster's file, which may be changed after `up`."""
     path = file or Path(DEFAULT_FILE)
     if not path.exists() or cluster_name(None, path) != name:
         return None
@@ -86,9 +86,9 @@ def _keep_now(name: str, file: Path | None) -> str | None:
 
 
 def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
-    """Name, cloud and region of the cluster that is meant; None when there is none.
+    """Return the name, cloud and region of the chosen cluster; None if there is no cluster.
 
-    A record says it; without one (another machine, a record lost) the file does.
+    They come from the record or, without one (on another machine), from the file.
     """
     from phalanx.cluster.cluster_record import Cluster, known
 
@@ -111,17 +111,17 @@ def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
 
 def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> TakeDown | None:
-    """All decided; None when there can't be anything to delete."""
+    """Prepare the deletion; return None if there can't be anything to delete."""
     from phalanx.clouds import endpoint
     from phalanx.cluster.take_down import TakeDown, forget
 
     def wanted(contents: str) -> bool:
-        return asks and click.confirm(f"It holds {contents}. Delete that too?", default=False, err=True)
+        return asks and click.confirm(f"It contains {contents}. Delete that too?", default=False, err=True)
 
     try:
         return TakeDown(clouds.get(cloud, region), name, keep, wanted)
     except endpoint.NotRunning:
-        # All that it held went with its processes; only this machine's record can be left.
+        # The cluster ended with the local cloud; only this machine's record can be left.
         forget(name)
         return None
 
@@ -135,7 +135,7 @@ def _follow(watch: Watch, take_down: TakeDown | None) -> None:
     try:
         watch.follow(take_down.steps())
     except endpoint.NotRunning:
-        # Another `down` was quicker: the local cloud ends with its last cluster.
+        # Another `down` was faster: the local cloud ends with its last cluster.
         forget(take_down.name)
 
 
@@ -151,7 +151,7 @@ def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> i
         say("Nothing to do: there is no such cluster." if name else "Nothing to do: no cluster is known here.")
     if kept and not as_json:
         say(f"  kept     its shared directory, {kept.file_system}: {kept.place}")
-        say(f"           `phalanx up` of {name} goes on with it; `{kept.delete}` deletes it.")
+        say(f"           `phalanx up` of {name} uses it again; `{kept.delete}` deletes it.")
     return 0
 
 

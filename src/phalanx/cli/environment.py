@@ -1,4 +1,4 @@
-"""The flags of `phalanx run` that say in which environment a job runs."""
+"""The flags of `phalanx run` that choose a job's environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
-# As environments.REQUIREMENTS, whose import costs.
+# The same as environments.REQUIREMENTS, whose import is slow.
 _REQUIREMENTS = "requirements.txt"
 
 ENVIRONMENT = ("recipe", "requirements", "no_requirements", "build_env")
@@ -32,27 +32,27 @@ _OPTIONS = (
         "--recipe",
         metavar="NAME",
         shell_complete=_recipes,
-        help="Run in this environment, made at first use; `phalanx recipes` lists them.",
+        help="Run in this environment, created at first use; `phalanx recipes` lists them.",
     ),
     click.option(
         "--requirements",
         metavar="FILE",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="Run with these Python packages beside the image's.  [default: requirements.txt, where the code has one]",
+        help="Add these Python packages to the image's.  [default: requirements.txt, if the code has one]",
     ),
-    click.option("--no-requirements", is_flag=True, help="Without the code's requirements.txt."),
+    click.option("--no-requirements", is_flag=True, help="Ignore the code's requirements.txt."),
     click.option(
         "--build-env",
         multiple=True,
         metavar="NAME=value",
         callback=pairs,
-        help="A variable for pip and compilers, as --env is for the job's processes. Repeatable.",
+        help="Set a variable for pip and compilers, as --env does for the job's processes. Repeatable.",
     ),
 )
 
 
 def environment_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--recipe, --requirements and the like; `chosen_environment` reads them."""
+    """Add --recipe, --requirements and the like, which `chosen_environment` reads."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -61,15 +61,15 @@ def environment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def chosen_environment(
     directory: Path, recipe: str | None, requirements: Path | None, no_requirements: bool, build_env: dict[str, str]
 ) -> Environment | None:
-    """What the flags ask for; without a word, the code's own requirements.txt."""
+    """Return the environment that the flags choose, or by default that of the code's requirements.txt."""
     if requirements is not None and no_requirements:
         raise click.UsageError("--requirements and --no-requirements exclude each other")
     default = directory / _REQUIREMENTS
     has_default = requirements is None and not no_requirements and default.is_file()
     if not (recipe or requirements or has_default or build_env):
         return None
-    from phalanx.jobs import environments  # here, because most jobs have none
+    from phalanx.jobs import environments  # here, because most jobs need none
 
     if recipe and has_default:
-        note(f"{default} comes on top of the recipe {recipe}; --no-requirements leaves it out")
+        note(f"{default} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
     return environments.choose(directory, recipe, False if no_requirements else requirements, build_env)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 @click.command("exec", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option("--node", "nodes", multiple=True, help="Only this node. Repeatable.", shell_complete=complete.nodes)
-@click.option("--sudo", is_flag=True, help="As root, through the image's own user.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0.1), default=3600.0, help="Seconds; default: an hour.")
+@click.option("--sudo", is_flag=True, help="Run as root, through the image's default user.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1), default=3600.0, help="In seconds; default: an hour."
+)
 @json_option
 @debug_option
 @click.argument("words", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -37,9 +39,9 @@ def command(
     as_json: bool,
     words: tuple[str, ...],
 ) -> int:
-    """Run COMMAND on all nodes at once, as the job user. Each node's output stands together, under its verdict.
+    """Run COMMAND on all nodes at once, as the job user. Each node's output follows its result.
 
-    It is no job: nothing is copied, and nothing of it outlives its shell. The exit code is 1 when any node failed.
+    This is not a job: nothing is copied, and no process outlives its shell. The exit code is 1 if any node failed.
 
     \b
     Examples:
@@ -49,7 +51,7 @@ def command(
     """
     from phalanx.reach.gather import gather
 
-    # Joined with spaces, as ssh does: the node's shell reads it.
+    # Joined with spaces, as ssh does: the node's shell parses it.
     text = " ".join([*words, *words_after_dashes(context)])
     if not text:
         raise click.UsageError("there is no command to run", context)
@@ -65,7 +67,7 @@ def command(
 
 
 def _print(verdict: Verdict) -> None:
-    """The verdict goes to stderr, so that a pipe gets the output alone."""
+    """Print the result to stderr, so that a pipe gets only the output."""
     word = click.style("ok", fg="green") if verdict.ok else click.style(_failure(verdict), fg="red")
     note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}")
     for stream, data in ((sys.stdout, verdict.stdout), (sys.stderr, verdict.stderr)):

@@ -1,4 +1,4 @@
-"""Show a job's output as it comes, `[rank]` before each line, and tell how it ended."""
+"""Show a job's output live, with `[rank]` before each line, and report how it ended."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: as Ctrl-C, it takes back a job that is still on its way; but it leaves one that was taken."""
+    """SIGTERM: like Ctrl-C it cancels a job that is still being submitted, but a submitted job continues."""
 
     exit_code = 128 + signal.SIGTERM
 
     @classmethod
     def catch(cls) -> None:
-        """From now on SIGTERM raises it."""
+        """Make SIGTERM raise this exception."""
         signal.signal(signal.SIGTERM, cls._raise)
 
     @classmethod
@@ -49,13 +49,13 @@ def follow(
     tail: int | None = None,
     stop_on_interrupt: bool = False,
 ) -> int:
-    """Print until the job ends (or what there is now, without `wait`); returns the exit code for the shell."""
+    """Print output until the job ends (without `wait`: what there is now), and return the exit code."""
     try:
         drafts = sys.stdout.isatty() or sys.stderr.isatty()
         events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts)
         status = _print_all(job, events)
     except Terminated:
-        note(f"job {job.id} goes on: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
+        note(f"job {job.id} continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
         return Terminated.exit_code
     except KeyboardInterrupt:
         if not stop_on_interrupt:
@@ -66,14 +66,14 @@ def follow(
             return 130
     if status is None or not status.state.final:
         return 0
-    _tell_end(status)
+    _report_end(status)
     return status.process_exit_code
 
 
 def stop(job: Job) -> int:
-    """End a job and tell what was proven; 0 when no process of it can be left."""
+    """Stop a job and report what was proven; return 0 if no process of it can be left."""
     status = job.stop()
-    _tell_end(status)
+    _report_end(status)
     return 0 if status.verified else 1
 
 
@@ -88,15 +88,15 @@ def _print_all(job: Job, events: Iterable[OutputLine | JobStatus]) -> JobStatus 
                 _print_or_refuse(job, event, printer)
                 continue
             printer.leave_draft()
-            _tell_wait(event, status)
+            _report_wait(event, status)
             status = event
     finally:
         printer.leave_draft()
     return status
 
 
-def _tell_wait(status: JobStatus, before: JobStatus | None) -> None:
-    """What it waits for, why it starts again, or whose slots it shares; how long it has waited by now is no news."""
+def _report_wait(status: JobStatus, before: JobStatus | None) -> None:
+    """Print the job's new message, such as what it waits for, unless only the elapsed time has changed."""
     known = _ELAPSED.sub("", before.message) if before else ""
     if not status.state.final and _ELAPSED.sub("", status.message) not in ("", known):
         note(f"job {status.id}: {status.message}")
@@ -111,12 +111,12 @@ def _print_or_refuse(job: Job, line: OutputLine, printer: _Printer) -> None:
         drop_output()
         raise JobError(
             f"can't write the output of job {job.id}: {error.strerror}",
-            f"That does not touch the job: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.",
+            f"The job continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.",
         ) from error
 
 
 class _Printer:
-    """Into a file or a pipe go the bytes as they came. On a terminal a line that is written over stays the last one."""
+    """Print output: unchanged to a file or a pipe; on a terminal, an unfinished line is overwritten in place."""
 
     def __init__(self) -> None:
         self._colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -134,7 +134,7 @@ class _Printer:
         self._draft_on = stream if line.is_draft else None
 
     def leave_draft(self) -> None:
-        """Let it stand where it is: something else comes now."""
+        """Keep the unfinished line, because something else follows."""
         self._end_draft("\n")
 
     def _end_draft(self, by: str) -> None:
@@ -145,7 +145,7 @@ class _Printer:
 
 
 def _cut(line: OutputLine) -> bytes:
-    """As much of it as stands in one line of the terminal, or it could not be cleared."""
+    """Cut an unfinished line to the terminal's width, since only one line can be cleared."""
     room = shutil.get_terminal_size().columns - len(f"[{line.process}] ") - 1
     return plain(line.data.decode("utf-8", "surrogateescape"))[:room].encode("utf-8", "surrogateescape")
 
@@ -160,15 +160,15 @@ def _prefix(process: str, colored: bool) -> bytes:
 
 
 def _stop(job: Job) -> JobStatus | None:
-    note(f"\nstopping job {job.id} (Ctrl-C again leaves it to its fate)")
+    note(f"\nstopping job {job.id} (press Ctrl-C again to stop waiting)")
     try:
         return job.stop()
     except KeyboardInterrupt:
-        note(f"left job {job.id}; `phalanx stop {job.id}` tries again")
+        note(f"stopped waiting for job {job.id}; `phalanx stop {job.id}` tries again")
         return None
 
 
-def _tell_end(status: JobStatus) -> None:
+def _report_end(status: JobStatus) -> None:
     took = f" after {duration(status.duration_s(time.time()))}" if status.started_at else ""
     color = "green" if status.state.value == "succeeded" else "red"
     message = f": {status.message}" if status.message else ""
@@ -179,12 +179,12 @@ def _tell_end(status: JobStatus) -> None:
 
 
 def _verdict(status: JobStatus) -> str:
-    """What was proven on the nodes about the job's processes."""
+    """Return what was proven about the job's processes on the nodes."""
     is_damaged = status.state.value == "damaged"
     if not status.nodes and not status.processes and not is_damaged:
         return "nothing was started"
     if not status.nodes:
-        return "what is left of it on the nodes is not known"
+        return "whether processes of it are left on the nodes is unknown"
     unclean = [f"{node.node} ({node.message})" for node in status.nodes if not node.clean]
     if unclean:
         return f"not verified on {', '.join(unclean)}"

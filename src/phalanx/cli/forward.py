@@ -1,4 +1,4 @@
-"""phalanx forward: a port of a node on this machine."""
+"""phalanx forward: forward a port of this machine to a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 
 def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
-    """LOCAL[:REMOTE]"""
+    """Parse LOCAL[:REMOTE]."""
     found = re.fullmatch(r"(\d{1,5})(?::(\d{1,5}))?", value)
     ports = [int(port) for port in found.groups(value.partition(":")[0])] if found else []
     if not ports or not all(0 < port < 65536 for port in ports):
@@ -24,13 +24,13 @@ def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 
 @click.command("forward")
 @cluster_option
-@click.option("--node", default="head", show_default=True, help="Whose port it is.", shell_complete=complete.nodes)
+@click.option("--node", default="head", show_default=True, help="The node of the port.", shell_complete=complete.nodes)
 @debug_option
 @click.argument("ports", metavar="PORT[:PORT]", callback=_ports)
 def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:
-    """Let a port of this machine lead to a port of a node's 127.0.0.1, until Ctrl-C.
+    """Forward a port of this machine to a port of a node's 127.0.0.1, until Ctrl-C.
 
-    Two ports: this machine's first, then the node's. Nobody but this machine can reach it.
+    Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
     remote = load_cluster(name, file).remote(node)
     with forward(remote, *ports) as connection:
         say(f"http://127.0.0.1:{ports[0]}")
-        note(f"leads to port {ports[1]} of {remote.host}; Ctrl-C ends it.")
+        note(f"forwards to port {ports[1]} of {remote.host}; press Ctrl-C to end.")
         threading.Thread(target=_warn_if_silent, args=(*ports, remote.host), daemon=True).start()
         until_interrupted(connection)
     return 0
@@ -53,4 +53,4 @@ def _warn_if_silent(local_port: int, port: int, host: str) -> None:
     from phalanx.reach.tunnel import answers
 
     if not answers(local_port):
-        note(f"warning: nothing listens on port {port} of {host} now; what does so later is reached.")
+        note(f"warning: nothing listens on port {port} of {host} yet; a program that does so later is reached.")

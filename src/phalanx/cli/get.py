@@ -1,4 +1,4 @@
-"""phalanx get: results home."""
+"""phalanx get: download results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @debug_option
 @click.argument("words", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
-    """Bring a file or directory home from JOB (an id, part of one, or a name; without one, from the newest job).
+    """Download a file or directory of JOB (an id, part of one, or a name; by default the newest job).
 
     PATH is relative to the directory that the job ran in. An absolute PATH below the shared directory needs no JOB.
-    A destination that is a directory gets it inside, as with cp; each file appears whole or not at all.
-    Of two words the first is JOB if there is such a job, else PATH.
+    If DESTINATION is a directory, the result is placed in it, as with cp. Each file appears complete or not at all.
+    Of two arguments, the first is JOB if there is such a job, and PATH otherwise.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
 
 
 class _Chosen(NamedTuple):
-    """What the words mean. `not_a_job` says why the first of two was not taken for a job."""
+    """The parsed arguments. `not_a_job` says why the first of two was not taken for a job."""
 
     job: Job | None
     path: str
@@ -61,7 +61,7 @@ def _chosen(cluster: Cluster, words: tuple[str, ...]) -> _Chosen:
 
     is_absolute = words[0].startswith("/")
     if len(words) > 3 - is_absolute:
-        raise click.UsageError(f"unexpected '{words[3 - is_absolute]}': one path at a time")
+        raise click.UsageError(f"unexpected '{words[3 - is_absolute]}': give one path at a time")
     if is_absolute:
         return _Chosen(None, *words)
     if len(words) == 1:

@@ -1,4 +1,4 @@
-"""A click group that knows its commands by name and imports one only when it is run."""
+"""A click group that imports a command's module only when the command is run."""
 
 # ruff: noqa: ARG002 - click calls these methods with a context, needed or not
 
@@ -43,11 +43,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self._modules and not name.startswith("-"):
-            import difflib  # here, and the like below, because no command that is right needs it
+            import difflib  # here, because only a misspelled command needs it
 
             near = difflib.get_close_matches(name, self._modules, 1)
-            meant = f" Did you mean '{near[0]}'?" if near else ""
-            raise click.UsageError(f"there is no command '{name}'.{meant}", ctx)
+            suggestion = f" Did you mean '{near[0]}'?" if near else ""
+            raise click.UsageError(f"there is no command '{name}'.{suggestion}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names from the table: pressing Tab must not import every command."""
+        """Complete names from the table, without importing every command."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(n, help=h) for n, (_, h) in self._modules.items() if n.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""Hold a forwarded port, or a program behind one, until Ctrl-C; then tell what was proved."""
+"""Keep a forwarded port, or a program behind one, until Ctrl-C; then report what was proven."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_EVERY_S = 0.5
 
 
 def until_interrupted(connection: subprocess.Popen[bytes], service: Service | None = None) -> None:
-    """Return at Ctrl-C (or SIGTERM) or when the service has ended. Raises ClusterError when the connection breaks."""
+    """Wait until Ctrl-C, SIGTERM or the end of the service. Raises ClusterError when the connection breaks."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while connection.poll() is None:
@@ -31,11 +31,11 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
     except KeyboardInterrupt:
         note("")
         return
-    raise ClusterError("the connection broke; the port leads nowhere now", "`phalanx status` shows more.")
+    raise ClusterError("the connection broke, and the port is no longer forwarded", "`phalanx status` shows more.")
 
 
 def newest_or(cluster: Cluster, reference: str | None) -> Job | None:
-    """The job of this name, the newest without one; None when the cluster has no job yet. Raises JobError."""
+    """Return the job of this name, or the newest; None if the cluster has no job yet. Raises JobError."""
     from phalanx.jobs.job import open_job
 
     try:
@@ -47,9 +47,9 @@ def newest_or(cluster: Cluster, reference: str | None) -> Job | None:
 
 
 def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: Job | None = None) -> int:
-    """Start a program on the head, forward `port` of this machine to it, and end both together; the exit code.
+    """Start a program on the head, forward `port` to it, end both together, and return the exit code.
 
-    It runs in the environment of `job`, if that has one.
+    The program runs in the environment of `job`, if that has one.
     """
     from phalanx.reach.tunnel import Service, forward, require_free
 
@@ -59,21 +59,21 @@ def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: J
     try:
         with forward(cluster.remote(), port, service.start()) as connection:
             say(f"http://127.0.0.1:{port}{path}")
-            note(f"Ctrl-C ends {program.name}.")
+            note(f"Press Ctrl-C to end {program.name}.")
             until_interrupted(connection, service)
-        return _tell(program.name, service.end())
+        return _report(program.name, service.end())
     except KeyboardInterrupt:
-        return _tell(program.name, service.end())
+        return _report(program.name, service.end())
     finally:
         service.close()
 
 
-def _tell(name: str, ended: Ended) -> int:
+def _report(name: str, ended: Ended) -> int:
     if ended.status is not None:
         note(click.style("error: ", fg="red", bold=True) + f"{name} ended by itself with status {ended.status}:")
         note("\n".join(f"  | {line}" for line in ended.tail))
     if ended.left:
-        note(f"{name} is not gone from the head: {', '.join(ended.left)}")
+        note(f"processes of {name} are left on the head: {', '.join(ended.left)}")
     else:
         killed = f"; {ended.killed} had to be killed" if ended.killed else ""
         note(f"{name} has ended; no process of it is left on the head{killed}")

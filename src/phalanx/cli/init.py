@@ -17,7 +17,7 @@ from phalanx.errors import SpecError
 @click.option(
     "--cloud", type=click.Choice(sorted(MODULES)), default="local", show_default=True, help="Where the cluster runs."
 )
-@click.option("--name", help="The cluster's name; default: this directory's.")
+@click.option("--name", help="The cluster's name; default: this directory's name.")
 @click.option(
     "-f", "--file", type=click.Path(path_type=Path), default=DEFAULT_FILE, show_default=True, help="The file to write."
 )
@@ -39,11 +39,11 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
         file.write_text(init_text(_checked(name or _directory_name()), cloud))
     except OSError as error:
         raise SpecError(f"can't write {file}: {error.strerror}") from error
-    say(f"Wrote {file}. Next: `phalanx plan` shows what it would make, `phalanx up` makes it.")
+    say(f"Wrote {file}. Next: `phalanx plan` shows what `up` would create, `phalanx up` creates it.")
 
 
 def _checked(name: str) -> str:
-    """Refused here, where it was typed, and not by the first `plan`."""
+    """Check the name now, rather than at the first `plan`."""
     from phalanx.spec.spec import KEYS
     from phalanx.spec.spec_checks import WrongError
 
@@ -54,6 +54,6 @@ def _checked(name: str) -> str:
 
 
 def _directory_name() -> str:
-    """This directory's name as a stack may be called: letters, digits, dashes, a letter first."""
+    """Turn this directory's name into a valid stack name: letters, digits and dashes, a letter first."""
     cleaned = re.sub(r"[^A-Za-z0-9]+", "-", Path.cwd().name).strip("-").lstrip("0123456789-")
     return cleaned[:40].rstrip("-") or "demo"

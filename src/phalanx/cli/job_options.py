@@ -1,4 +1,4 @@
-"""The flags of `phalanx run` that are fields of JobSpec, made from its definition; and NAME=value pairs."""
+"""The flags of `phalanx run` that are fields of JobSpec, generated from its definition; and NAME=value pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.jobs.job_model import JobSpec
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME=value pairs; a value may hold further equal signs."""
+    """Parse NAME=value pairs; a value may contain further equal signs."""
     for value in values:
         if "=" not in value or value.startswith("="):
             raise click.BadParameter(f"'{value}' is not of the form NAME=value")
@@ -32,14 +32,14 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every field of JobSpec that names a flag; `chosen_fields` reads them."""
+    """Add a flag for each field of JobSpec that has one; `chosen_fields` reads them."""
     for field in reversed(_flags()):
         command = _option(field)(command)
     return command
 
 
 def chosen_fields(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The fields of JobSpec among what click has collected."""
+    """Return the fields of JobSpec among the parameters that click has parsed."""
     return {field.name: chosen[_parameter(field)] for field in _flags()}
 
 
@@ -54,5 +54,5 @@ def _option(field: Field[Any]) -> Callable[..., Any]:
 
 
 def _parameter(field: Field[Any]) -> str:
-    """What click calls it; the cluster's name is `name` already."""
+    """Return click's name for the field's parameter: `name` is taken by the cluster's name."""
     return f"job_{field.name}"

@@ -1,4 +1,4 @@
-"""phalanx jobs: the jobs of a cluster."""
+"""phalanx jobs: list the jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: 
     if as_json:
         print_json([job.to_json() for job in found])
     elif not found:
-        note("No job of this cluster has these tags." if tags else "No job was run on this cluster yet.")
+        note("No job of this cluster has these tags." if tags else "No job has been run on this cluster yet.")
     else:
         print_table(
             ("JOB", "NAME", "TAGS", "STATE", "LAUNCHER", "PROCESSES", "TOOK", "COMMAND"), [_row(job) for job in found]

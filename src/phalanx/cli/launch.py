@@ -1,4 +1,4 @@
-"""phalanx launch: MXNet's tools/launch.py, word for word, on the cluster."""
+"""phalanx launch: MXNet's tools/launch.py, with the same options, on the cluster."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.jobs.job import JobSpec
 
-# Its own options are those of apache/mxnet's tools/launch.py (1.9.1); a second spelling of one is that of dmlc-core's
-# dmlc-submit (tracker/dmlc_tracker/opts.py), to which launch.py hands them on.
+# The options are those of apache/mxnet's tools/launch.py (1.9.1). A second spelling is that of dmlc-core's dmlc-submit
+# (tracker/dmlc_tracker/opts.py), to which launch.py passes them on.
 _PAIR = re.compile(r",(?=[A-Za-z_]\w*:)")
 _NAME_OR_PAIR = re.compile(r",(?=[A-Za-z_]\w*(?:[:,]|$))")
-# What launch.py --p3 puts before the command.
+# The variables that launch.py --p3 sets.
 _P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}
 
 
 def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME:VALUE, or several with commas between; a value may hold colons and commas of its own."""
+    """Parse NAME:VALUE pairs, separated by commas; a value may contain colons and commas."""
     return dict(_pair(text) for value in values for text in _PAIR.split(value))
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME, its value taken from here, or NAME:VALUE; or several with commas between."""
+    """Parse NAME (with its value on this machine) or NAME:VALUE, separated by commas."""
     texts = [text for value in values for text in _NAME_OR_PAIR.split(value)]
     return dict(_pair(text) if ":" in text else (text, _here(text)) for text in texts)
 
@@ -46,7 +46,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _here(name: str) -> str:
     if name not in os.environ:
-        raise click.BadParameter(f"'{name}' is not set in your environment; export it, or say {name}:VALUE")
+        raise click.BadParameter(f"'{name}' is not set in your environment; export it, or use {name}:VALUE")
     return os.environ[name]
 
 
@@ -59,16 +59,26 @@ def _here(name: str) -> str:
     help="The cluster; default: the one of phalanx.yaml.",
 )
 @click.option("--file", type=click.Path(path_type=Path), help="Take the cluster's name from this file.")
-@click.option("-n", "--num-workers", "workers", type=click.IntRange(1), required=True, help="Workers in all.")
-@click.option("-s", "--num-servers", "servers", type=click.IntRange(1), help="Servers in all; default: as many.")
-@click.option("-N", "per_node", type=click.IntRange(1), help="Workers on each host at most; default: its slots.")
+@click.option(
+    "-n", "--num-workers", "workers", type=click.IntRange(1), required=True, help="The total number of workers."
+)
+@click.option(
+    "-s",
+    "--num-servers",
+    "servers",
+    type=click.IntRange(1),
+    help="The total number of servers; default: as many as workers.",
+)
+@click.option(
+    "-N", "per_node", type=click.IntRange(1), help="The maximum number of workers on each host; default: its slots."
+)
 @click.option(
     "-H",
     "--hostfile",
     "--host-file",
     "hostfile",
     type=click.Path(path_type=Path),
-    help="Names or addresses of nodes, one a line; default: all nodes.",
+    help="A file with names or addresses of nodes, one per line; default: all nodes.",
 )
 @click.option(
     "--sync-dst-dir",
@@ -85,7 +95,7 @@ def _here(name: str) -> str:
     type=click.Choice(("ssh", "mpi", "local", *SCHEDULERS)),
     default="ssh",
     show_default=True,
-    help="local: all on the head; ssh, mpi: on the hosts; else the cluster's own batch system, asked for the nodes.",
+    help="local: all on the head; ssh, mpi: on the hosts; otherwise a batch system, which allocates the nodes.",
 )
 @via_option
 @click.option(
@@ -93,22 +103,22 @@ def _here(name: str) -> str:
     multiple=True,
     metavar="NAME[:VALUE]",
     callback=_names,
-    help="A variable for all; its value here, or VALUE.",
+    help="Set a variable for all processes: to VALUE, or to its value on this machine.",
 )
-@click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for servers.")
-@click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="A variable for workers.")
+@click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for servers.")
+@click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for workers.")
 @click.option("--p3", is_flag=True, help="MXNet's priority-based propagation of parameters.")
 @environment_options
-@click.option("--name", "--jobname", "job_name", help="A name for the job, to find it by.")
-@click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
-@click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@click.option("--name", "--jobname", "job_name", help="A name for the job, by which other commands find it.")
+@click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
+@click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @debug_option
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 
-    It takes launch.py's options; nothing of MXNet needs to be on this machine. This directory is sent once. Workers
+    It accepts launch.py's options; MXNet need not be installed on this machine. This directory is sent once. Workers
     go to the hosts in turn, and so do servers. Exported variables stay here, except those of --env.
 
     \b
@@ -120,7 +130,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
     from phalanx.cli.starting import print_processes, start
 
     if as_json and not dry_run:
-        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows how a job stands")
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = _spec(cluster, **chosen)
@@ -148,7 +158,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
 
 
 def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...]:
-    """The nodes that may be used; none named: all. The roster is asked for only where it is needed."""
+    """Return the nodes to use; () means all. The roster is read only if it is needed."""
     if kind == "local":
         if hostfile:
             raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")

@@ -1,4 +1,4 @@
-"""phalanx launchers: what a job can be started with."""
+"""phalanx launchers: list what can start a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.launchers import LAUNCHERS, load
 
 _COLUMNS = ("LAUNCHER", "STARTS", "ENGINE ON THE HEAD", "RECIPES", "OPTIONS")
 _WITHIN_S = 30.0
-_WORDS = {True: "yes", False: "no", None: "?"}
+_YES_NO = {True: "yes", False: "no", None: "?"}
 
 
 @click.command("launchers")
@@ -22,9 +22,9 @@ _WORDS = {True: "yes", False: "no", None: "?"}
 @json_option
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool) -> None:
-    """List the launchers of `phalanx run`: what each starts, and what brings it where the nodes have no engine.
+    """List the launchers of `phalanx run`: what each starts, and which recipes install its engine.
 
-    The head of the cluster is asked for the engines; without a cluster that stays open.
+    Whether an engine is installed is checked on the head of the cluster, if there is one.
 
     \b
     Examples:
@@ -39,11 +39,11 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
         return
     print_table(_COLUMNS, [_cells(row) for row in rows])
     if found is None:
-        note("No cluster answers here, so nobody could be asked for the engines.")
+        note("No cluster answers, so the engines could not be checked.")
 
 
 def _on_head(programs: list[str], name: str | None, file: Path | None) -> set[str] | None:
-    """Which of these programs the head has by itself; None where there is no head to ask."""
+    """Return which of these programs are installed on the head; None if no cluster answers."""
     try:
         remote = load_cluster(name, file).remote()
         look = f"for program in {' '.join(programs)}; do command -v $program; done; true"
@@ -57,17 +57,17 @@ def _on_head(programs: list[str], name: str | None, file: Path | None) -> set[st
 
 def _row(launcher: str, found: set[str] | None) -> dict[str, Any]:
     module = load(launcher)
-    is_there = None if found is None or not module.PROGRAM else module.PROGRAM in found
+    is_installed = None if found is None or not module.PROGRAM else module.PROGRAM in found
     return {
         "launcher": launcher,
         "summary": module.SUMMARY,
         "engine": module.PROGRAM or None,
-        "engine_on_head": is_there,
+        "engine_on_head": is_installed,
         "recipes": list(module.RECIPES),
         "options": [f"--{option}" for option in module.OPTIONS],
     }
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    engine = f"{row['engine']}: {_WORDS[row['engine_on_head']]}" if row["engine"] else "-"
+    engine = f"{row['engine']}: {_YES_NO[row['engine_on_head']]}" if row["engine"] else "-"
     return [row["launcher"], row["summary"], engine, *(" ".join(row[key]) or "-" for key in ("recipes", "options"))]

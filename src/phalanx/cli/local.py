@@ -1,4 +1,4 @@
-"""phalanx local: the local cloud on this machine."""
+"""phalanx local: inspect or stop the local cloud on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.errors import LocalCloudError
 
 @click.group("local")
 def command() -> None:
-    """Look at the local cloud, or stop it. It starts by itself with `up` and stops with the last `down`.
+    """Inspect or stop the local cloud. It starts with the first `up` and stops with the last `down`.
 
     \b
     Examples:
@@ -27,7 +27,7 @@ def command() -> None:
 @json_option
 @debug_option
 def status(as_json: bool) -> None:
-    """Show whether it runs, in which mode, and its clusters and nodes."""
+    """Show whether the local cloud runs, its mode, and its clusters and nodes."""
     from phalanx.clouds import endpoint
 
     found = endpoint.find()
@@ -40,10 +40,10 @@ def status(as_json: bool) -> None:
 
 
 @command.command("env")
-@click.option("--region", default="us-east-1", show_default=True, help="The region that its clients ask.")
+@click.option("--region", default="us-east-1", show_default=True, help="The region for the clients.")
 @debug_option
 def env(region: str) -> None:
-    """Print shell lines that point boto3 and the AWS CLI at it, with its administrator's keys.
+    """Print shell commands that point boto3 and the AWS CLI at the local cloud, with its administrator's keys.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def env(region: str) -> None:
 
     found = endpoint.find()
     if found is None:
-        raise LocalCloudError("the local cloud is not running", "`phalanx up` of a cluster on it starts it.")
+        raise LocalCloudError("the local cloud is not running", "`phalanx up` of a local cluster starts it.")
     # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html#EVarSettings
     values = {
         "AWS_ENDPOINT_URL": found.url,
@@ -67,10 +67,10 @@ def env(region: str) -> None:
 
 
 @command.command("stop")
-@click.option("--force", is_flag=True, help="Even when it holds clusters: they end with it.")
+@click.option("--force", is_flag=True, help="Stop it even if it runs clusters, which end with it.")
 @debug_option
 def stop(force: bool) -> None:
-    """Stop it and wait until no process of it is left."""
+    """Stop the local cloud and wait until no process of it is left."""
     from phalanx.clouds import endpoint
 
     stopped = endpoint.stop(force)
@@ -81,7 +81,7 @@ def stop(force: bool) -> None:
 @click.argument("file_system", metavar="FS")
 @debug_option
 def delete(file_system: str) -> None:
-    """Delete a shared directory that `down` has kept, with all data in it. It can't be brought back.
+    """Delete a shared directory that `down` has kept, with all its data. This can't be undone.
 
     \b
     Examples:

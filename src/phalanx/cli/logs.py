@@ -1,4 +1,4 @@
-"""phalanx logs: the output of a job."""
+"""phalanx logs: show the output of a job."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @click.command("logs")
 @cluster_option_long
-@click.option("-f", "--follow", "wait", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", "wait", is_flag=True, help="Continue until the job ends.")
 @click.option("--rank", metavar="N", help="Only this process: a rank, or a name such as mpiexec or 'server 0'.")
-@click.option("--attempt", metavar="K", type=click.IntRange(0), help="Of a job that was restarted: the K-th restart's.")
-@click.option("--tail", metavar="N", type=click.IntRange(0), help="Of what is there by now, only the last N lines.")
+@click.option("--attempt", metavar="K", type=click.IntRange(0), help="For a restarted job: the output of restart K.")
+@click.option("--tail", metavar="N", type=click.IntRange(0), help="Of the existing output, show only the last N lines.")
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
 def command(
@@ -37,10 +37,10 @@ def command(
     tail: int | None,
     job: str | None,
 ) -> int:
-    """Show the output of JOB (an id, the beginning of one, or a name; default: the newest).
+    """Show the output of JOB (an id, the beginning of one, or a name; default: the newest job).
 
-    With -f it goes on until the job ends, and ends with the job's exit code. Of a job that was restarted it shows
-    the present attempt; --attempt 0 shows the first.
+    With -f it continues until the job ends, and exits with the job's exit code. For a restarted job it shows the
+    current attempt; --attempt 0 shows the first.
 
     \b
     Examples:
@@ -60,9 +60,9 @@ def command(
 
 
 def _require(rank: str, cluster: Cluster, job: Job) -> None:
-    """Raise JobError when the job has no such process. Asked afterwards: ranks become known as they begin."""
+    """Raise JobError if the job has no such process. Checked afterwards, since ranks are recorded as they start."""
     index = f"{job.directory}/output/processes"
-    # A file, and no more than a job's processes need: the job can put anything there.
+    # Only a file, and only as much as a job's processes need: the job can put anything there.
     command = f"[ ! -f {shlex.quote(index)} ] || head -c {MOST_BYTES} {shlex.quote(index)}"
     lines = cluster.remote().run(command, timeout_s=20, check=False).stdout.splitlines()
     labels = {label for label in map(_label, lines) if label is not None}
@@ -84,6 +84,6 @@ def _by_number(label: str) -> tuple[str, int, str]:
 
 def _listed(labels: set[str]) -> str:
     ranks = sorted(int(label) for label in labels if label.isdigit())
-    words = [f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else " and ".join(map(str, ranks))] if ranks else []
-    words += sorted((label for label in labels if not label.isdigit()), key=_by_number)
-    return f"It has {', '.join(words)}." if words else "None of its processes has begun."
+    parts = [f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else " and ".join(map(str, ranks))] if ranks else []
+    parts += sorted((label for label in labels if not label.isdigit()), key=_by_number)
+    return f"It has {', '.join(parts)}." if parts else "None of its processes has started."

@@ -1,4 +1,4 @@
-"""phalanx ls: all clusters that this machine knows."""
+"""phalanx ls: list all clusters that this machine knows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("cluster", "cloud", "region", "state", "age", "nodes", "address")
 @json_option
 @debug_option
 def command(as_json: bool) -> None:
-    """List the clusters that this machine knows, wherever they are, with what their cloud says of them now.
+    """List the clusters that this machine knows, on any cloud and in any region, with their current state.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        note("This machine knows no cluster. `phalanx init` and `phalanx up` make one.")
+        note("This machine knows no cluster. Run `phalanx init`, then `phalanx up`.")
     else:
         print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows])
 
@@ -61,7 +61,7 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def _state(cluster: Cluster) -> str:
-    """What the cloud says; in words when it can't be asked (the other clusters are still worth showing)."""
+    """Return the stack's status, or the reason if it is unknown, so that the other clusters are still shown."""
     from phalanx.clouds.diagnosis import find_stack
 
     try:
@@ -70,7 +70,7 @@ def _state(cluster: Cluster) -> str:
         return f"unknown: {error.message}"
     if found is not None:
         return found.status
-    return "gone" if cluster.stack_id else "never made"
+    return "gone" if cluster.stack_id else "never created"
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

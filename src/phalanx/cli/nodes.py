@@ -1,4 +1,4 @@
-"""phalanx nodes: the members of the cluster."""
+"""phalanx nodes: list the members of the cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("name", "instance_id", "address", "type", "zone", "slots", "gpus", "r
 @json_option
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool) -> None:
-    """List the nodes, those that are missing with the reason.
+    """List the nodes, including missing ones with the reason.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 
 def _rows(roster: Roster) -> list[dict[str, Any]]:
-    there = [
+    present = [
         {
             **{column: getattr(node, column) for column in COLUMNS[:7]},
             "role": "head" if node.head else "worker",
@@ -50,5 +50,5 @@ def _rows(roster: Roster) -> list[dict[str, Any]]:
         for node in roster.nodes
     ]
     blank = dict.fromkeys(COLUMNS, "-")
-    gone = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]
-    return there + gone
+    missing = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]
+    return present + missing

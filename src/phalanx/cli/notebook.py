@@ -1,4 +1,4 @@
-"""phalanx notebook: Jupyter on the head."""
+"""phalanx notebook: run Jupyter on the head."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 @click.command("notebook")
 @cluster_option
-@click.option("--directory", default="", help="On the shared directory; default: its top.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="Of this machine.")
+@click.option("--directory", default="", help="A directory of the shared directory; default: its top.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="The port on this machine."
+)
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, directory: str, port: int, job: str | None) -> int:
-    """Run JupyterLab on the head, in the shared directory, and open it to this machine alone, until Ctrl-C.
+    """Run JupyterLab on the head, in the shared directory, for this machine only, until Ctrl-C.
 
-    It runs in the environment of JOB (default: the newest) if Jupyter is there, else in the image's. It runs as the
-    job user, bound to 127.0.0.1, with a token of its own; Ctrl-C ends it and its kernels, verified.
+    It runs in the environment of JOB (default: the newest) if that contains Jupyter, and otherwise in the image's. It
+    runs as the job user, bound to 127.0.0.1, with its own token. Ctrl-C ends it and its kernels, and verifies that.
 
     \b
     Examples:

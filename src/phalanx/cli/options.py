@@ -1,4 +1,4 @@
-"""Options that commands share, and which cluster a command line means."""
+"""Options that commands share, and the cluster that they choose."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ file_option = click.option(
 )
 
 
-def _words(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Each value may hold several words, quoted as in a shell."""
+def _split(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Split each value into words, as a shell does."""
     try:
         return tuple(word for value in values for word in shlex.split(value))
     except ValueError as error:
@@ -52,25 +52,25 @@ via_option = click.option(
     "via_options",
     multiple=True,
     metavar="TEXT",
-    callback=_words,
-    help="For the batch system, as it is: a queue, a time limit. Repeatable.",
+    callback=_split,
+    help="Pass this to the batch system unchanged: a queue, a time limit. Repeatable.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each resource and node, on a terminal too.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def cluster_option(function: Decorated) -> Decorated:
-    """-c NAME and -f FILE: the command gets `name` and `file`, both None where neither was given."""
+    """Add -c NAME and -f FILE as the parameters `name` and `file`, None by default."""
     return _cluster_options(function, ("-f", "--file"))
 
 
 def cluster_option_long(function: Decorated) -> Decorated:
-    """The same without -f, for commands where it means something else."""
+    """Add the same options without -f, for commands in which -f means something else."""
     return _cluster_options(function, ("--file",))
 
 
 def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """What the shell completes after Tab: the clusters that this machine has a record of."""
+    """Complete the names of the clusters that this machine has a record of."""
     return [name for name in known() if name.startswith(incomplete)]
 
 
@@ -84,7 +84,7 @@ def _cluster_options(function: Decorated, file_flags: tuple[str, ...]) -> Decora
 
 
 def cluster_name(name: str | None, file: Path | None) -> str | None:
-    """The name that is meant: -c, else the one in the file, else None (the only cluster that this machine knows)."""
+    """Return the chosen name: -c, the name in the file, or None for the only cluster that this machine knows."""
     if name:
         return name
     path = file or Path(DEFAULT_FILE)
@@ -94,14 +94,14 @@ def cluster_name(name: str | None, file: Path | None) -> str | None:
 
 
 def load_cluster(name: str | None, file: Path | None) -> Cluster:
-    """The cluster that is meant, with its cloud's API to ask who is in it, and when ssh does not reach it."""
+    """Load the chosen cluster, with its cloud's API, which provides the roster and helps when ssh fails."""
     from dataclasses import replace
 
     return replace(Cluster.load(cluster_name(name, file)), control=clouds.ControlPlane())
 
 
 def _name_in(path: Path) -> str:
-    """The file's `name`, by its line: the YAML reader adds 40 ms of CPU to the 150 ms of `phalanx jobs`."""
+    """Read the file's `name` from its line: the YAML reader would add 40 ms of CPU to the 150 ms of `phalanx jobs`."""
     found = _NAME_LINE.search(spec_file.text(path))
     if found:
         return found["name"]

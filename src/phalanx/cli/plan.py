@@ -1,4 +1,4 @@
-"""phalanx plan: what `up` would make."""
+"""phalanx plan: show what `up` would create."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @offline_option
 @debug_option
 def command(file: Path, as_json: bool, offline: bool) -> None:
-    """Show what `up` would make: machines, zone, image, cost an hour, warnings. Changes nothing.
+    """Show what `up` would create: machines, zone, image, hourly cost, warnings. Changes nothing.
 
     \b
     Examples:
@@ -34,7 +34,7 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
 
     plan = planned(file, offline)
     large = large_template(file, plan, offline) if plan.spec.boot else None
-    requested = None if offline else _asked_for_since(plan)
+    requested = None if offline else _requested_nodes(plan)
     if as_json:
         print_json({**plan_text.as_dict(plan), "large_template": large, "requested": requested})
     else:
@@ -43,13 +43,13 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
             say(f"The template: {large}.")
         if requested not in (None, plan.spec.nodes):
             say(
-                f"Cluster {plan.spec.name} is up already, and {requested} nodes are asked for since `phalanx scale`; "
-                "`up` keeps them."
+                f"Cluster {plan.spec.name} is up already; `phalanx scale` requested {requested} nodes, "
+                "which `up` keeps."
             )
 
 
-def _asked_for_since(plan: Plan) -> int | None:
-    """How many nodes the cluster of this name has been asked for; None when it is not up, or can't be asked."""
+def _requested_nodes(plan: Plan) -> int | None:
+    """Return the requested number of nodes of the cluster with this name; None if it is not up or can't be reached."""
     from phalanx.cli.status import look
     from phalanx.cluster.cluster_record import Cluster
 

@@ -1,4 +1,4 @@
-"""A plan from a file, for the commands that only look: `plan` and `template`."""
+"""Make a plan from a file, for the read-only commands `plan` and `template`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 offline_option = click.option(
-    "--offline", is_flag=True, help="Ask no cloud (no credentials): sizes as known here, the region's zone a."
+    "--offline",
+    is_flag=True,
+    help="Contact no cloud (no credentials): use the sizes known here, and the region's zone a.",
 )
 
 
 def planned(file: Path, offline: bool = False) -> Plan:
-    """The plan that `up` would carry out now; `offline`, one that nobody was asked about."""
+    """Make the plan that `up` would carry out now; with `offline`, without contacting the cloud."""
     from phalanx.plan.plan import make_plan
     from phalanx.spec.spec_load import load, with_location
 
@@ -29,9 +31,9 @@ def planned(file: Path, offline: bool = False) -> Plan:
 
 
 def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
-    """How a template gets to CloudFormation that is too large for a request; None for one that is not.
+    """Describe how a template that is too large for a request is sent; None if it fits.
 
-    Raises SpecError when it can't: without a bucket or, unless `offline`, with one that won't do.
+    Raises SpecError if it can't be sent: without a bucket or, unless `offline`, with an unusable one.
     """
     from phalanx.cluster import delivery
     from phalanx.spec.spec_load import with_location
@@ -67,6 +69,6 @@ def _offline_facts(spec: ClusterSpec) -> Facts:
 
     facts = offline_facts(spec)
     if facts is None:
-        hint = f"{unknown_type_hint(spec.type, spec.cloud)} Without --offline the cloud is asked."
+        hint = f"{unknown_type_hint(spec.type, spec.cloud)} Without --offline, the cloud is asked."
         raise SpecError(f"type: the sizes of {spec.type} are not known here", hint)
     return facts

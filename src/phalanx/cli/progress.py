@@ -1,4 +1,4 @@
-"""Progress while waiting: each event on a line of its own, and on a terminal a last line with the time gone by."""
+"""Show progress: a line for each event and, on a terminal, a status line with the elapsed time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 
 
 class Watch:
-    """Shows steps as they come. `with Watch("creating demo", started_s) as watch: watch.follow(steps)`.
+    """Show steps: `with Watch("creating demo", started_s) as watch: watch.follow(steps)`.
 
-    `started_s` is the moment (of time.monotonic) at which the command began: its imports are part of the wait.
-    On a terminal the last line counts resources and nodes; each has a line of its own if `verbose`, and elsewhere.
+    `started_s` is when the command started (time.monotonic), so that its imports count too. On a terminal the last
+    line counts resources and nodes; each gets a line of its own only with `verbose`. Elsewhere each always does.
     """
 
     def __init__(self, title: str, started_s: float, verbose: bool = False) -> None:
@@ -54,7 +54,7 @@ class Watch:
             self._status.stop()
 
     def follow(self, steps: Iterable[Step]) -> None:
-        """Show every step until there is none left."""
+        """Show all steps."""
         for step in steps:
             self._show(step)
             if self._status:
@@ -70,7 +70,7 @@ class Watch:
             self._line(_text(step))
 
     def _show_event(self, event: StackEvent) -> None:
-        """The stack's own events and failures have lines of their own; a resource begins on the last line only."""
+        """Print the stack's own events and failures; show a resource in progress only in the status line."""
         if event.resource_type == "AWS::CloudFormation::Stack" or event.failed:
             self._busy.pop(event.logical_id, None)
             self._line(_event_text(event))
@@ -90,7 +90,7 @@ class Watch:
         if self._status:
             from rich.text import Text
 
-            # Rich makes links of what it finds in a text.
+            # Rich turns parts of a plain string into links.
             self._status.console.print(Text.from_ansi(visible(line)), soft_wrap=True)
         else:
             note(line)
@@ -102,7 +102,7 @@ class Watch:
 
 
 def _status_line(title: str, started_s: float) -> Any:
-    """The last line of a terminal: a spinner, the time gone by, what is being worked on. It goes when the work ends."""
+    """Return a terminal's status line, which disappears at the end: a spinner, the elapsed time and the work."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -127,7 +127,7 @@ def _text(step: Any) -> str:
     if isinstance(step, NodeMissing):
         return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
     if isinstance(step, Leftovers):
-        return f"waiting until these are gone too: {'; '.join(step.lines)}"
+        return f"waiting for these to be deleted too:  {'; '.join(step.lines)}"
     if isinstance(step, RoleFreed):
         return f"role {step.role}: {', '.join(step.policies)}, so that it can be deleted"
     return step.text

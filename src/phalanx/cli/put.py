@@ -1,4 +1,4 @@
-"""phalanx put: data to the shared directory."""
+"""phalanx put: upload data to the shared directory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @debug_option
 @click.argument("words", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
 def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
-    """Take files and directories to the cluster's shared directory, where every node and job sees them.
+    """Upload files and directories to the cluster's shared directory, where every node and job sees them.
 
-    DESTINATION is relative to the shared directory, or absolute below it; default: its top. One that is a directory,
-    or ends with a slash, gets them inside, as with cp; each file appears whole or not at all. Several PATHs go into a
-    directory, which is made where there is none.
+    DESTINATION is relative to the shared directory, or absolute below it; default: its top. If it is a directory or
+    ends with a slash, the files are placed in it, as with cp. Each file appears complete or not at all. Several PATHs
+    are placed in a directory, which is created if needed.
 
     \b
     Examples:
@@ -33,14 +33,14 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
     from phalanx.reach.transfer import put
 
     cluster = load_cluster(name, file)
-    sources, destination = _sorted_out(words, cluster.shared)
+    sources, destination = _split(words, cluster.shared)
     for source in sources:
         meter = Meter()
         meter.end(put(cluster, source, destination, meter))
 
 
-def _sorted_out(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
-    """(PATHs, DESTINATION); UsageError where it could be meant otherwise, or one would replace another."""
+def _split(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
+    """Return (PATHs, DESTINATION). Raises UsageError if that is ambiguous, or one would replace another."""
     if len(words) == 1:
         return [Path(words[0])], ""
     sources, last = [Path(word) for word in words[:-1]], words[-1]
@@ -54,6 +54,6 @@ def _sorted_out(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
 
 
 def _could_be_a_source(words: tuple[str, ...], shared: str) -> str:
-    everything = f"`phalanx put {shlex.join(words)} .` takes all of them to {shared}"
-    return f"the last word is the destination, and {words[-1]} is here, too. {everything}; as the destination, \
-it is `{posixpath.join(shared, posixpath.normpath(words[-1]))}`"
+    everything = f"`phalanx put {shlex.join(words)} .` uploads all of them to {shared}"
+    return f"the last argument is the destination, but {words[-1]} also exists here. {everything}; as the \
+destination, write `{posixpath.join(shared, posixpath.normpath(words[-1]))}`"

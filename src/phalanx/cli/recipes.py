@@ -1,4 +1,4 @@
-"""phalanx recipes: the environments that `run --recipe` makes."""
+"""phalanx recipes: list the environments that `run --recipe` creates."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @click.option("--prune", is_flag=True, help="Remove every environment of the cluster that no job is using.")
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> None:
-    """List the environments that `phalanx run --recipe NAME` makes, and those that this cluster has.
+    """List the environments that `phalanx run --recipe NAME` creates, and those that this cluster has.
 
-    One is made at its first use, on the shared directory, and used again by every later job.
+    An environment is created at its first use, in the shared directory, and used again by every later job.
 
     \b
     Examples:
@@ -42,17 +42,15 @@ def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> 
     if prune:
         note(f"removed {len(removed)} ({_size(sum(one.bytes for one in removed))}); {len(left)} in use")
         return
-    columns = ("RECIPE", "LAUNCHER", "PYTHON", "MADE HERE", "WHAT IT BRINGS")
+    columns = ("RECIPE", "LAUNCHER", "PYTHON", "ON CLUSTER", "SUMMARY")
     print_table(columns, [_row(one, left) for one in recipes])
     others = [one for one in left if one.digest not in {one.environment.digest for one in recipes}]
     if others:
-        note(
-            f"Beside these, of requirements or older recipes: {len(others)} ({_size(sum(one.bytes for one in others))})"
-        )
+        note(f"Others, from requirements or older recipes: {len(others)} ({_size(sum(one.bytes for one in others))})")
 
 
 def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:
-    """Those of the cluster that is meant; none where there is no cluster to ask, unless it was named."""
+    """Return the environments of the chosen cluster; none if there is no cluster, unless it was named."""
     from phalanx.jobs.environment_store import made_environments
 
     try:

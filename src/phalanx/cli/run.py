@@ -1,4 +1,4 @@
-"""phalanx run: a program on all nodes."""
+"""phalanx run: run a program on all nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.schedulers import SCHEDULERS
 
 
 def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
-    """MIN:MAX as two numbers."""
+    """Parse MIN:MAX."""
     if value is None:
         return None, None
     fewest, _colon, most = value.partition(":")
@@ -27,19 +27,19 @@ def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 
 
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME from the caller's environment, or NAME=@FILE; a value on the command line is refused."""
+    """Read NAME from the caller's environment, or NAME=@FILE; refuse a value on the command line."""
     return {value.partition("=")[0]: _secret(*value.partition("=")[::2]) for value in values}
 
 
 def _secret(name: str, source: str) -> str:
     if not source:
         if name not in os.environ:
-            raise click.BadParameter(f"'{name}' is not set in your environment; export it, or say {name}=@FILE")
+            raise click.BadParameter(f"'{name}' is not set in your environment; export it, or use {name}=@FILE")
         return os.environ[name]
     if not source.startswith("@"):
         raise click.BadParameter(
-            f"'{name}=…': everyone who can list processes reads a value typed here; "
-            f"say `--secret {name}` and export it, or {name}=@FILE"
+            f"'{name}=…': every user who can list processes could read this value; "
+            f"export it and use `--secret {name}`, or use {name}=@FILE"
         )
     try:
         text = Path(source[1:]).expanduser().read_text()
@@ -49,7 +49,7 @@ def _secret(name: str, source: str) -> str:
 
 
 def _launcher_options(command: Any) -> Any:
-    """One flag for each option that some launcher takes."""
+    """Add a flag for each option of the launchers."""
     for name, option in OPTIONS.items():
         command = click.option(f"--{name}", metavar=option.metavar, help=option.summary)(command)
     return command
@@ -58,7 +58,11 @@ def _launcher_options(command: Any) -> Any:
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option(
-    "--launcher", type=click.Choice(list(LAUNCHERS)), default="mpi", show_default=True, help="What starts it."
+    "--launcher",
+    type=click.Choice(list(LAUNCHERS)),
+    default="mpi",
+    show_default=True,
+    help="What starts the processes.",
 )
 @job_options
 @_launcher_options
@@ -67,9 +71,9 @@ def _launcher_options(command: Any) -> Any:
     "--nodes",
     metavar="MIN:MAX",
     callback=_nodes,
-    help="torchrun alone: go on with fewer nodes when some die, and grow again.",
+    help="Only torchrun: continue with fewer nodes when some die, and grow again.",
 )
-@click.option("--via", type=click.Choice(list(SCHEDULERS)), help="The cluster's batch system, asked for the nodes.")
+@click.option("--via", type=click.Choice(list(SCHEDULERS)), help="Request the nodes from the cluster's batch system.")
 @via_option
 @click.option(
     "--secret",
@@ -77,11 +81,11 @@ def _launcher_options(command: Any) -> Any:
     multiple=True,
     metavar="NAME[=@FILE]",
     callback=_secrets,
-    help="A variable from your environment or a file, written nowhere and shown nowhere. Repeatable.",
+    help="Set a variable from your environment or a file; it is never written or shown. Repeatable.",
 )
-@click.option("--detach", is_flag=True, help="Start it and leave; `logs -f` follows it later.")
-@click.option("--dry-run", is_flag=True, help="Print what would be started where; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
+@click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @debug_option
 @click.argument("words", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -93,17 +97,17 @@ def command(
     words: tuple[str, ...],
     **chosen: Any,
 ) -> int:
-    """Run COMMAND on the cluster: this directory is sent once, every rank's output comes back with its [rank].
+    """Run COMMAND on the cluster: send this directory once, and show every rank's output with its [rank].
 
     What .gitignore names stays here (.phalanxignore overrules it); of a large directory only what changed is sent.
 
     \b
-    The launcher decides how many processes there are without -n and -N:
+    Without -n and -N, the launcher determines the number of processes:
       mpi         one per slot, started by mpiexec
       torchrun    one per slot, RANK and MASTER_ADDR set by torchrun
       exec        one per node, RANK and MASTER_ADDR set by phalanx
       dmlc        one worker per slot, one of MXNet's parameter servers per node
-      tensorflow  one worker per GPU or slot, TF_CONFIG set; with --ps a chief, too
+      tensorflow  one worker per GPU or slot, TF_CONFIG set; with --ps also a chief
       jax         one per GPU or slot, for jax.distributed.initialize()
       deepspeed   one per GPU or slot, started by deepspeed
       ray         one program on the head of a Ray cluster over all nodes
@@ -127,7 +131,7 @@ def command(
     from phalanx.jobs.job import JobSpec
 
     if as_json and not dry_run:
-        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows how a job stands")
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     fields = chosen_fields(chosen)

@@ -1,4 +1,4 @@
-"""phalanx scale: another number of nodes for a cluster that runs."""
+"""phalanx scale: change the number of nodes of a running cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _DEADLINE_S = 15 * 60.0
 @click.command("scale")
 @click.argument("nodes", type=click.IntRange(1, 1000))
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
-@click.option("--force", is_flag=True, help="Take nodes away from running jobs, too; those jobs end.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@click.option("--force", is_flag=True, help="Also remove nodes that running jobs use; those jobs end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
 def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: bool, as_json: bool) -> int:
     """Grow or shrink the cluster to NODES machines, the head included, and wait until they are members.
 
-    Those with the highest numbers go first. phalanx.yaml keeps its number; `phalanx status` shows when they differ.
-    To shrink a cluster where there is no terminal to ask at, --yes is needed.
+    The nodes with the highest numbers leave first. phalanx.yaml keeps its number; `phalanx status` shows a difference.
+    To shrink a cluster without a terminal, --yes is required.
 
     \b
     Examples:
@@ -51,7 +51,7 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
 
 
 def _check(scaling: Scaling, yes: bool, force: bool) -> None:
-    """Refuse to take nodes from jobs, unless by force; ask before machines come or go."""
+    """Refuse to remove nodes that jobs use, unless forced; confirm a change on a terminal."""
     is_smaller = scaling.nodes < scaling.roster.requested
     if is_smaller and not yes:
         require_terminal()
@@ -59,7 +59,8 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
     if jobs and not force:
         names = ", ".join(node.name for node in scaling.going())
         raise ClusterError(
-            f"{' and '.join(jobs)} would lose {names}", "Wait for the end, `phalanx stop` the job, or say --force."
+            f"{' and '.join(jobs)} would lose {names}",
+            "Wait until the job ends, stop it with `phalanx stop`, or add --force.",
         )
     if not yes and sys.stdin.isatty():
         click.confirm(_question(scaling, jobs), abort=True, err=True)
@@ -69,7 +70,7 @@ def _question(scaling: Scaling, jobs: list[str]) -> str:
     cluster, before = scaling.cluster, scaling.roster.requested
     least = cluster.spec.get("min", 1)
     sentences = [f"Scale cluster {cluster.name} from {before} to {scaling.nodes} nodes?"]
-    sentences += [f"That is fewer than `min: {least}` of its file."] * (scaling.nodes < least)
+    sentences += [f"That is fewer than `min: {least}` in phalanx.yaml."] * (scaling.nodes < least)
     sentences += [f"Job {job} ends." for job in jobs]
     return " ".join(sentences)
 

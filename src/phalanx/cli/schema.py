@@ -1,4 +1,4 @@
-"""phalanx schema: the JSON Schema of phalanx.yaml."""
+"""phalanx schema: print the JSON Schema of phalanx.yaml."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from phalanx.cli.options import debug_option
 @click.command("schema")
 @debug_option
 def command() -> None:
-    """Print the JSON Schema of phalanx.yaml, with which an editor completes the file and checks it as you type.
+    """Print the JSON Schema of phalanx.yaml, with which editors complete the file and check it as you type.
 
     \b
     Examples:
       phalanx schema > phalanx.schema.json
-      # then the first line of phalanx.yaml, for editors with yaml-language-server:
+      # then add this first line to phalanx.yaml, for editors with yaml-language-server:
       # yaml-language-server: $schema=phalanx.schema.json
     """
     from phalanx.spec.spec_schema import json_schema

@@ -14,7 +14,7 @@ _COMMAND = "phalanx.ssh.command"
 
 
 class NodeThenCommand(click.Command):
-    """Cuts the line at its first `--` itself: click drops it, and `ssh -- hostname` would take hostname for a node."""
+    """A command that splits its arguments at the first `--`, which click drops: `ssh -- hostname` names no node."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -24,13 +24,13 @@ class NodeThenCommand(click.Command):
 
 
 def words_after_dashes(context: click.Context) -> list[str]:
-    """What stood behind the `--`, as it was typed."""
+    """Return the arguments after `--`, unchanged."""
     return context.meta.get(_COMMAND, [])
 
 
 @click.command("ssh", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
 @cluster_option
-@click.option("--admin", is_flag=True, help="As the image's own user, who can sudo, instead of the job user.")
+@click.option("--admin", is_flag=True, help="Log in as the image's default user, which may use sudo.")
 @debug_option
 @click.argument("node", default="head", shell_complete=complete.nodes)
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
@@ -38,7 +38,7 @@ def words_after_dashes(context: click.Context) -> list[str]:
 def command(
     context: click.Context, name: str | None, file: Path | None, admin: bool, node: str, words: tuple[str, ...]
 ) -> int:
-    """Log in to NODE (default: the head), or run COMMAND there. Ends with ssh's exit status.
+    """Log in to NODE (default: the head), or run COMMAND there. Exits with ssh's exit status.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def command(
       phalanx ssh --admin -- sudo dmesg
     """
     cluster = load_cluster(name, file)
-    # Joined with spaces, as ssh does: the node's shell reads it.
+    # Joined with spaces, as ssh does: the node's shell parses it.
     text = " ".join([*words, *words_after_dashes(context)])
     try:
         remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)

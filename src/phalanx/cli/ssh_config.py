@@ -1,4 +1,4 @@
-"""phalanx ssh-config: the cluster in the user's own ssh configuration."""
+"""phalanx ssh-config: add the cluster to the user's ssh configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 
 @click.command("ssh-config")
 @cluster_option
-@click.option("--install", is_flag=True, help="Let ~/.ssh/config include it: one line, once for all clusters.")
+@click.option("--install", is_flag=True, help="Include it in ~/.ssh/config: one line, once for all clusters.")
 @debug_option
 def command(name: str | None, file: Path | None, install: bool) -> None:
     """Print the Host blocks with which plain ssh, scp, rsync and VS Code Remote reach the cluster by its name.
@@ -20,8 +20,8 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
     \b
     Examples:
       phalanx ssh-config --install
-      ssh demo                              # then this is the head,
-      rsync -a data/ demo-worker2:data/     # and this another node
+      ssh demo                              # the head
+      rsync -a data/ demo-worker2:data/     # another node
       phalanx ssh-config > hosts; ssh -F hosts demo
     """
     from phalanx.cluster import ssh_hosts
@@ -34,6 +34,6 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
     say(f"ssh {cluster.name}" + "".join(f", ssh {cluster.name}-worker{n}" for n in range(2, min(cluster.nodes, 3) + 1)))
     if done.added:
         note(f"{done.config} has a new first line: {done.line}")
-        note("Undo: delete that line. `phalanx down` removes what it includes of a cluster.")
+        note("To undo this, delete that line. `phalanx down` removes the cluster's part of what it includes.")
     else:
-        note(f"{done.config} included it already.")
+        note(f"{done.config} already includes it.")

@@ -1,4 +1,4 @@
-"""Start a job that a command line describes, or show what it would start: `run` and `launch` alike."""
+"""Start the job of a command line, or show its processes; shared by `run` and `launch`."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
-    """Submit it and follow it to its end, or leave it; returns the exit code for the shell."""
+    """Submit the job and follow it unless `detach`; return the exit code for the shell."""
     from phalanx.cli.following import Terminated, follow
     from phalanx.jobs.job import submit
 
     Terminated.catch()
-    job = submit(cluster, spec, detach=detach, progress=_sent)
+    job = submit(cluster, spec, detach=detach, progress=_warn)
     if detach:
-        return _left(job)
+        return _detached(job)
     return follow(job, stop_on_interrupt=True)
 
 
-def _left(job: Job) -> int:
+def _detached(job: Job) -> int:
     say(job.id)
     note(f"`phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.")
     return 0
 
 
-def _sent(progress: Any) -> None:
+def _warn(progress: Any) -> None:
     if progress.warning:
         note(f"warning: {progress.warning}")
 
 
 def print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:
-    """What would be started where, and nothing else; returns 0."""
+    """Print the processes that would be started, without starting them; return 0."""
     from phalanx.jobs.job import processes
     from phalanx.launchers import load
 

@@ -1,4 +1,4 @@
-"""phalanx status: what is known of the cluster now."""
+"""phalanx status: show the current state of the cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool) -> None:
-    """Tell the state of the cluster: its stack, nodes that are there or missing and why, head, jobs.
+    """Show the state of the cluster: its stack, nodes, missing nodes with the reason, head and jobs.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 
 def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
-    """The stack and the roster, from the cloud's API; ClusterError when the cluster is gone."""
+    """Read the stack's state and the roster from the cloud's API. Raises ClusterError if the cluster is gone."""
     from phalanx.clouds.diagnosis import require_stack
     from phalanx.cluster.stack import read_roster
 
@@ -53,7 +53,7 @@ def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
 
 
 def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, Any]:
-    """The cluster as JSON tells it."""
+    """Return the cluster's state as it is printed as JSON."""
     nodes = (
         [{"name": n.name, "instance_id": n.instance_id, "address": n.address} for n in roster.nodes] if roster else []
     )
@@ -75,7 +75,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
 
 
 def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
-    """How many jobs run; in words when the head can't be asked (the rest of the status is still worth telling)."""
+    """Count the running jobs; if the head does not answer, return the reason, so that the rest is still shown."""
     from phalanx.jobs.job import JobState, list_jobs
 
     try:
@@ -93,7 +93,7 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"state     {facts['state']}")
     say(f"nodes     {len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}")
     if None not in (facts["requested"], facts["spec_nodes"]) and facts["requested"] != facts["spec_nodes"]:
-        say(f"scaled    {facts['requested']} nodes are asked for now; its file said {facts['spec_nodes']}")
+        say(f"scaled    {facts['requested']} nodes are requested now; phalanx.yaml had {facts['spec_nodes']}")
     for missing in facts["missing"]:
         say(f"missing   {missing['name']}: {missing['reason']}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

@@ -1,4 +1,4 @@
-"""phalanx stop: end a job, verified."""
+"""phalanx stop: end a job and verify that it is gone."""
 
 from __future__ import annotations
 

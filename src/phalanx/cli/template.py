@@ -1,4 +1,4 @@
-"""phalanx template: the CloudFormation document."""
+"""phalanx template: print the CloudFormation document."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from phalanx.errors import SpecError
 
 @click.command("template")
 @file_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it into this file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the document to this file.")
 @offline_option
 @debug_option
 def command(file: Path, output: Path | None, offline: bool) -> None:
-    """Print the CloudFormation document, byte for byte what `up` sends. It stands alone: the console takes it too.
+    """Print the CloudFormation document, byte for byte as `up` sends it. AWS's console accepts it as well.
 
     \b
     Examples:
       phalanx template > cluster.json
       phalanx template -o cluster.json
-      phalanx template --offline        # for the console, without credentials here; check the zone there
+      phalanx template --offline        # without credentials, for the console; check the zone there
     """
     from phalanx.template import synthesize
 

@@ -1,4 +1,4 @@
-"""phalanx tensorboard: a job's curves in the browser."""
+"""phalanx tensorboard: show a job's TensorBoard in the browser."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @click.command("tensorboard")
 @cluster_option
 @click.option("--logdir", default=".", help="Where the job writes events, relative to its directory; or absolute.")
-@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Of this machine.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="The port on this machine."
+)
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, logdir: str, port: int, job: str | None) -> int:
-    """Show what JOB (default: the newest) writes for TensorBoard, in the browser of this machine, until Ctrl-C.
+    """Show the TensorBoard of JOB (default: the newest) in this machine's browser, until Ctrl-C.
 
-    TensorBoard runs on the head, in JOB's environment if it is there, else the image's. It runs as the job user and
-    is bound to 127.0.0.1; Ctrl-C ends it, verified.
+    TensorBoard runs on the head, in JOB's environment if that contains it, and otherwise in the image's. It runs as
+    the job user, bound to 127.0.0.1. Ctrl-C ends it, and verifies that.
 
     \b
     Examples:

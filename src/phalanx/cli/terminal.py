@@ -1,4 +1,4 @@
-"""What others wrote, as a terminal may get it: its text and its colours; whatever else would act there is shown."""
+"""Make untrusted output safe for a terminal: text and colours stay; other control characters are escaped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TextIO
 _COLOR = r"\x1b\[[0-9;]{0,60}m"
 _RESET = "\x1b[0m"
 CLEAR_LINE = "\r\x1b[K"
-"""Written to a terminal, it empties the line that the cursor is on."""
+"""Clears the line that the cursor is on."""
 _RESETS = (_RESET, "\x1b[m")
-# C0 and C1 but for tab and newline, DEL; halves of surrogate pairs stand for bytes that are no UTF-8.
+# C0 and C1 except tab and newline, and DEL. Lone surrogates stand for bytes that are not UTF-8.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
-# What makes text look like another: marks that reorder it (Unicode's Bidi_Control: a file `x\u202egpj.exe` reads
+# What makes text look like other text: marks that reorder it (Unicode's Bidi_Control: a file `x\u202egpj.exe` reads
 # `xexe.jpg`), other line breaks, and characters without width, tags among them, in which text hides. Not U+200C and
 # U+200D: Persian, the scripts of India and emoji are written with them, and they only join or part their neighbours.
 _DECEIVES = (
@@ -23,23 +23,23 @@ _ACTS = re.compile(f"({_COLOR})|[{_CONTROLS}{_DECEIVES}]")
 
 
 def visible(text: str) -> str:
-    """Each character that acts or deceives as `\\x1b` or `\\u202e`; colours stay, and end with their line."""
+    """Escape control and deceptive characters, as `\\x1b` or `\\u202e`; keep colours, and end them with the line."""
     shown = _ACTS.sub(lambda found: found[1] or _escape(found[0]), text)
     return "\n".join(map(_ended, shown.split("\n")))
 
 
 def plain(text: str) -> str:
-    """The same without colours: a table must know how wide its cells are."""
+    """Escape as `visible` does and remove colours, so that a table knows the width of its cells."""
     return _ACTS.sub(lambda found: "" if found[1] else _escape(found[0]), text)
 
 
 def for_stream(text: str, stream: TextIO) -> str:
-    """As `visible` on a terminal; a file or a pipe gets what was written."""
+    """Return the text as `visible` for a terminal, and unchanged for a file or a pipe."""
     return visible(text) if stream.isatty() else text
 
 
 def write(stream: TextIO, data: bytes) -> None:
-    """Write what a program wrote: to a terminal as `visible`, elsewhere byte for byte."""
+    """Write a program's output: to a terminal as `visible`, elsewhere byte for byte."""
     if stream.isatty():
         text = visible(data.decode("utf-8", "surrogateescape"))
         data = text.encode(stream.encoding, "backslashreplace")
@@ -49,12 +49,12 @@ def write(stream: TextIO, data: bytes) -> None:
 
 def _escape(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # what is no UTF-8 was decoded to these
+    if 0xDC80 <= code <= 0xDCFF:  # bytes that are not UTF-8 were decoded to these
         code -= 0xDC00
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def _ended(line: str) -> str:
-    """With the reset that a line lacks whose last colour is none."""
+    """Add a reset to a line that ends in a colour."""
     last = line.rfind("\x1b")
     return line if last < 0 or line.startswith(_RESETS, last) else line + _RESET

@@ -1,4 +1,4 @@
-"""phalanx tf-scripts: a shell script per host that starts TensorFlow 1's tasks there."""
+"""phalanx tf-scripts: write a shell script per host that starts its TensorFlow 1 tasks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ _WRITE_LIMIT_S = 60
 @click.command("tf-scripts", context_settings={"ignore_unknown_options": True})
 @cluster_option
 @click.option(
-    "--trainer_script_dir", required=True, metavar="DIR", help="For the scripts: here, or below the shared directory."
+    "--trainer_script_dir",
+    required=True,
+    metavar="DIR",
+    help="Where to write the scripts: here, or below the shared directory.",
 )
-@click.option("--training_script", required=True, metavar="FILE", help="The program, as the nodes see it.")
-@click.option("--log_dir", metavar="DIR", help="On the nodes, for all output (default: logs beside the scripts).")
-@click.option("--workers_file_path", metavar="FILE", help="Hosts, one a line (default: all nodes).")
+@click.option("--training_script", required=True, metavar="FILE", help="The program's path on the nodes.")
+@click.option(
+    "--log_dir", metavar="DIR", help="The directory for output on the nodes (default: logs beside the scripts)."
+)
+@click.option("--workers_file_path", metavar="FILE", help="A file with hosts, one per line (default: all nodes).")
 @click.option("--worker_count", type=click.IntRange(1), metavar="N", help="Take the first N hosts.")
 @click.option(
-    "--worker_gpu_count", type=click.IntRange(0), metavar="N", help="Workers on each (default: GPUs, or slots)."
+    "--worker_gpu_count", type=click.IntRange(0), metavar="N", help="Workers on each host (default: GPUs, or slots)."
 )
-@click.option("--python", default="python", show_default=True, help="What runs the program.")
+@click.option("--python", default="python", show_default=True, help="The Python that runs the program.")
 @debug_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -48,16 +53,16 @@ def command(
     python: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Write HOST.sh for each host: it starts a parameter server and the workers there, for a program of TensorFlow 1.
+    """Write HOST.sh for each host, which starts a parameter server and workers of a TensorFlow 1 program there.
 
-    What is no option of this command goes to the program: --batch_size 128, --data_dir=/efs/data, --max_steps 2000 …
+    Other options are passed to the program: --batch_size 128, --data_dir=/efs/data, --max_steps 2000 …
     Every task is also given --ps_hosts, --worker_hosts, --job_name and --task_index.
 
     \b
     Examples:
       phalanx tf-scripts --trainer_script_dir /efs/tf --training_script /efs/tf/train.py \\
           --log_dir /efs/tf/logs --batch_size 128 --train_dir=/efs/tf/train --max_steps 2000
-      phalanx ssh       and there, as ever:
+      phalanx ssh       and then, on the head:
       while read -u 10 host; do ssh $host "bash /efs/tf/$host.sh" & done 10<$DEEPLEARNING_WORKERS_PATH; wait
 
     `phalanx run --launcher tensorflow --tf-style flags` starts the same tasks as a job.
@@ -72,11 +77,11 @@ def command(
     (_write_there if shared else _write_here)(cluster, trainer_script_dir, files)
     for script in files:
         say(posixpath.join(trainer_script_dir, script))
-    note(f"`bash HOST.sh` on each host starts its tasks; `phalanx ssh -- tail -f {logs}/*` shows what they say.")
+    note(f"`bash HOST.sh` on each host starts its tasks; `phalanx ssh -- tail -f {logs}/*` shows their output.")
 
 
 def _names(path: str | None) -> list[str] | None:
-    """The hosts of the workers file; None for all nodes, which is also what the nodes' own file says."""
+    """Return the hosts in the workers file; None means all nodes, as does the nodes' own file."""
     from phalanx.jobs.hosts_file import is_nodes_own
 
     if path is None or is_nodes_own(Path(path)):
@@ -86,7 +91,7 @@ def _names(path: str | None) -> list[str] | None:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"can't read the workers file {path}: {error}") from None
     if not names:
-        raise SpecError(f"the workers file {path} names no host", "Without --workers_file_path all nodes are taken.")
+        raise SpecError(f"the workers file {path} names no host", "Without --workers_file_path, all nodes are used.")
     return names
 
 

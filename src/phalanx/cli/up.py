@@ -1,4 +1,4 @@
-"""phalanx up: make the cluster, or go on with making it."""
+"""phalanx up: create the cluster, or continue its creation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
 def command(file: Path, verbose: bool, as_json: bool) -> int:
-    """Make the cluster and wait until every node has answered, or has a reason why not.
+    """Create the cluster and wait until every node has answered or is known to be missing.
 
-    Run it again at any time: it follows a creation under way, and finds a cluster that is ready.
+    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready.
 
     \b
     Examples:
@@ -35,7 +35,7 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
     from phalanx.spec.spec_load import load, with_location
 
     spec = load(file)
-    # The local cloud starts while this process imports what it talks to it with.
+    # The local cloud starts while this process imports its client.
     clouds.begin(spec.cloud)
     from phalanx.cli.progress import Watch
     from phalanx.cluster.bring_up import BringUp
@@ -47,14 +47,14 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
         except KeyboardInterrupt:
             return _interrupted(bring_up)
         finally:
-            _let_go(bring_up)
+            _stop_if_idle(bring_up)
     assert bring_up.result is not None
     _report(bring_up.result, watch.elapsed_s, as_json)
     return 0
 
 
-def _let_go(bring_up: BringUp) -> None:
-    """Don't leave a local cloud behind that holds nothing; one that holds a cluster stays."""
+def _stop_if_idle(bring_up: BringUp) -> None:
+    """Stop a local cloud that runs no cluster."""
     if bring_up.result is None:
         from phalanx.errors import PhalanxError
 
@@ -67,9 +67,9 @@ def _let_go(bring_up: BringUp) -> None:
 def _interrupted(bring_up: BringUp) -> int:
     name = bring_up.spec.name
     if bring_up.stack is None:
-        note("interrupted; no stack was asked for")
+        note("interrupted; no stack was requested")
     else:
-        note(f"interrupted; stack {name} goes on without us")
+        note(f"interrupted; the creation of stack {name} continues")
         note("`phalanx up` follows it again, `phalanx down` removes it.")
     return 130
 
@@ -81,7 +81,7 @@ def _report(up: Up, took_s: float, as_json: bool) -> None:
     cluster, roster = up.cluster, up.roster
     say()
     if up.already:
-        say(f"Cluster {cluster.name} is up already, as {cluster.cloud} has it; nothing was changed.")
+        say(f"Cluster {cluster.name} is up already on {cluster.cloud}; nothing was changed.")
     else:
         say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
     say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {cluster.slots} slots each")
