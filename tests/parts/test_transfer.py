@@ -171,7 +171,7 @@ def test_nothing_is_written_outside_of_the_destination(members, tmp_path):
 
 
 def test_a_stream_that_ends_between_two_files_is_noticed(tmp_path):
-    with pytest.raises(carry.CarryError, match="broke off after 1 of 2"):
+    with pytest.raises(carry.CarryError, match="ended after 1 of 2"):
         carry.receive(stream(("top", tarfile.DIRTYPE, "")), {"items": 2, "bytes": 0}, str(tmp_path / "here"))
 
 
