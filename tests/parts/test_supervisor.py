@@ -24,7 +24,7 @@ def test_a_supervisor_that_hangs_does_not_block_its_clients(monkeypatch):
                 wire.send(ours, {"call": "nobody reads this"})
         ours.setblocking(True)
         runner = NodeRunner(ours)
-        with pytest.raises(NodeError, match="kill: the supervisor takes no requests"):
+        with pytest.raises(NodeError, match="kill: the supervisor accepts no requests"):
             runner.kill("i-1")
         assert not runner._waiting and not runner._lock.locked()
         theirs.close()

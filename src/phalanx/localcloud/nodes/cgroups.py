@@ -1,7 +1,7 @@
-"""Control groups: limits on the memory and processes of each node, where we may manage a cgroup v2 subtree.
+"""Control groups: limit the memory and processes of each node, if a cgroup v2 subtree is delegated to us.
 
 DELEGATED/                  systemd's Delegate=yes, or the root of all groups
-├── phalanx-outside/        what ran in DELEGATED before: a group that limits others may hold no processes itself
+├── phalanx-outside/        processes that ran in DELEGATED: a group that limits others can't have processes itself
 └── phalanx-PID/            all nodes of the local cloud whose daemon is PID
     └── INSTANCE/           one node's limits
         └── node/           its processes; the root of its cgroup namespace, so the limits are out of its reach
@@ -21,9 +21,9 @@ from phalanx.localcloud.nodes.machine import Machine, Site
 _CONTROLLERS = ("memory", "pids")
 _OUTSIDE = "phalanx-outside"
 _MIB = 1 << 20
-# Of this machine's memory, for all nodes: half of it is for their volumes, which count as well.
+# The part of this machine's memory for all nodes, half of it for their volumes, which count as memory.
 _ALL_NODES = 7 / 8
-# Linux gives a machine twice as many processes as one account of it.
+# Linux allows a machine twice as many processes as one of its accounts.
 _PROCESSES_PER_MIB = 8
 _SYSTEMD = Path("/run/systemd/system")
 _SYSTEMCTL_TIMEOUT_S = 5
@@ -32,11 +32,11 @@ _REMOVAL_TIMEOUT_S = 2
 
 
 class NotDelegated(Exception):  # noqa: N818 - a state, not a fault
-    """No limits can be set; the text gives the reason and, if there is one, the command that changes it."""
+    """No limits can be set. The message has the reason and, if there is one, the command that changes it."""
 
 
 def take() -> Path:
-    """Make the group of all nodes, and move what runs beside this process out of its way. Raises NotDelegated."""
+    """Create the group of all nodes; move the other processes of our group to another. Raises NotDelegated."""
     delegated = _delegated()
     try:
         _sweep(delegated)
@@ -55,14 +55,14 @@ def take() -> Path:
 
 
 def give_back(nodes: Path) -> None:
-    """Remove what `take` made, after the last node has ended."""
+    """Remove the group that `take` created, after the last node has ended."""
     deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     while not _remove(nodes) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
 def make(site: Site, machine: Machine) -> None:
-    """The group of a node, or nothing if nodes are not limited. Raises OSError."""
+    """Create the group of a node, if nodes are limited. Raises OSError."""
     if site.cgroup is None:
         return
     group = site.cgroup / machine.instance_id
@@ -75,7 +75,7 @@ def make(site: Site, machine: Machine) -> None:
 
 
 def limit_memory(site: Site, machine: Machine, disk_bytes: int) -> None:
-    """Its type's memory, and as much as its disk may hold, for that is memory too."""
+    """Limit a node to its type's memory plus the size of its disk, which is memory too."""
     if site.cgroup is not None:
         _set(site.cgroup / machine.instance_id, "memory.max", machine.memory_mib * _MIB + disk_bytes)
 
@@ -87,7 +87,7 @@ def enter(site: Site, machine: Machine) -> None:
 
 
 def remove(site: Site, instance_id: str) -> None:
-    """What can't be removed yet goes with the local cloud."""
+    """Remove a node's group. A group that is still in use is removed with the local cloud."""
     if site.cgroup is not None:
         _remove(site.cgroup / instance_id)
 
@@ -104,7 +104,7 @@ def _delegated() -> Path:
 
 
 def _own_group() -> Path | None:
-    """The directory of this process's cgroup, if cgroup v2 is mounted."""
+    """Return the directory of this process's cgroup; None if cgroup v2 is not mounted."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [line.split()[4] for line in lines if line.partition(" - ")[2].startswith("cgroup2 ")]
     own = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")]
@@ -124,7 +124,7 @@ def _is_root(group: Path) -> bool:
 
 def _is_delegated(group: Path) -> bool:
     if not _SYSTEMD.is_dir():
-        # The root's processes may stay where they are; elsewhere, only a group that was made for this user.
+        # Processes of the root group may stay there. Otherwise the group must have been created for this user.
         return os.geteuid() == 0 if _is_root(group) else os.geteuid() == group.stat().st_uid != 0
     command = ["systemctl", *_user_manager(), "show", "--property=Delegate", "--value", group.name]
     try:
@@ -146,7 +146,7 @@ def _advice() -> str:
 
 
 def _move_processes(source: Path, target: Path) -> None:
-    """All of them; some may start others meanwhile. Raises OSError."""
+    """Move all processes, including those that they start meanwhile. Raises OSError."""
     target.mkdir(exist_ok=True)
     deadline = time.monotonic() + _MOVE_TIMEOUT_S
     while (pids := (source / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
@@ -168,7 +168,7 @@ def _sweep(delegated: Path) -> None:
 
 
 def _remove(group: Path) -> bool:
-    """Whether it is gone. The kernel refuses while it has processes; a node's root may have made groups in its own."""
+    """Remove a group and the groups in it; return whether it is gone. The kernel refuses while it has processes."""
     for directory, _directories, _files in os.walk(group, topdown=False):
         with suppress(OSError):
             Path(directory).rmdir()

@@ -1,4 +1,4 @@
-"""NodeRunner: what the API process holds to boot, kill and reach nodes. Every method may be called from any thread."""
+"""NodeRunner: the API process's client to boot, kill and reach nodes. All methods are thread-safe."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _SEND_TIMEOUT_S = 10
 
 
 class NodeRunner:
-    """Talks to the supervisor.
+    """A client of the supervisor.
 
-    A VPC's network is made when it is first named, by `listen` or `boot`. `on_exit(instance_id)` is called in a
-    thread of its own when a node ended without having been killed.
+    A VPC's network is created when `listen` or `boot` first names it. `on_exit(instance_id)` is called in a thread of
+    its own when a node has ended without being killed.
     """
 
     def __init__(self, channel: socket.socket, gateway: socket.socket | None = None) -> None:
         self.on_exit: Callable[[str], None] = _ignore
         self._channel = channel
-        # All threads ask through it: a supervisor that hangs must not hold the lock, and so all of them, for ever.
+        # All threads share the channel: a supervisor that hangs must not block them all for ever.
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wire.timeval(_SEND_TIMEOUT_S))
         self._gateway = gateway
         self._home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -51,34 +51,34 @@ class NodeRunner:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def boot(self, machine: Machine) -> None:
-        """Start the machine in its VPC's network; returns when its init runs.
+        """Start the machine in its VPC's network, and return when its init runs.
 
-        sshd and the user data start by themselves then. Raises NodeError with the reason when the node did not start.
+        sshd and the user data then start by themselves. Raises NodeError, with the reason, if the node did not start.
         """
         self._ask("boot", machine=machine.to_json())
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
-        """End the node at once and remove its link and directories; no error when it is gone.
+        """Kill the node and remove its link and directories; no error if it is gone.
 
-        silent: its peers see nothing, as when an instance is lost; else their connections are closed.
+        With `silent` its peers notice nothing, as when an instance is lost. Otherwise their connections are closed.
         """
         self._ask("kill", instance_id=instance_id, silent=silent)
 
     def reboot(self, instance_id: str) -> None:
-        """Start the node's machine again, with the same disk and addresses; returns at once.
+        """Restart the node's machine, with the same disk and addresses, and return at once.
 
-        Nothing happens when it does not run. `on_exit` is told when it can't start again.
+        Nothing happens if it does not run. `on_exit` is called if it can't start again.
         """
         self._ask("reboot", instance_id=instance_id)
 
     def partition(self, instance_id: str, cut: bool) -> None:
-        """Drop all that goes from and to the node (cut), or let it through again."""
+        """Drop all packets from and to the node (cut), or pass them again."""
         self._ask("partition", instance_id=instance_id, cut=cut)
 
     def remove_vpc(self, vpc_id: str) -> None:
-        """Kill what is left in the VPC and remove its network; no error when it is gone.
+        """Kill the VPC's nodes and remove its network; no error if it is gone.
 
-        Sockets from `listen` are the caller's to close.
+        The caller must close sockets from `listen`.
         """
         fd = self._netns.pop(vpc_id, None)
         if fd is not None:
@@ -86,18 +86,18 @@ class NodeRunner:
         self._ask("remove_vpc", vpc_id=vpc_id)
 
     def listen(self, vpc_id: str, address: str, port: int) -> socket.socket:
-        """A listening TCP socket in the VPC's network."""
+        """Return a listening TCP socket in the VPC's network."""
         with self._inside(vpc_id):
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # The way out listens on some of the ports at all addresses; who names the address comes first.
+        # The way out listens on some of these ports at all addresses; a specific address takes precedence.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((address, port))
         listener.listen(_BACKLOG)
         return listener
 
     def open_way_out(self, vpc_id: str) -> None:
-        """Let the VPC's nodes reach the outside, on the ports of the web and of git; names are resolved for them."""
+        """Let the VPC's nodes reach the outside, on the ports of the web and of git, and resolve names for them."""
         if self._gateway is None:
             return
         with self._inside(vpc_id):
@@ -113,12 +113,12 @@ class NodeRunner:
         listener.close()
 
     def close_way_out(self, vpc_id: str) -> None:
-        """Nothing happens when there is none."""
+        """Close the VPC's way out, if it has one."""
         if self._gateway is not None:
             wire.send(self._gateway, {"vpc": vpc_id, "kind": "close"})
 
     def connect(self, vpc_id: str, address: str, port: int, timeout_s: float) -> socket.socket:
-        """A connected blocking TCP socket in the VPC's network. Raises OSError as connect() does."""
+        """Return a connected blocking TCP socket in the VPC's network. Raises OSError as connect() does."""
         with self._inside(vpc_id):
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -133,13 +133,13 @@ class NodeRunner:
         return connection
 
     def nodes(self) -> list[NodeState]:
-        """Nodes booted and not yet killed, in boot order."""
+        """Return the nodes that were booted and not yet killed, in boot order."""
         answer, _fds = self._ask("nodes")
         return [NodeState(**{**state, "console": Path(state["console"])}) for state in answer["nodes"]]
 
     @contextmanager
     def _inside(self, vpc_id: str) -> Iterator[None]:
-        """Move this thread into the VPC's network; a socket stays in the one it was made in."""
+        """Move this thread into the VPC's network; a socket stays in the network in which it was created."""
         kernel.setns(self._network(vpc_id), kernel.CLONE_NEWNET)
         try:
             yield
@@ -165,11 +165,11 @@ class NodeRunner:
                 wire.send(self._channel, {"id": number, "call": call, **arguments})
             except OSError as problem:
                 del self._waiting[number]
-                raise NodeError(f"{call}: the supervisor takes no requests: {problem}") from problem
+                raise NodeError(f"{call}: the supervisor accepts no requests: {problem}") from problem
         try:
             answer, fds = future.result(_ANSWER_TIMEOUT_S)
         except FutureTimeout:
-            raise NodeError(f"{call}: no answer of the supervisor in {_ANSWER_TIMEOUT_S:.0f} s") from None
+            raise NodeError(f"{call}: no answer from the supervisor in {_ANSWER_TIMEOUT_S:.0f} s") from None
         finally:
             self._waiting.pop(number, None)
         if "error" in answer:
@@ -184,7 +184,7 @@ class NodeRunner:
             elif (future := self._waiting.pop(message["id"], None)) is not None:
                 future.set_result((message, fds))
             else:
-                # too late: nobody waits any more, and nobody would close these
+                # too late: the caller has stopped waiting, so nothing else would close these
                 for fd in fds:
                     os.close(fd)
         for future in list(self._waiting.values()):
@@ -192,4 +192,4 @@ class NodeRunner:
 
 
 def _ignore(_identity: str) -> None:
-    """Nobody has asked to be told."""
+    """Do nothing: the default of `on_exit`."""

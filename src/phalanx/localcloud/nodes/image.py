@@ -1,4 +1,4 @@
-"""The machine image: an /etc and an /sbin made once per local cloud, which all nodes lay their own over."""
+"""The machine image: an /etc and programs, built once per local cloud, below every node's own overlay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from phalanx.localcloud.nodes import programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
-# Of the host's /etc only what programs under /usr need, never its secrets, accounts or network.
+# Only what programs under /usr need of the host's /etc, never its secrets, accounts or network.
 _FROM_HOST = """
 adduser.conf alternatives bash.bashrc bash_completion.d ca-certificates ca-certificates.conf debconf.conf
 debian_version deluser.conf ethertypes fonts gai.conf host.conf inputrc java-11-openjdk java-17-openjdk
@@ -50,12 +50,12 @@ SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 
 
 def build(site: Site) -> None:
-    """Make `site.image` (30-60 ms). Its files belong to whoever calls: the root of the nodes (isolation)."""
+    """Build `site.image` (30-60 ms). Its files belong to the calling process: the nodes' root (isolation)."""
     shutil.rmtree(site.image, ignore_errors=True)
     _build_etc(site)
     _build_programs(site.image)
     if site.mode != "single":
-        _let_administrators_be_root(site)
+        _install_sudo_helper(site)
 
 
 def _build_etc(site: Site) -> None:
@@ -79,8 +79,8 @@ def _build_programs(image: Path) -> None:
             (image / directory / name).chmod(0o755)
 
 
-def _let_administrators_be_root(site: Site) -> None:
-    """The mode is the whole check: who can execute this program is root, and only the group can."""
+def _install_sudo_helper(site: Site) -> None:
+    """Install a setuid program. Its mode is the whole check: only the group sudo can execute it."""
     program = Path(f"{site.image}{programs.SETPRIV}")
     shutil.copy("/usr/bin/setpriv", program)
     os.chown(program, site.root, site.root + _SUDO_GID)
@@ -88,7 +88,7 @@ def _let_administrators_be_root(site: Site) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy what can be read; what can't is left out (a machine image has no secrets of its maker)."""
+    """Copy what can be read, and leave out the rest (an image contains no secrets of its builder)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if source.is_symlink():
@@ -132,7 +132,7 @@ def _accounts() -> dict[str, str]:
 
 
 def _single_accounts() -> dict[str, str]:
-    """Every account is uid 0 and gid 0, the only ones there; no tty group, or sshd would try to use it."""
+    """Return accounts that all are uid 0 and gid 0, the only ids. Without a group tty, which sshd would try to use."""
     users = (
         ("root", 0, 0, "/root", "/bin/bash"),
         ("sshd", 0, 0, "/run/sshd", "/usr/sbin/nologin"),

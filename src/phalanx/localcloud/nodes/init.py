@@ -1,4 +1,4 @@
-"""A node's boot: builds the machine from outside, then as process 1 in it starts sshd and becomes the image's init."""
+"""Boot a node: build the machine from outside; then, as its process 1, start sshd and become the image's init."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _CLOUD = "/var/lib/cloud/instance"
 
 
 def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
-    """Never returns: ends as soon as the node has a process 1, which is then the supervisor's child.
+    """Boot the node. Never returns: exits as soon as the node has a process 1, the supervisor's child by then.
 
-    Writes that one's pid to `status_fd`, in a line, which then says programs.READY there; or what went wrong.
+    Writes the pid of process 1 to `status_fd`, in a line; process 1 then writes programs.READY, or what went wrong.
     """
     try:
         cgroups.enter(site, machine)
@@ -40,12 +40,12 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
 
 
 def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
-    """Returns in process 1 of the node alone."""
+    """Build the machine. Returns only in process 1 of the node."""
     console = _open_console(site, machine)
     _close_all_but({0, 1, 2, status_fd, console, vpc.netns})
     _redirect(console)
     kernel.unshare(kernel.CLONE_NEWNS)
-    # Whoever mounts a sysfs in the node gets one that is read-only, too: it can't show more than this one does.
+    # A sysfs that is mounted in the node is then read-only too: it can't allow more than this one does.
     kernel.make_read_only("/sys")
     is_first_boot = rootfs.is_first_boot(site, machine)
     isolation.make_for_nodes(site)
@@ -70,7 +70,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
 
 
 def _become_process_one(status_fd: int) -> None:
-    """Go on in a child; it waits until it is known, or ends with this process."""
+    """Continue in a child, which waits until its pid has been reported, or ends with this process."""
     known_r, known_w = os.pipe()
     pid = os.fork()
     if pid:
@@ -82,7 +82,7 @@ def _become_process_one(status_fd: int) -> None:
         os._exit(1)
     os.close(known_r)
     os.setsid()
-    # Python ignores these two; what runs here must not
+    # Python ignores these two; the node's programs must not
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
@@ -93,7 +93,7 @@ def _open_console(site: Site, machine: Machine) -> int:
 
 
 def _close_all_but(keep: set[int]) -> None:
-    """A node that inherited the control connection would keep it open for ever."""
+    """Close all other fds: a node that inherited the control connection would keep it open for ever."""
     low = 0
     for high in [*sorted(keep), _MAX_FDS]:
         # closerange(0, 0) closes every fd: its upper end becomes -1
@@ -111,7 +111,7 @@ def _redirect(console: int) -> None:
 
 
 def _show_console(site: Site, machine: Machine, root: Path) -> None:
-    """cloud-init's output goes to the console and to this file; here they are one."""
+    """Show the console as cloud-init's log: on EC2 its output goes to both."""
     log = rootfs.make_file(root / "var/log/cloud-init-output.log")
     kernel.mount(site.console(machine.instance_id), log, None, kernel.MS_BIND)
 
@@ -135,14 +135,14 @@ def _serve(site: Site, machine: Machine, status_fd: int) -> None:
     _start_sshd(environment)
     _write_user_data(machine)
     os.dup2(status_fd, READY_FD)
-    # where it was that number already, too
+    # also if it had that number already
     os.set_inheritable(READY_FD, True)
-    # a shell that waits needs a tenth of this process's memory, and knows nothing of the host's environment
+    # a waiting shell needs a tenth of this process's memory, and does not have the host's environment
     os.execve("/bin/sh", ["init", "/sbin/init"], environment)
 
 
 def _start_sshd(environment: Mapping[str, str]) -> None:
-    """In one child: start what comes before, make the host key, as cloud-init does at the first boot, become sshd."""
+    """In a child, start early services, generate the host key as cloud-init does at the first boot, and become sshd."""
     if os.fork():
         return
     try:
@@ -175,5 +175,5 @@ def _write_private(path: str, data: bytes, mode: int) -> None:
 
 
 def _log(text: str) -> None:
-    """A line of the console log, with seconds since the kernel's boot as kernels print them."""
+    """Write a line to the console log, with the seconds since boot in a kernel's format."""
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())

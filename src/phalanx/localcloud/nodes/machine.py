@@ -1,4 +1,4 @@
-"""What the API side asks for (Machine), what it gets back (NodeState), and what can go wrong (NodeError)."""
+"""The records between the API process and the supervisor: Machine, NodeState, NodeError and Site."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DNS_PORT = 53
 WAY_OUT_PORTS = (22, 80, 443)
 API_ADDRESS = "169.254.1.1"
 API_PORT = 4566
-# Whence users' connections come, as those of the internet do on AWS: from outside of the VPC (RFC 5737).
+# Users' connections come from this address outside the VPC (RFC 5737), as those from the internet do on AWS.
 USER_ADDRESS = "203.0.113.1"
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 
 class NodeError(Exception):
-    """The supervisor could not do what was asked; the text says what and why."""
+    """The supervisor could not carry out a request; the message says which and why."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One instance to boot. `address` lies in `vpc_cidr`; `file_systems` are the EFS ids it may mount."""
+    """An instance to boot. `address` is in `vpc_cidr`; `file_systems` are the ids of EFS that it may mount."""
 
     instance_id: str
     vpc_id: str
@@ -61,7 +61,7 @@ class Machine:
 class NodeState:
     """A node that was booted and not yet killed. `alive`: its init still runs.
 
-    `pid` is its init's, as the host counts; 0 while the machine is built.
+    `pid` is its init's pid on the host; 0 while the machine is built.
     """
 
     instance_id: str
@@ -75,11 +75,11 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Site:
-    """What all nodes of one local cloud share: where its files are, the uid mode, what the image shows of the host.
+    """What all nodes of a local cloud share: the directory of its files, the uid mode, and what they see of the host.
 
-    `root` is the nodes' root as the supervisor counts (userns.root_of_nodes). `cgroup` is the directory of all nodes'
-    control groups; None if they are not limited. `etc` are more files of the image, by
-    their names below /etc.
+    `root` is the uid of the nodes' root in the supervisor's namespace (userns.root_of_nodes). `cgroup` is the directory
+    of all nodes' control groups; None if they are not limited. `etc` contains further files of the image, by their
+    names below /etc.
     """
 
     state: Path
@@ -112,7 +112,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """PATH of the image: the directories asked for, then Ubuntu's."""
+        """PATH of the image: `path_dirs`, then Ubuntu's directories."""
         return ":".join([*self.path_dirs, STANDARD_PATH])
 
 
@@ -120,5 +120,5 @@ STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def mac_of(address: str) -> str:
-    """The hardware address of the interface with this IPv4 address; 0a: as on EC2, locally administered."""
+    """Return the hardware address for an IPv4 address; 0a means locally administered, as on EC2."""
     return ":".join(["0a", "ff", *(f"{int(part):02x}" for part in address.split("."))])

@@ -1,25 +1,25 @@
-"""The image's own programs: shell, because a node should be up in milliseconds and weigh little."""
+"""The image's own programs: shell scripts, so that a node boots in milliseconds and needs little memory."""
 
 from __future__ import annotations
 
-# Holds what a node may mount, under the file systems' ids, and a file with its Region's name.
+# Contains the file systems that a node may mount, by id, and a file with the name of its region.
 EFS_ROOT = "/run/efs.host"
 
-# Status of process 1 when the machine shall start again.
+# Exit status of process 1 that requests a reboot.
 REBOOT = 64
 
-# What process 1 says, and where, once it heeds signals.
+# What process 1 writes, and to which fd, once it handles signals.
 READY = b"ready\n"
 READY_FD = 3
 
 _INIT = """\
 #!/bin/sh
-# Process 1 of a node once it is built: does what systemd does at boot (fstab's mounts, then the services that are
-# enabled, cloud-init last) and reaps orphans. SIGTERM ends the machine; SIGINT, which is Ctrl-Alt-Del, starts it again.
+# Process 1 of a node: does what systemd does at boot (mounts of fstab, then enabled services, cloud-init last) and
+# reaps orphans. SIGTERM ends the machine; SIGINT, which stands for Ctrl-Alt-Del, reboots it.
 reboot() {
   trap '' INT
   kill -TERM -1
-  # Who has not ended in 5 s (systemd: 90 s) ends with this process.
+  # Processes that have not ended in 5 s (systemd: 90 s) end with this one.
   for _ in $(seq 50); do
     kill -0 -1 2>/dev/null || break
     sleep 0.1
@@ -31,7 +31,7 @@ trap reboot INT
 echo ready >&@READY_FD@
 exec @READY_FD@>&-
 [ ! -s /etc/fstab ] || mount -a
-# Not with &: what a shell starts in the background never hears SIGINT.
+# Not with &: a shell's background processes ignore SIGINT.
 for unit in /etc/systemd/system/multi-user.target.wants/*.service; do
   [ ! -e "$unit" ] || setsid -f /sbin/service "$unit"
 done
@@ -44,7 +44,7 @@ done
 
 _SERVICE = """\
 #!/bin/sh
-# service UNIT: runs it as systemd does, by the settings of it that are known here.
+# service UNIT: runs a unit as systemd does, by the settings that are supported here.
 setting() { sed -n "s/^$1=//p" "$unit"; }
 unit=$1; start=$(setting ExecStart)
 until $start; do
@@ -55,7 +55,7 @@ done
 
 _CLOUD_INIT = """\
 #!/bin/sh
-# The scripts for each boot; then the user data's, once in the instance's life, and how it ended.
+# Runs the scripts for each boot; then the user data's, once in the instance's life, and prints how it ended.
 for script in /var/lib/cloud/scripts/per-boot/*; do
   [ ! -x "$script" ] || "$script"
 done
@@ -72,13 +72,13 @@ fi
 
 _SHUTDOWN = """\
 #!/bin/sh
-# The machine ends at once, or starts again; who logs in may be faster than process 1 is ready.
+# Ends or reboots the machine at once. Retries, because a login may be faster than process 1 is ready.
 signal=TERM
 case "$0 $* " in *reboot*|*" -r "*) signal=INT ;; esac
 while kill -$signal 1; do sleep 0.05; done
 """
 
-# The words are amazon-efs-utils' own (its mount_efs/__init__.py).
+# The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
 _MOUNT_EFS = """\
 #!/bin/sh
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
@@ -109,10 +109,10 @@ case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; es
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
 SETPRIV = "/usr/local/sbin/setpriv-for-sudo"
 
-# Of our own, because a host may have no sudo, or one whose sudoers, plug-ins and PAM are not the node's.
+# Our own, because a host may have no sudo, or one whose sudoers, plug-ins and PAM do not fit the node.
 _SUDO = """\
 #!/bin/sh
-# What scripts use of sudo(8); members of the group sudo need no password, as on EC2's images.
+# Supports what scripts use of sudo(8). Members of the group sudo need no password, as on EC2's images.
 user=root keep= shell=
 while getopts EHinSsu: option; do
   case $option in
@@ -144,7 +144,7 @@ fi
 exec "$@"
 """.replace("@SETPRIV@", SETPRIV)
 
-# name → text, by the directory of the image that is laid over the host's
+# name → text, by the directory of the image that is overlaid on the host's
 PROGRAMS = {
     # where mount(8) looks for its helpers
     "sbin": {"init": _INIT, "service": _SERVICE, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},

@@ -1,7 +1,7 @@
-"""A node's root file system: its disk, the host's /usr read-only, the image's /etc under a writable layer.
+"""A node's root file system: its disk, the host's /usr read-only, and the image's /etc under a writable layer.
 
-All of it is built from outside, and the disk of a machine that starts again may hold links that lead there: what is
-made on it is made without following any.
+It is built from outside. The disk of a rebooting machine may contain links that lead outside, so nothing that is
+created on it follows links.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root run run/sshd run/lock run/user run/efs.host var/lib/cloud/instance/scripts
 var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log var/tmp
 """
-# Of no use to what builds here: the machine may have put links there, to a larger disk.
+# Not needed for building: the machine may have replaced them with links to a larger disk.
 _MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"
-# On the disk; a node does not see what is beside it.
+# Directory on the disk; a node does not see what is beside it.
 _ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp", "run/lock")
@@ -34,14 +34,14 @@ _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 def build(site: Site, machine: Machine) -> Path:
-    """Mount the root of `machine` (in a mount namespace of its own), except `enter`'s part, and change to it.
+    """Mount the root of `machine` in its own mount namespace, except `enter`'s part, and change to it.
 
-    The node's own user namespace may have no access to its path, for example below root's home. Returns that path.
+    Returns its path, which the node's user namespace may not be able to access (below root's home, for example).
     """
     disk = site.disk(machine.instance_id)
     root = disk / _ROOT
     if root.exists():
-        # Python's own rmtree ends at a thousand directories in each other. Another uid loses its rights with a program.
+        # Python's rmtree fails at a thousand nested directories. Another uid would lose its capabilities with exec.
         subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True, user=0, group=0)
     _make_directories(disk, root)
     kernel.bind("/usr", root / "usr", read_only=True)
@@ -55,18 +55,18 @@ def build(site: Site, machine: Machine) -> Path:
 
 
 def enter(site: Site, vcpus: int) -> None:
-    """Make this directory the root of this process's mount namespace, with views of its own network and processes."""
+    """Make this directory the root of the mount namespace, with /proc and /sys of its own namespaces."""
     _mount_kernel_views(vcpus)
     if site.cgroup is not None:
         kernel.mount("cgroup2", "sys/fs/cgroup", "cgroup2", _QUIET | kernel.MS_NOEXEC | kernel.MS_RDONLY)
-    # What was mounted in a namespace above can't be pivoted to.
+    # pivot_root refuses a mount from a namespace above.
     kernel.bind(".", ".")
-    # By its name: "." is still the directory below that mount.
+    # By its name, because "." is still the directory below that mount.
     kernel.pivot_root(f"../{_ROOT}")
 
 
 def is_first_boot(site: Site, machine: Machine) -> bool:
-    """Asked before `build`: the disk is still empty."""
+    """Whether the disk is still empty; call this before `build`."""
     return not (site.disk(machine.instance_id) / _ROOT).exists()
 
 
@@ -85,7 +85,7 @@ def _make_directories(disk: Path, root: Path) -> None:
 
 
 def _make(root: Path, name: str) -> Path:
-    """A directory below `root`; OSError where a link is in the way."""
+    """Create a directory below `root`. Raises OSError where a link is in the way."""
     here = root
     for part in Path(name).parts:
         here /= part
@@ -96,7 +96,7 @@ def _make(root: Path, name: str) -> Path:
 
 
 def make_file(path: Path) -> Path:
-    """An empty file, or the one that is there, in a directory from `_make`."""
+    """Create an empty file in a directory from `_make`, unless it exists."""
     if path.is_symlink():
         path.unlink()
     path.touch()
@@ -104,13 +104,13 @@ def make_file(path: Path) -> Path:
 
 
 def _link(here: Path, target: Path) -> None:
-    """Where a boot before this one has not done it."""
+    """Create a link, unless an earlier boot has."""
     if not here.is_symlink():
         here.symlink_to(target)
 
 
 def _show_libraries(root: Path) -> None:
-    """/bin, /lib …: links into /usr on a current system, directories on one that grew up without."""
+    """Show /bin, /lib and so on: links into /usr on current systems, directories on older ones."""
     for host in (Path("/", name) for name in _LIBRARIES):
         here = root / host.name
         if host.is_symlink():
@@ -120,7 +120,7 @@ def _show_libraries(root: Path) -> None:
 
 
 def _mount_image(site: Site, disk: Path, root: Path) -> None:
-    """/etc writable over the image's; the host's directories of programs with the image's own laid over."""
+    """Mount a writable /etc over the image's, and the image's programs over the host's."""
     layers = f"upperdir={disk}/layer/etc,workdir={disk}/layer/work"
     _mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
     for name in PROGRAMS:
@@ -133,7 +133,7 @@ def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str
     if layers:
         options.append(layers)
     if site.mode != "root":
-        # overlayfs may not write its notes as trusted.* attributes in a user namespace
+        # in a user namespace, overlayfs may not use trusted.* attributes
         options.append("userxattr")
     kernel.mount("overlay", target, "overlay", flags, ",".join(options))
 
@@ -146,7 +146,7 @@ def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
         kernel.mount(f"/dev/{name}", dev / name, None, kernel.MS_BIND)
     (dev / "pts").mkdir()
     (dev / "shm").mkdir()
-    # group tty (5) has no number where only one id is mapped
+    # where only one id is mapped, the group tty (5) does not exist
     tty = "" if site.mode == "single" else f",gid={site.root + 5}"
     kernel.mount("devpts", dev / "pts", "devpts", kernel.MS_NOSUID, f"newinstance,ptmxmode=0666,mode=620{tty}")
     kernel.bind(site.shm(machine.instance_id), dev / "shm")
@@ -157,7 +157,7 @@ def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
 
 
 def _mount_kernel_views(vcpus: int) -> None:
-    """/proc and /sys of the node's own namespaces; as many CPUs online as its type has."""
+    """Mount /proc and /sys of the node's own namespaces, with as many CPUs online as its type has."""
     kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
     kernel.mount("sysfs", "sys", "sysfs", _QUIET | kernel.MS_RDONLY)
     online = Path("run/cpus")
@@ -167,7 +167,7 @@ def _mount_kernel_views(vcpus: int) -> None:
 
 
 def _mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
-    """What /sbin/mount.efs may mount lies in a directory that only root can enter; what is deleted, it won't find."""
+    """Bind the file systems that /sbin/mount.efs may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "region").write_text(machine.region)
     for source in (site.file_systems / name for name in machine.file_systems):
@@ -177,7 +177,7 @@ def _mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
 
 
 def _mount_binds(site: Site, root: Path) -> None:
-    """Show host paths at the same place, read-only; behind a link, at the real place and with the link."""
+    """Bind host paths read-only to the same paths; if there is a link, to the real path, with the link."""
     for path in sorted({path.resolve() for path in site.binds}):
         if not _is_shown(root, path):
             here = _make_mount_point(root, path)
@@ -190,7 +190,7 @@ def _mount_binds(site: Site, root: Path) -> None:
 
 
 def _is_shown(root: Path, path: Path) -> bool:
-    """Already there, through /usr or the bind of a directory above."""
+    """Whether the path is already visible, through /usr or the bind of a directory above."""
     here = Path(f"{root}{path}")
     return here.exists() and here.samefile(path)
 
@@ -202,7 +202,7 @@ def _make_mount_point(root: Path, path: Path) -> Path:
 
 
 def _make_parents(root: Path, path: Path) -> None:
-    """The directories above `path`, open for every account (a job must be able to walk into a venv below /root)."""
+    """Create the directories above `path`, open to every account (a job must reach a venv below /root)."""
     for parent in reversed(path.parents[:-1]):
         here = _make(root, str(parent.relative_to("/")))
         if here.stat().st_dev == root.stat().st_dev:

@@ -1,4 +1,4 @@
-"""Starts a local cloud's processes, each of which dies with the one above it.
+"""Start a local cloud's processes, each of which dies with the one above it.
 
 starter                      writes the uid maps, waits          (the host's namespaces)
 ├── gateway                  the nodes' way out                  (the host's namespaces)
@@ -43,16 +43,16 @@ def start_supervisor(
     etc: Mapping[str, str] | None = None,
     cgroup: Path | None = None,
 ) -> int:
-    """Run a local cloud until `serve_api` returns; the result is its process's exit status.
+    """Run a local cloud until `serve_api` returns, and return the exit status of that process.
 
-    `cgroup` (cgroups.take) holds the nodes' control groups.
+    `cgroup` (cgroups.take) contains the nodes' control groups.
 
-    Forks three times; the caller must have no threads. Raises userns.NamespaceError when this machine
-    can't do `mode` ("range", "single" or "root"). When the caller dies, everything dies.
+    Forks three times, so the caller must have no threads. Raises userns.NamespaceError if this machine does not support
+    `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
     root = userns.root_of_nodes(mode)
     site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {})
-    # Here, because only in this process's network is the way out.
+    # Here, because only this process's network leads outside.
     way_out, gateway_pid = gateway.start()
     try:
         with way_out, socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener:
@@ -65,7 +65,7 @@ def start_supervisor(
 
 
 class Doors(NamedTuple):
-    """What the API process takes along from the host's network: its listener there, and the line to the gateway."""
+    """What the API process needs from the host's network: its listener, and the connection to the gateway."""
 
     listener: socket.socket
     way_out: socket.socket
@@ -99,12 +99,12 @@ def _outer(site: Site, doors: Doors, serve_api: ServeApi) -> int:
 
 
 def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
-    os.umask(0o022)  # what a user hides from others here must be readable for a node's accounts
+    os.umask(0o022)  # files with the user's restrictive umask would be unreadable for a node's accounts
     kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     loopback = Rtnetlink()
-    loopback.set_up("lo")  # the API process and its children talk to each other
+    loopback.set_up("lo")  # for the API process and its children
     loopback.close()
     _clear(site)
     site.file_systems.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def _run_api(channel: socket.socket, doors: Doors, serve_api: ServeApi) -> None:
 
 
 def _fork(main: Callable[[], object]) -> int:
-    """Run `main` in a child: status 0 when it returns, 1 with a traceback when it raises."""
+    """Run `main` in a child, which exits with 0 when it returns, and with 1 and a traceback when it raises."""
     _flush()
     pid = os.fork()
     if pid:
@@ -148,6 +148,6 @@ def _fork(main: Callable[[], object]) -> int:
 
 
 def _flush() -> None:
-    """os._exit and os.fork would lose or double what is buffered."""
+    """Flush the buffers, which os._exit would lose and os.fork would duplicate."""
     sys.stdout.flush()
     sys.stderr.flush()

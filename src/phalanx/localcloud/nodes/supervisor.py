@@ -1,4 +1,4 @@
-"""Process 1 of the local cloud: forks nodes, keeps their networks, reports their ends. Single-threaded on purpose."""
+"""Process 1 of the local cloud: fork nodes, manage their networks, report their ends. Single-threaded on purpose."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IMAGE_TIMEOUT_S = 30.0
 # EC2 resets an instance that has not shut down in "a few minutes"; there is little to shut down here.
 _SHUTDOWN_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 10
-# Of this machine's memory, for all nodes' disks and for all their /dev/shm: half of it, as Linux gives one tmpfs.
+# The parts of this machine's memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
 _DISKS, _SHM = 3 / 8, 1 / 8
 
 
@@ -34,23 +34,23 @@ _DISKS, _SHM = 3 / 8, 1 / 8
 class _Node:
     machine: Machine
     pid: int
-    """Of its process 1; until that has a `pidfd`, of the process that builds the machine."""
+    """The pid of its process 1 or, until there is a `pidfd`, of the process that builds the machine."""
     status_fd: int | None
     link: str
     boot_request: int | None
     deadline: float | None
-    """When a boot, or a shutdown before a reboot, takes too long; None while the node just runs."""
+    """When a boot, or a shutdown before a reboot, takes too long; None while the node runs."""
     host_pid: int = 0
     pidfd: int | None = None
-    said: bytes = b""
+    output: bytes = b""
     alive: bool = True
     reboots: bool = False
-    """It shall start again: it is shutting down for that, or does so once it is up."""
+    """A reboot was requested: it is shutting down, or will once it is up."""
     killers: list[int] = field(default_factory=list)
 
 
 class Supervisor:
-    """The event loop: requests of the API process, what booting nodes say, ends of processes."""
+    """The event loop: requests of the API process, output of booting nodes, ends of processes."""
 
     def __init__(self, site: Site, channel: socket.socket, api: int, builder: int, host_proc: int) -> None:
         self._site = site
@@ -68,18 +68,18 @@ class Supervisor:
         self._api_status: int | None = None
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
-        # a reader that hangs must not hang us
+        # a reader that hangs must not block us
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wire.timeval(_SEND_TIMEOUT_S))
         self._watch(channel.fileno(), self._take_request)
         self._watch(os.pidfd_open(api), self._end_of_api)
 
     def run(self) -> int:
-        """Until the API process ends; returns its exit status. Nodes' disks are gone then."""
+        """Run until the API process ends, remove the nodes' disks, and return its exit status."""
         while self._api_status is None:
             for fd, _events in self._poll.poll(1000):
                 if fd in self._handlers:
                     self._handlers[fd]()
-            self._end_the_late()
+            self._kill_overdue()
         for pool in (self._disks, self._shm):
             pool.close()
         return self._api_status
@@ -89,7 +89,7 @@ class Supervisor:
         self._poll.register(fd, select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
-        """Stop watching and close."""
+        """Stop watching an fd, and close it."""
         del self._handlers[fd]
         self._poll.unregister(fd)
         os.close(fd)
@@ -111,7 +111,7 @@ class Supervisor:
             self._answer(request["id"], error=f"{request['call']}: {problem}")
 
     def _unwatch_channel(self) -> None:
-        """The API process closed its end, so it is ending; its pidfd tells when."""
+        """Stop reading: the API process has closed its end and is exiting; its pidfd shows when."""
         self._handlers.pop(self._channel.fileno())
         self._poll.unregister(self._channel)
 
@@ -135,7 +135,7 @@ class Supervisor:
     def _do_boot(self, request: dict[str, Any]) -> None:
         machine = Machine.from_json(request["machine"])
         if machine.instance_id in self._nodes:
-            raise NodeError(f"{machine.instance_id} is there already")
+            raise NodeError(f"{machine.instance_id} already exists")
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         try:
@@ -148,23 +148,23 @@ class Supervisor:
     def _start(self, machine: Machine, request: int | None) -> None:
         shm = self._site.shm(machine.instance_id)
         self._shm.unmount(shm)
-        # Linux's own default: half of the machine's memory
+        # Linux's default: half of the machine's memory
         self._shm.mount(shm, machine.memory_mib * (1 << 20) // 2)
         cgroups.make(self._site, machine)
-        said_r, said_w = os.pipe()
+        status_r, status_w = os.pipe()
         try:
-            node = self._fork_node(machine, request, said_r, said_w)
+            node = self._fork_node(machine, request, status_r, status_w)
         except OSError:
-            os.close(said_r)
+            os.close(status_r)
             raise
         finally:
-            os.close(said_w)
+            os.close(status_w)
         self._nodes[machine.instance_id] = node
         self._limit_memory()
-        self._watch(said_r, lambda: self._node_said(node))
+        self._watch(status_r, lambda: self._read_status(node))
 
     def _do_reboot(self, request: dict[str, Any]) -> None:
-        """The answer does not wait for anything; who boots just now starts again after that."""
+        """Request a reboot, and answer at once; a node that is booting reboots after that."""
         node = self._nodes.get(request["instance_id"])
         if node is not None and node.alive and not node.reboots:
             node.reboots = True
@@ -173,7 +173,7 @@ class Supervisor:
         self._answer(request["id"])
 
     def _shut_down(self, node: _Node) -> None:
-        """Ctrl-Alt-Del, as by EC2's ACPI button."""
+        """Send Ctrl-Alt-Del, as EC2 presses the ACPI button."""
         node.deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
         os.kill(node.pid, signal.SIGINT)
 
@@ -203,7 +203,7 @@ class Supervisor:
         self._finish_removal(vpc_id)
 
     def _finish_removal(self, vpc_id: str) -> None:
-        """Close a VPC that is to go, once its last node is forgotten."""
+        """Close a VPC that is being removed, once its last node is gone."""
         if vpc_id in self._leaving and not any(node.machine.vpc_id == vpc_id for node in self._nodes.values()):
             if vpc := self._vpcs.pop(vpc_id, None):
                 vpc.close()
@@ -227,7 +227,7 @@ class Supervisor:
     # nodes
 
     def _wait_for_image(self) -> None:
-        """The image is made while the API process starts, so nobody waits here in practice."""
+        """Wait until the image is built: in practice it is, because it is built while the API process starts."""
         if self._builder is None:
             return
         deadline = time.monotonic() + _IMAGE_TIMEOUT_S
@@ -236,49 +236,49 @@ class Supervisor:
             if pid:
                 self._builder = None
                 if status:
-                    raise NodeError("the machine image could not be made; the log has the reason")
+                    raise NodeError("the machine image could not be built; the log shows the reason")
                 return
             time.sleep(0.001)
-        raise NodeError(f"the machine image was not made in {_IMAGE_TIMEOUT_S:.0f} s")
+        raise NodeError(f"the machine image was not built in {_IMAGE_TIMEOUT_S:.0f} s")
 
-    def _fork_node(self, machine: Machine, request: int | None, said_r: int, said_w: int) -> _Node:
-        # never one name twice: the kernel takes some milliseconds to remove a dead node's link
+    def _fork_node(self, machine: Machine, request: int | None, status_r: int, status_w: int) -> _Node:
+        # a new name each time: the kernel takes some milliseconds to remove a dead node's link
         self._links += 1
         link = f"node{self._links}"
         vpc = self._vpcs[machine.vpc_id]
         pid = os.fork()
         if pid == 0:
-            init.run(self._site, machine, vpc, link, said_w)
+            init.run(self._site, machine, vpc, link, status_w)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
         return _Node(
             machine=machine,
             pid=pid,
-            status_fd=said_r,
+            status_fd=status_r,
             link=link,
             boot_request=request,
             deadline=deadline,
         )
 
     def _host_pid(self, pidfd: int) -> int:
-        """What the host calls the process: its /proc tells every pidfd's pid in its own count."""
+        """Return the process's pid on the host, from the host's /proc."""
         with open(os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY, dir_fd=self._host_proc)) as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
-    def _node_said(self, node: _Node) -> None:
+    def _read_status(self, node: _Node) -> None:
         data = os.read(node.status_fd, 4096) if node.status_fd is not None else b""
-        node.said += data
+        node.output += data
         if not data:
             self._stop_listening(node)
             if node.pidfd is None:
                 self._node_ended(node)
-        elif node.pidfd is None and (process_one := re.match(rb"(\d+)\n", node.said)):
-            node.said = node.said[process_one.end() :]
+        elif node.pidfd is None and (process_one := re.match(rb"(\d+)\n", node.output)):
+            node.output = node.output[process_one.end() :]
             self._adopt(node, int(process_one[1]))
-        if data and node.said == programs.READY:
+        if data and node.output == programs.READY:
             self._node_is_up(node)
 
     def _adopt(self, node: _Node, pid: int) -> None:
-        """Its process 1 falls to us, as all orphans here do, when the process that built the machine ends."""
+        """Take over the node's process 1: it becomes our child when the process that built the machine ends."""
         os.waitpid(node.pid, 0)
         node.pid, node.pidfd = pid, os.pidfd_open(pid)
         node.host_pid = self._host_pid(node.pidfd)
@@ -294,10 +294,10 @@ class Supervisor:
         if node.reboots:
             self._shut_down(node)
 
-    def _end_the_late(self) -> None:
+    def _kill_overdue(self) -> None:
         now = time.monotonic()
         for node in [node for node in self._nodes.values() if node.deadline is not None and node.deadline < now]:
-            node.said = node.said or f"no sign of life in {_BOOT_TIMEOUT_S:.0f} s".encode()
+            node.output = node.output or f"no answer in {_BOOT_TIMEOUT_S:.0f} s".encode()
             self._kill(node)
 
     def _kill(self, node: _Node) -> None:
@@ -308,15 +308,15 @@ class Supervisor:
 
     def _node_ended(self, node: _Node) -> None:
         while node.status_fd is not None:
-            self._node_said(node)  # its last words may still be in the pipe
+            self._read_status(node)  # its last output may still be in the pipe
         status = self._reap(node)
         if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
-        elif not (node.reboots or status == programs.REBOOT) or not self._starts_again(node):
+        elif not (node.reboots or status == programs.REBOOT) or not self._restart(node):
             self._send({"exit": node.machine.instance_id})
 
-    def _starts_again(self, node: _Node) -> bool:
-        """The same machine with the same disk, in namespaces of its own as before."""
+    def _restart(self, node: _Node) -> bool:
+        """Start the same machine again with the same disk; return whether that worked."""
         try:
             self._start(node.machine, None)
         except OSError as problem:
@@ -325,7 +325,7 @@ class Supervisor:
         return True
 
     def _reap(self, node: _Node) -> int:
-        """Its status; all of its processes are gone then, and its link goes with its network namespace."""
+        """Return the node's exit status. All its processes are gone then; its link goes with its network namespace."""
         status = exit_status(os.waitpid(node.pid, 0)[1])
         node.alive, node.deadline = False, None
         self._vpcs[node.machine.vpc_id].leave(node.machine.address)
@@ -334,19 +334,19 @@ class Supervisor:
         return status
 
     def _stop_listening(self, node: _Node) -> None:
-        # a number that is closed is soon another node's
+        # the number of a closed fd is soon another node's
         if node.status_fd is not None:
             self._unwatch(node.status_fd)
             node.status_fd = None
 
     def _forget(self, node: _Node) -> None:
-        """Remove what is left of it, and then tell those who wait for that."""
+        """Remove what is left of the node, and then answer the requests that wait for that."""
         self._stop_listening(node)
         self._nodes.pop(node.machine.instance_id, None)
         self._discard(node.machine.instance_id)
         if node.boot_request is not None:
-            words = node.said.decode(errors="replace").strip() or "it was killed while it booted"
-            self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {words}")
+            reason = node.output.decode(errors="replace").strip() or "it was killed while it booted"
+            self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {reason}")
             node.boot_request = None
         for number in node.killers:
             self._answer(number)
@@ -354,7 +354,7 @@ class Supervisor:
         self._finish_removal(node.machine.vpc_id)
 
     def _discard(self, instance_id: str) -> None:
-        """Its disk and directories."""
+        """Remove the node's disk and directories."""
         self._disks.unmount(self._site.disk(instance_id))
         self._shm.unmount(self._site.shm(instance_id))
         shutil.rmtree(self._site.node(instance_id), ignore_errors=True)
@@ -362,7 +362,7 @@ class Supervisor:
         self._limit_memory()
 
     def _limit_memory(self) -> None:
-        """Anew for all nodes, whenever one comes or goes: their disks change in size."""
+        """Set all nodes' limits again, since their disks change in size whenever a node comes or goes."""
         for node in self._nodes.values():
             disk = self._site.disk(node.machine.instance_id)
             cgroups.limit_memory(self._site, node.machine, volumes.size_bytes(disk))

@@ -1,7 +1,7 @@
-"""The nodes' volumes: the root and /dev/shm of each are memory, of which all nodes together have a bounded part.
+"""The nodes' volumes: each root and /dev/shm is memory, of which all nodes together get a bounded part.
 
-Linux lets a tmpfs grow to half of the memory, and a node has two: a few could fill a machine, which then ends processes
-that have nothing to do with nodes. A full volume here is a full disk instead: whoever writes gets ENOSPC.
+By default a tmpfs may grow to half of the memory, and a node has two: a few nodes could fill the machine, which would
+then kill unrelated processes. A full volume here behaves like a full disk instead: writes fail with ENOSPC.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from phalanx.localcloud import kernel
 
-# A node writes 6 MiB as it boots: it has this much whatever the others hold.
+# A node writes 6 MiB as it boots: it gets this much, whatever the others use.
 _LEAST_BYTES = 16 << 20
-# As mke2fs gives them: an inode takes a KiB of the kernel's memory, which no size counts.
+# As mke2fs does. An inode takes 1 KiB of the kernel's memory, which a tmpfs's size does not count.
 _BYTES_PER_INODE = 16384
 
 
 class Pool:
-    """Volumes of one kind, which share `size_bytes` in equal parts: the more there are, the smaller is each.
+    """Volumes of one kind, which share `size_bytes` in equal parts: the more there are, the smaller each is.
 
-    Lives in the mount namespace of its maker: a volume outlives the node that uses it, until `unmount`.
+    They are mounted in the creator's mount namespace, so a volume outlives its node until `unmount`.
     """
 
     def __init__(self, size_bytes: int, mode: str, owner: int, flags: int = 0) -> None:
@@ -32,20 +32,20 @@ class Pool:
         self._most_bytes: dict[Path, int] = {}
 
     def mount(self, path: Path, most_bytes: int | None = None) -> None:
-        """An empty volume, never larger than `most_bytes`. Raises OSError."""
+        """Mount an empty volume of at most `most_bytes`. Raises OSError."""
         path.mkdir(parents=True, exist_ok=True)
         kernel.mount("tmpfs", path, "tmpfs", self._flags, f"{self._options},{_limits(_LEAST_BYTES)}")
         self._most_bytes[path] = most_bytes or self._size_bytes
         self._divide()
 
     def unmount(self, path: Path) -> None:
-        """Its data is lost once no node uses it; no error when there is none."""
+        """Unmount a volume; its data is lost once no node uses it. No error if there is none."""
         if self._most_bytes.pop(path, None) is not None:
             kernel.unmount(path)
             self._divide()
 
     def close(self) -> None:
-        """Unmount all."""
+        """Unmount all volumes."""
         for path in list(self._most_bytes):
             self.unmount(path)
 
@@ -58,18 +58,18 @@ class Pool:
         try:
             kernel.mount("tmpfs", path, None, kernel.MS_REMOUNT | self._flags, _limits(size_bytes))
         except OSError as problem:
-            if problem.errno != errno.EINVAL:  # it holds more than that by now, and keeps its size
+            if problem.errno != errno.EINVAL:  # it contains more than that by now, and keeps its size
                 raise
 
 
 def size_bytes(path: Path) -> int:
-    """What the volume at `path` can hold at present."""
+    """Return the current size of the volume at `path`."""
     known = os.statvfs(path)
     return known.f_blocks * known.f_frsize
 
 
 def shares(pool_bytes: int, used: Sequence[int]) -> list[int]:
-    """The sizes of volumes that hold so much: equal parts, but whoever holds more keeps that, at the others' cost."""
+    """Return the volumes' sizes: equal parts, but a volume that uses more keeps that, at the others' expense."""
     fair = pool_bytes // max(1, len(used))
     kept = [size for size in used if size > fair]
     rest = (pool_bytes - sum(kept)) // max(1, len(used) - len(kept))

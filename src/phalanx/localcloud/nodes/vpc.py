@@ -1,4 +1,4 @@
-"""A VPC: a network namespace with one bridge that its nodes hang on. Two VPCs may use the same addresses."""
+"""A VPC: a network namespace with a bridge that connects its nodes. Two VPCs may use the same addresses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from phalanx.localcloud.netlink import Peer, Rtnetlink
 from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS, mac_of
 
 _BRIDGE = "vpc"
-# AWS lets instances of a VPC send frames of this size (docs: EC2, network MTU)
+# instances of a VPC may send frames of this size (EC2 user guide, network MTU)
 _MTU = 9001
 
 
 class Vpc:
-    """Made and used by the single-threaded supervisor; the namespace lives as long as `netns` is open."""
+    """A VPC of the single-threaded supervisor. The namespace lives as long as `netns` is open."""
 
     def __init__(self) -> None:
         with _new_netns() as self.netns:
@@ -33,7 +33,7 @@ class Vpc:
         self._bridge = self._links.index(_BRIDGE)
 
     def serve(self, cidr: str) -> None:
-        """Be the router of this block; nothing happens when it is already."""
+        """Act as the router of this block, unless it already does."""
         network = ipaddress.ip_network(cidr)
         gateway = _gateway(network)
         if gateway not in self._gateways:
@@ -41,28 +41,28 @@ class Vpc:
             self._gateways.add(gateway)
 
     def unplug(self, link: str) -> None:
-        """From now on nothing reaches the node and nothing comes from it; neither side is told."""
+        """Disconnect the node. Neither side is notified."""
         self._links.set_master(link, 0)
 
     def plug(self, link: str) -> None:
         self._links.set_master(link, self._bridge)
 
     def connect(self, link: str, address: str, pid: int) -> None:
-        """In a child of the supervisor: give the network namespace of `pid` an eth0 on the bridge."""
+        """Give the network namespace of `pid` an eth0 on the bridge. Runs in a child of the supervisor."""
         kernel.setns(self.netns, kernel.CLONE_NEWNET)
         bridge = Rtnetlink()
         node = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), node), _MTU)
-        # As EC2: who a node is, the metadata service included, is known by its address.
+        # As on EC2: a node is identified by its address, also by the metadata service.
         bridge.drop_other_senders(link, address, mac_of(address))
-        # The kernel keeps 1,024 neighbours that it had to ask for, of all its networks together. If router and nodes
-        # had to ask for each other, 256 nodes would be too many: connections between them failed.
+        # The kernel keeps 1,024 neighbours that it resolved, for all its networks together. If router and nodes had to
+        # resolve each other, connections would fail from 256 nodes on.
         bridge.add_neighbour(self._bridge, address, mac_of(address))
         bridge.close()
         os.close(node)
 
     def leave(self, address: str) -> None:
-        """The node there is gone; who asks for it shall hear so."""
+        """Forget the address of a node that is gone, so that connections to it fail at once."""
         with suppress(OSError):
             self._links.remove_neighbour(self._bridge, address)
 
@@ -72,11 +72,11 @@ class Vpc:
 
 
 def configure(address: str, cidr: str) -> None:
-    """In a node: bring its eth0 up."""
+    """Bring eth0 up, in a node."""
     network = ipaddress.ip_network(cidr)
     node = Rtnetlink()
     node.set_up("lo")
-    # As in a VPC, only its own router could say what a way out is, and for IPv6 there is none.
+    # As in a VPC, only its own router may announce routes, and there is none for IPv6.
     with suppress(FileNotFoundError):
         Path("/proc/sys/net/ipv6/conf/eth0/accept_ra").write_text("0")
     node.add_address("eth0", address, network.prefixlen)
@@ -87,13 +87,13 @@ def configure(address: str, cidr: str) -> None:
 
 
 def _gateway(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
-    """The router has the first address after the network's own, as in AWS."""
+    """Return the router's address: the first after the network's own, as on AWS."""
     return str(network.network_address + 1)
 
 
 @contextmanager
 def _new_netns() -> Iterator[int]:
-    """Enter a new network namespace for the block; its fd stays open."""
+    """Enter a new network namespace for the block; yield its fd, which stays open."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         kernel.unshare(kernel.CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""Messages between the API process and the supervisor: one JSON object a packet, file descriptors beside it."""
+"""Messages between the API process and the supervisor: one JSON object per packet, with file descriptors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_FDS = 1
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends that keep packets apart."""
+    """Return a pair of connected sockets that preserve packets."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
