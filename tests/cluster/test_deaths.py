@@ -136,7 +136,7 @@ def test_nodes_that_do_not_hear_from_the_runner_end_their_processes(fragile):
     assert time.time() - frozen_at > FENCED_S - BEAT_S
     fragile.on("head", f"pkill -CONT -f 'runner.pyz submit .*{job_id}'")
     job = wait_for_end(fragile, job_id)
-    assert "heard nothing of the runner for 30 s" in job["message"], told(job)
+    assert "heard nothing from the runner for 30 s" in job["message"], told(job)
 
 
 def test_a_silent_node_is_lost_and_keeps_nothing_of_the_job(fragile):

@@ -241,7 +241,7 @@ def test_a_half_made_one_is_made_again(wheels: Terminal, tmp_path: Path) -> None
     path = newest_environment(wheels)
     wheels.on("head", f"rm {path}/.complete {path}/lib/python3*/site-packages/half.py")
     done = run(wheels, code, *say_word("half"), options=("-n", "1"))
-    assert f"{path} is half made: starting over" in done.stdout
+    assert f"{path} is incomplete: starting over" in done.stdout
     assert "[0] half is here" in done.stdout
 
 

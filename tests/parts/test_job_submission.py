@@ -118,7 +118,7 @@ def test_a_node_that_refused_while_the_code_was_sent_is_tried_again(two_nodes, c
 def test_a_job_never_takes_the_directory_of_another(two_nodes, code, monkeypatch):
     monkeypatch.setattr(phalanx.jobs.job, "_new_id", lambda: "same")
     run(two_nodes, code, "echo", "first", processes=1)
-    with pytest.raises(JobError, match="is another job's"):
+    with pytest.raises(JobError, match="belongs to another job"):
         submit(two_nodes, JobSpec(("echo", "second"), "exec", directory=code))
     assert outcome(open_job(two_nodes, "same").follow())[0] == ["0: first"]
 

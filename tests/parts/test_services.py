@@ -146,7 +146,7 @@ def test_a_directory_that_can_t_hold_the_code_is_reported(cluster, code):
     (code / "t.py").write_text("")
     _, status = run(cluster, code, "true", sync_dir="/dev/null/train")
     nodes = "deeplearning-worker1, deeplearning-worker2"
-    text = f"the code can't be put into /dev/null/train on {nodes}: /dev/null/train: Not a directory"
+    text = f"the code can't be copied to /dev/null/train on {nodes}: /dev/null/train: Not a directory"
     assert status.message == text
     assert status.started_at is None
 

@@ -1,1 +1,1 @@
-"""Jobs inside a batch scheduler's allocation."""
+"""Runs jobs inside a batch scheduler's allocation."""

@@ -1,4 +1,4 @@
-"""A job's places on nodes that a batch scheduler gives: asked for before an attempt, held through it, given back."""
+"""A job's allocation from a batch scheduler: requested before an attempt, held during it, and given back."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from phalanx.runner.process import Process
 
 _TURN_S = 0.2
-# A queue is asked often at first and seldom later: thousands of jobs may wait in it.
+# The queue is queried often at first and rarely later: thousands of jobs may wait in it.
 _FIRST_LOOK_S = 0.5
 _LAST_LOOK_S = 15.0
-# From the grant to the last node's starter: prologs run in between.
+# From the grant to the last node's starter; prologs run in between.
 _NODES_COME_WITHIN_S = 120.0
-# The scheduler's own script ends by itself when all starters have; its daemons take a moment to say so.
+# The scheduler's own script ends by itself when all starters have; its daemons report that a moment later.
 _ENDS_BY_ITSELF_S = 5.0
 _ENDS_WITHIN_S = 60.0
-# One that does not answer (its controller is started again) still has what it has queued for hours.
+# A scheduler that does not answer (its controller restarts) keeps its queue.
 _AWAY_WITHIN_S = 600.0
 _LOG_TAIL_BYTES = 600
 _BEAT = frames.pack(frames.BEAT)
 
 
 class EndedError(Exception):
-    """The scheduler ended it before the job could start; `standing` says how."""
+    """The scheduler ended the allocation before the job could start; `standing` describes how."""
 
     def __init__(self, standing: Standing) -> None:
         super().__init__(standing.words)
@@ -50,9 +50,9 @@ class EndedError(Exception):
 
 @dataclass
 class _Attendee:
-    """A starter that came: the pipes from it and to it, and the connection whose end lets it go.
+    """A starter that has connected: its pipes, and the connection that keeps it alive.
 
-    `gpus` are those that the scheduler granted there; None where it says nothing of them.
+    `gpus` are those that the scheduler granted there; None where it does not manage them.
     """
 
     slots: int
@@ -62,31 +62,31 @@ class _Attendee:
     dialled: bool = False
 
     def share_of(self, node: Node) -> Node:
-        """The node as the job may use it."""
+        """Return the node with the job's share of it."""
         return replace(node, slots=self.slots, gpus=node.gpus if self.gpus is None else len(self.gpus))
 
     def let_go(self) -> None:
-        """Its pipes are closed by the channel that was made of them, or here."""
+        """Release the starter. Close its pipes, unless a channel owns them."""
         self.connection.close()
         for fd in () if self.dialled else self.fds:
             os.close(fd)
 
 
 class Allocation:
-    """One attempt's. `tell` is called with what is waited for, `record` with the id as soon as there is one."""
+    """One attempt's allocation. `report` is called with its progress, `record` with its id as soon as there is one."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         call: Call,
         stage: Stage,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         record: Callable[[str], None],
     ) -> None:
         self._scheduler = scheduler
         self._call = call
         self._stage = stage
-        self._tell = tell
+        self._report = report
         self._record = record
         self._id = ""
         self._log = ""
@@ -100,9 +100,9 @@ class Allocation:
         self._answered_at = time.monotonic()
 
     def obtain(self, request: Request) -> bool:
-        """Ask, and wait until a starter has come from every node granted; False: a stop was asked for meanwhile.
+        """Submit, and wait until the starters of all granted nodes have connected; False: a stop was requested.
 
-        Raises RefusedError when the scheduler won't have it, EndedError when it ended it.
+        Raises RefusedError when the scheduler refuses, EndedError when it ends the allocation.
         """
         self._log = request.log
         self._stage.door.attend = self._admit
@@ -116,23 +116,23 @@ class Allocation:
         return not self._stage.stop_requested
 
     def roster(self, whole: Roster) -> Roster:
-        """The nodes that were granted, each with as many slots, and GPUs, as were granted there."""
+        """Return the granted nodes, each with the slots and GPUs that were granted there."""
         granted = (self._attendees[node.name].share_of(node) for node in self._present(whole))
         return replace(whole, nodes=tuple(granted))
 
     def devices(self) -> Dict[str, Tuple[str, ...]]:
-        """Node → which of its GPUs were granted, where the scheduler names them."""
+        """Return the granted GPUs by node, where the scheduler names them."""
         return {name: tuple(one.gpus) for name, one in self._attendees.items() if one.gpus is not None}
 
     def dial(self, node: str) -> Line:
-        """The line to this node's starter."""
+        """Return the line to this node's starter."""
         attendee = self._attendees[node]
         attendee.dialled = True
         null = os.open(os.devnull, os.O_RDONLY)
         return Line(attendee.fds[1], attendee.fds[0], null, lambda: attendee.connection.shutdown(socket.SHUT_RDWR))
 
     def fate(self) -> Standing:
-        """How it stands, after a node was lost: the scheduler may need a moment to say that it did it."""
+        """Return the status after a node was lost: the scheduler may need a moment to report that it ended the job."""
         deadline = time.monotonic() + _ENDS_BY_ITSELF_S
         while True:
             standing = self._standing_or_held()
@@ -141,12 +141,12 @@ class Allocation:
             time.sleep(_TURN_S)
 
     def ended_as(self, standing: Standing) -> str:
-        """In words, when it ended before the job did; where its own script failed, what that said last."""
-        said = "" if standing.killed else last_words(self._log)
-        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}" + (f": {said}" if said else "")
+        """Describe an end before the job's, with the last output of the scheduler's script where that failed."""
+        output = "" if standing.killed else log_tail(self._log)
+        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}" + (f": {output}" if output else "")
 
     def release(self) -> str:
-        """Give all places back; returns what is to be said about it, "" when they are free again."""
+        """Give everything back; return a message for the user, "" when all places are free again."""
         self._stage.door.attend = turn_away
         for attendee in self._attendees.values():
             attendee.let_go()
@@ -183,11 +183,11 @@ class Allocation:
         self._take(standing, now)
 
     def _excuse(self, error: RefusedError) -> None:
-        """It has not answered: that is told, and for _AWAY_WITHIN_S no reason to give up. Raises the error after it."""
+        """Report that the scheduler does not answer. Raises the error after _AWAY_WITHIN_S."""
         if time.monotonic() > self._answered_at + _AWAY_WITHIN_S:
             raise error
         first = str(error).partition("\n")[0]
-        self._tell(f"waiting for {shown(self._id)} of {self._scheduler.NAME}, which does not answer ({first})")
+        self._report(f"waiting for {shown(self._id)} of {self._scheduler.NAME}, which does not answer ({first})")
 
     def _take(self, standing: Standing, now: float) -> None:
         name, number = self._scheduler.NAME, shown(self._id)
@@ -195,12 +195,12 @@ class Allocation:
             raise EndedError(standing)
         if standing.phase == HELD:
             self._deadline = min(self._deadline, now + _NODES_COME_WITHIN_S)
-            self._tell(f"granted by {name} as {number}; its nodes are coming")
+            self._report(f"granted by {name} as {number}; its nodes are coming")
         else:
-            self._tell(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
+            self._report(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
 
     def _beat(self) -> None:
-        """The starters that are there wait for the others, and would take silence for the runner's end."""
+        """Send beats to the connected starters, which would take silence for the runner's end."""
         if self._pace.is_due():
             for attendee in self._attendees.values():
                 _send_beat(attendee.fds[1])
@@ -208,21 +208,21 @@ class Allocation:
     def _incomplete(self) -> str:
         number, came = shown(self._id), len(self._attendees)
         of = f"{came} of {self._wanted} nodes" if came else "no node"
-        words = f"{self._scheduler.NAME} granted {number}, but {of} came within {_NODES_COME_WITHIN_S:g} s"
-        return f"{words}: {last_words(self._log)}".rstrip(": ")
+        message = f"{self._scheduler.NAME} granted {number}, but {of} came within {_NODES_COME_WITHIN_S:g} s"
+        return f"{message}: {log_tail(self._log)}".rstrip(": ")
 
     def _standing(self) -> Standing:
         return self._scheduler.look(self._id, self._call)
 
     def _standing_or_held(self) -> Standing:
-        """Who doesn't answer may still hold it."""
+        """Return the status; a scheduler that does not answer may still hold the allocation."""
         try:
             return self._standing()
         except RefusedError as error:
             return Standing(HELD, str(error))
 
     def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
-        """A starter has come. Those of another allocation, an earlier attempt's, are sent away."""
+        """Accept a starter, and reject those of another allocation, from an earlier attempt."""
         if hello["allocation"] != shown(self._id):
             turn_away(connection, fds, hello)
             return
@@ -250,15 +250,15 @@ class Allocation:
         try:
             self._scheduler.cancel(self._id, self._call)
         except RefusedError:
-            # It may have ended a moment before: schedulers refuse to end that again.
+            # Schedulers refuse to cancel an allocation that ended a moment before.
             if self._standing_or_held().phase != ENDED:
                 raise
 
     def _has_ended_within(self, timeout_s: float, asked: bool = False) -> bool:
-        """`asked`: it was told to end, and what is shown as queued may only not have got so far."""
+        """Wait for the end. `asked`: it was cancelled, so one that is shown as queued may end, too."""
         deadline = time.monotonic() + timeout_s
         while (standing := self._standing_or_held()).phase != ENDED:
-            # What waits in a queue never ends by itself.
+            # A queued allocation never ends by itself.
             if time.monotonic() > deadline or (standing.phase != HELD and not asked):
                 return False
             time.sleep(_TURN_S)
@@ -269,11 +269,11 @@ def _send_beat(fd: int) -> None:
     try:
         os.write(fd, _BEAT)
     except OSError:
-        pass  # that starter has died since it came: the attempt's channel to it will say so
+        pass  # that starter has died: the attempt's channel to it will report that
 
 
 def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
-    """What the launcher's plan for the whole cluster needs; with -n alone the scheduler may place it as it likes."""
+    """Return the request for a launcher's plan; with only -n the scheduler may place the processes freely."""
     ranks: Counter[str] = Counter()
     for places in [one.places for one in processes if one.places] or [one.ranks for one in processes]:
         ranks.update(places)
@@ -282,8 +282,8 @@ def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: 
     return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via_options"]))
 
 
-def last_words(path: str) -> str:
-    """The end of what the scheduler's script wrote, on one line; "" when it wrote nothing."""
+def log_tail(path: str) -> str:
+    """Return the end of the output of the scheduler's script, on one line; "" when there is none."""
     try:
         with open(path, "rb") as file:
             return " ".join(file.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").split())

@@ -1,4 +1,4 @@
-"""What a batch scheduler is to a job: asked for places, looked at while they are held, told when they are free."""
+"""The interface of batch schedulers: request an allocation, query it, and give it back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import subprocess
     from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
-    # argv and its stdin → its stdout; RefusedError with the command's own words when it fails
+    # argv and its stdin → its stdout; RefusedError with the command's message when it fails
     Call = Callable[[Sequence[str], str], str]
 
     class Scheduler(Protocol):
@@ -46,18 +46,19 @@ QUEUED = "queued"
 HELD = "held"
 ENDED = "ended"
 
-# Well below FENCE_S: no beat goes out to the starters that are there meanwhile.
+# Well below FENCE_S: connected starters get no beats meanwhile.
 _ANSWER_WITHIN_S = 15.0
 _NOT_FOUND = 127
-# How Slurm and CUDA say that there is none.
+# The values with which Slurm and CUDA mean no GPU.
 _NO_GPU = ("NoDevFiles", "-1", "none")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How an allocation stands: `phase`, and `words`, the scheduler's own.
+    """An allocation's status: its `phase`, and `words`, the scheduler's own description.
 
-    Of one that has ended: was it `killed` (cancelled, out of time, preempted …), and is it `retryable` in another one?
+    For one that has ended: whether it was `killed` (cancelled, out of time, preempted …), and whether a new one may
+    succeed (`retryable`).
     """
 
     phase: str
@@ -68,9 +69,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Request:
-    """What a job needs: `processes` in all, `per_node` on each of `nodes` nodes, or (`anywhere`) as they come.
+    """What a job needs: `processes` in all, `per_node` on each of `nodes` nodes, or (`anywhere`) placed freely.
 
-    `options` are words for the scheduler's own command, passed on as they are.
+    `options` are arguments for the scheduler's own command, passed on as they are.
     """
 
     job: str
@@ -84,27 +85,27 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What the allocation is called in the scheduler's own lists."""
+        """The allocation's name in the scheduler's own lists."""
         return f"phalanx-{self.job}"
 
     @property
     def log(self) -> str:
-        """Where whatever the scheduler and its scripts say is kept."""
+        """The path of the log for the output of the scheduler and its scripts."""
         return f"{self.directory}/{self.scheduler}.out"
 
     def attend(self, allocation: str, nodes: str, places: str) -> str:
-        """The shell's words that start the job's starter on a node; the three are shell texts themselves."""
+        """Return a shell command that starts the job's starter on a node; the arguments are shell code themselves."""
         words = checked.argv(f"{self.directory}/{RUNNER}", "attend", self.scheduler, self.directory)
         return f"{' '.join(map(quoted, words))} {allocation} {nodes} {places}"
 
 
 def shown(allocation: str) -> str:
-    """An allocation's id as people know it."""
+    """Return an allocation's id as users know it."""
     return allocation.rpartition("/")[2]
 
 
 def count_here(places: str, index: int) -> int:
-    """Processes on the node with this index: of "2(x3),1" node 2 has 2, and node 3 has 1. A plain number holds for all.
+    """Return the processes on the node with this index: in "2(x3),1" node 2 has 2, node 3 has 1. "2" applies to all.
 
     Raises ValueError.
     """
@@ -116,7 +117,7 @@ def count_here(places: str, index: int) -> int:
 
 
 def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[List[str]]:
-    """The GPUs of this node that a job may use, as CUDA_VISIBLE_DEVICES has them; None: no variable says anything."""
+    """Return this node's GPUs for the job, as in CUDA_VISIBLE_DEVICES; None: no variable is set."""
     text = next((found[name] for name in names if name in found), None)
     if text is None:
         return None
@@ -126,7 +127,7 @@ def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[Lis
 
 
 def caller(scheduler: str, directory: str) -> Call:
-    """Runs the scheduler's commands as a login shell on the head does, whose profile may have to say where they are."""
+    """Return a function that runs the scheduler's commands in a login shell, whose profile may set their PATH."""
 
     import subprocess  # not at the top: what attends on a node imports this module, too, and asks no scheduler
 
@@ -155,7 +156,7 @@ def _failure(scheduler: str, command: str, done: subprocess.CompletedProcess[str
 
 
 def release(directory: str, find: Callable[[str], Scheduler]) -> int:
-    """Give back what the runner of this job held when it died; returns an exit status."""
+    """Give back the allocation of a job whose runner died; return an exit status."""
     held = states.read(directory)["allocation"]
     scheduler = find(held["scheduler"])
     try:
@@ -167,5 +168,5 @@ def release(directory: str, find: Callable[[str], Scheduler]) -> int:
 
 
 def still_holds(scheduler: str, allocation: str, error: Exception) -> str:
-    """What is to be said of places that could not be given back."""
+    """Return a message about an allocation that could not be given back."""
     return f"{scheduler} may still hold {shown(allocation)}: {error}"

@@ -1,1 +1,1 @@
-"""The environments of jobs on the shared directory."""
+"""Makes and lists the environments of jobs on the shared directory."""

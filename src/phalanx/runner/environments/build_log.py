@@ -1,4 +1,4 @@
-"""What pip and compilers say while an environment is made: all of it in a file, the beginning of it on the screen."""
+"""The output of pip and compilers while an environment is made: all of it in a file, the beginning on the screen."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from typing import Iterator, List
 
 NAME = "environment.log"
-# pip says a few lines for each package; a native build that fails says hundreds of thousands.
+# pip prints a few lines for each package; a native build that fails prints hundreds of thousands.
 _SHOWN_LINES = 500
 _ERROR_LINES = 12
-# As GCC, Clang, NVCC, linkers, CMake and Rust's compiler begin them. pip's and setuptools' own come after these.
+# The errors of GCC, Clang, NVCC, linkers, CMake and Rust's compiler; those of pip and setuptools come after them.
 _ERROR = re.compile(
     rb"^\s*\S+[:(]\d+\S*:? (?:fatal )?error\b|^\s*error\[E\d+\]|CMake Error|nvcc fatal"
     rb"|undefined reference to|ld: cannot find"
@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class BuildLog:
-    """Appends to NAME in the job's directory, and shows what is not too much of it."""
+    """Appends to NAME in the job's directory, and shows the first lines."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, NAME)
@@ -37,7 +37,7 @@ class BuildLog:
         self._error: List[bytes] = []
 
     def follow(self, process: subprocess.Popen[bytes]) -> int:
-        """Take what the process writes to its stdout; its exit code."""
+        """Log what the process writes to stdout; return its exit code."""
         rest = b""
         for data in _chunks(process):
             *lines, rest = (rest + data).split(b"\n")
@@ -49,7 +49,7 @@ class BuildLog:
         return process.wait()
 
     def explain(self) -> None:
-        """Show the first lines of the first error, after what may have been a great many others."""
+        """Show the first lines of the first error, which many others may follow."""
         if self._error:
             _show(f"the first error, in line {self._error_at} of {self._lines} of {self._path}:".encode())
             for line in self._error:
@@ -65,11 +65,11 @@ class BuildLog:
         if self._lines < _SHOWN_LINES:
             _show(line)
         elif self._lines == _SHOWN_LINES:
-            _show(f"… all that follows is in {self._path}".encode())
+            _show(f"… the rest is in {self._path}".encode())
 
 
 def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Until nothing can come: something that the process left (a compiler's cache) may hold its stdout open."""
+    """Yield output until the process has ended: a process that it left (a compiler's cache) may keep stdout open."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
     while select.select([fd], [], [], _LOOK_EVERY_S)[0] or process.poll() is None:

@@ -1,7 +1,7 @@
-"""Makes a job's environment, a virtual one on the shared directory: once, whoever needs it first, under a lock.
+"""Makes a job's virtual environment on the shared directory: the first job that needs it makes it, under a lock.
 
-<shared>/.phalanx/environments/NAME-HASH/            the environment; what it was made from is in its requirements/
-<shared>/.phalanx/environments/NAME-HASH/.complete   JSON, written last: without it the rest is half made
+<shared>/.phalanx/environments/NAME-HASH/            the environment; its sources are in its requirements/
+<shared>/.phalanx/environments/NAME-HASH/.complete   JSON, written last: without it the environment is incomplete
 <shared>/.phalanx/environments/NAME-HASH.lock        locked by its maker, and (shared) by runners of jobs that use it
 """
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 COMPLETE = ".complete"
 RESULT = "environment.json"
-_FORMAT = "1"  # another one makes every environment anew
+_FORMAT = "1"  # a change makes every environment again
 _FILES = "requirements"
 _PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
-# Variables that would let the job's own settings into the program that installs.
+# Variables by which the job's own settings would affect the installer.
 _NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
 
 
 class CannotMakeError(Exception):
-    """Why there is no environment: one line, then what mends it."""
+    """Why there is no environment: one line, then a hint."""
 
 
 def root_of(job_directory: str) -> str:
-    """Where environments lie, beside the jobs."""
+    """Return the directory of environments, beside that of jobs."""
     return os.path.join(os.path.dirname(os.path.dirname(job_directory)), "environments")
 
 
 def bring(directory: str) -> int:
-    """Find or make the environment of the job in this directory; says on stdout what is done.
+    """Find or make the environment of the job in this directory; print what is done.
 
-    RESULT in the job's directory then holds {"path"}, or {"problem"}.
+    RESULT in the job's directory then contains {"path"}, or {"problem"}.
     """
     os.umask(0o077)
     with open(os.path.join(directory, "job.json")) as file:
@@ -67,7 +67,7 @@ def is_complete(path: str) -> bool:
 
 
 def lock(path: str, how: int) -> Optional[int]:
-    """A lock on this environment (fcntl.LOCK_SH or LOCK_EX), held until the descriptor is closed; None: it is taken."""
+    """Lock this environment (fcntl.LOCK_SH or LOCK_EX) until the returned descriptor is closed; None: it is taken."""
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -84,13 +84,13 @@ def _bring(root: str, wanted: Dict[str, Any], log: BuildLog) -> str:
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
     _pass_path_on(path)
-    # When it was last of use, for whoever wants to tidy up.
+    # The time of the last use, for `phalanx environments`.
     os.utime(os.path.join(path, COMPLETE))
     return path
 
 
 def _pass_path_on(path: str) -> None:
-    """For who activates it and types `mpiexec`: Open MPI 5 starts ranks with each node's own PATH unless it is told."""
+    """Have `activate` pass PATH on with `mpiexec`: Open MPI 5 otherwise starts ranks with each node's own PATH."""
     activate = os.path.join(path, "bin", "activate")
     if not os.path.exists(os.path.join(path, "bin", "prterun")):
         return
@@ -105,7 +105,7 @@ def _interpreter(wanted: Dict[str, Any]) -> Interpreter:
         raise CannotMakeError(
             f"{wanted['name']} needs Python {wanted['python']}; on the head there {'are' if len(seen) > 1 else 'is'} "
             f"{', '.join(seen) or 'none'}\n"
-            "Another `image:` in phalanx.yaml may bring it, or its `boot:` script may install it on every node."
+            "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
         )
     return python
 
@@ -117,7 +117,7 @@ def _digest(wanted: Dict[str, Any], python: Interpreter) -> str:
 
 
 def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter, log: BuildLog) -> None:
-    """Be the only one who makes it; who comes later waits here and finds it made."""
+    """Make it under an exclusive lock; a later job waits here and finds it complete."""
     held = lock(path, fcntl.LOCK_EX)
     if held is None:
         _say(f"another job is making {os.path.basename(path)}: waiting for it")
@@ -133,7 +133,7 @@ def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter, log: Bui
 def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
     began = time.monotonic()
     if os.path.exists(path):
-        _say(f"{path} is half made: starting over")
+        _say(f"{path} is incomplete: starting over")
         shutil.rmtree(path)
     python = installer.python
     _say(f"making {path} with Python {python.version_text} ({python.path})")
@@ -146,14 +146,14 @@ def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
         "made_in_s": round(time.monotonic() - began, 1),
         "made_at": time.time(),
     }
-    # The packages first: what is said to be whole must be so after a power failure, too.
+    # The packages first: an environment marked complete must be complete after a power failure, too.
     os.sync()
     states.write_file(os.path.join(path, COMPLETE), json.dumps(facts), is_synced=True)
     _say(f"made in {facts['made_in_s']:.0f} s, {facts['bytes'] / 1e6:.0f} MB")
 
 
 class _Installer:
-    """The programs that make one environment. Each holds the lock, too: it is not free while one of them lives."""
+    """Runs the programs that make one environment. Each inherits the lock, which is taken while one of them lives."""
 
     def __init__(self, path: str, wanted: Dict[str, Any], python: Interpreter, held: int, log: BuildLog) -> None:
         self._path = path
@@ -161,17 +161,17 @@ class _Installer:
         self.python = python
         self._held = held
         self._log = log
-        # uv does not see packages outside of the environment, so it would bring the image's torch a second time.
+        # uv does not see packages outside the environment, so it would install the image's torch a second time.
         self._uv = shutil.which("uv") if wanted["isolated"] else None
         self._env = self._environment()
 
     def install(self) -> None:
-        """Make it whole. Raises CannotMakeError."""
+        """Make the whole environment. Raises CannotMakeError."""
         self._make_venv()
         for name, text in self._wanted["files"].items():
             self._write(name, text)
-        for words in self._wanted["steps"]:
-            self._run([*self._pip(), *words], "pip" if self._uv is None else "uv")
+        for args in self._wanted["steps"]:
+            self._run([*self._pip(), *args], "pip" if self._uv is None else "uv")
         if self._wanted["check"]:
             _say("checking: " + " ".join(self._wanted["check"])[:200])
             self._run(self._wanted["check"], "its check")
@@ -183,16 +183,16 @@ class _Installer:
         shown = not self._wanted["isolated"] and not self.python.is_venv
         flags = ["--system-site-packages"] if shown else []
         if self.python.pip_serves_others:
-            # A pip of its own would take longer than most requirements: all of it is compiled.
+            # Installing pip into it would take longer than most requirements, because all of pip is compiled.
             flags.append("--without-pip")
         version = ".".join(map(str, self.python.version[:2]))
-        mend = f"Debian, Ubuntu: `boot: apt-get install -y python{version}-venv` in phalanx.yaml brings what it needs."
-        self._run([self.python.base, "-m", "venv", *flags, self._path], "python -m venv", mend)
+        hint = f"On Debian and Ubuntu, add `boot: apt-get install -y python{version}-venv` to phalanx.yaml."
+        self._run([self.python.base, "-m", "venv", *flags, self._path], "python -m venv", hint)
         if not self._wanted["isolated"] and self.python.is_venv:
             self._show_packages_of(self.python.sites)
 
     def _show_packages_of(self, sites: Sequence[str]) -> None:
-        """The image's own environment stays visible, after what is installed here."""
+        """Keep the packages of the image's own environment visible, after those that are installed here."""
         major, minor = self.python.version[:2]
         own = os.path.join(self._path, "lib", f"python{major}.{minor}", "site-packages")
         lines = "".join(f"import site; site.addsitedir({site!r})\n" for site in sites)
@@ -207,7 +207,7 @@ class _Installer:
         python = os.path.join(self._path, "bin", "python")
         if self._uv:
             return [self._uv, "pip", "install", "--python", python]
-        # Compiling all of it can take longer than the rest; what is imported is compiled then, by whoever is first.
+        # Compiling everything can take longer than the rest; modules are compiled at their first import.
         pip = (
             [self.python.path, "-m", "pip", "--python", python]
             if self.python.pip_serves_others
@@ -219,19 +219,19 @@ class _Installer:
         own = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
         own = activated({**own, ENVIRONMENT: self._path})
         quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
-        # It is made once: a cache would only fill the head's disk.
+        # Each environment is made once: a cache would only fill the head's disk.
         quiet.update(PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1", UV_LINK_MODE="copy", PYTHONUNBUFFERED="1")
-        # What an earlier job left at home for pip, uv, git and Python decides nothing here.
+        # An earlier job's settings for pip, uv, git and Python in the home directory must not count here.
         quiet.update(HOME=os.path.join(self._path, _FILES))
         if "constraints.txt" in self._wanted["files"]:
-            # In this form they hold for what packages are built with, too (pip's flag does not).
+            # As variables they apply to build dependencies, too, which pip's flag does not.
             place = os.path.join(self._path, _FILES, "constraints.txt")
             names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
             quiet.update(dict.fromkeys(names, place))
         uv = from_pip(own) if self._uv else {}
         return {**own, **uv, **quiet, **self._wanted["variables"]}
 
-    def _run(self, argv: Sequence[str], name: str, mend: str = "") -> None:
+    def _run(self, argv: Sequence[str], name: str, hint: str = "") -> None:
         where = os.path.join(self._path, _FILES)
         process = subprocess.Popen(
             list(argv),
@@ -247,7 +247,7 @@ class _Installer:
         if code:
             self._log.explain()
             how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
-            raise CannotMakeError(f"{name} {how}\n{mend}".strip())
+            raise CannotMakeError(f"{name} {how}\n{hint}".strip())
 
 
 def _die_with_parent() -> None:

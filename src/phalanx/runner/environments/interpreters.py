@@ -1,4 +1,4 @@
-"""Which Python an environment is made with: the first on PATH that a specifier such as ">=3.10,<3.13" allows."""
+"""Finds the Python for an environment: the first on PATH that a specifier such as ">=3.10,<3.13" allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Tuple
 _ANSWER_WITHIN_S = 60.0
 _NEWEST_MINOR = 20
 _CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)(\.\*)?")
-# -I alone: with -S a virtual environment would not know that it is one (site.py says so before Python 3.11).
+# Only -I: with -S, a virtual environment would not be recognised as one before Python 3.11, where site.py does that.
 _QUESTION = """
 import json, os, sys, sysconfig
 try:
@@ -29,7 +29,7 @@ print(json.dumps({"version": list(sys.version_info[:3]), "base": os.path.realpat
 class Interpreter:
     """A Python of this machine.
 
-    `base`: the program behind a virtual environment; `sites`: where its packages lie; `pip`: its version, "" for none.
+    `base`: the program behind a virtual environment; `sites`: its package directories; `pip`: its version, "" for none.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Interpreter:
 
     @property
     def pip_serves_others(self) -> bool:
-        """Can its pip install into another environment (`--python`, since pip 22.3)?"""
+        """Whether its pip can install into another environment (`--python`, since pip 22.3)."""
         return tuple(map(int, re.findall(r"\d+", self.pip)[:2])) >= (22, 3)
 
     @property
@@ -51,9 +51,9 @@ class Interpreter:
 
 
 def find(specifier: str, path: str) -> Tuple[Interpreter | None, List[str]]:
-    """The one to use (None: none fits), and what was there, as texts for a message.
+    """Return the interpreter to use (None: none fits), and those that were found, as texts for a message.
 
-    python3 comes first, because it is what the image wants to be used; then the newest.
+    python3 comes first, because it is the image's choice; then the newest.
     """
     seen: Dict[str, str] = {}
     for place in _candidates(path):
@@ -69,7 +69,7 @@ def find(specifier: str, path: str) -> Tuple[Interpreter | None, List[str]]:
 
 
 def allows(specifier: str, version: Tuple[int, ...]) -> bool:
-    """Does a specifier (PEP 440's comparisons of plain versions; "" for any) take this version?"""
+    """Return whether a specifier (PEP 440's comparisons of plain versions; "" for any) allows this version."""
     return all(_holds(clause.strip(), version) for clause in specifier.split(",") if clause.strip())
 
 
@@ -93,7 +93,7 @@ def _candidates(path: str) -> Iterator[str]:
 
 
 def _ask(program: str) -> Interpreter | None:
-    """What this program says of itself; None when it is no Python that runs (a version manager's shim may not)."""
+    """Ask this program about itself; None when it is not a working Python (a version manager's shim may not be)."""
     try:
         done = subprocess.run(
             [program, "-I", "-c", _QUESTION], capture_output=True, timeout=_ANSWER_WITHIN_S, check=True

@@ -1,4 +1,4 @@
-"""The environments that were made on the shared directory: what there is, and away with what no job uses."""
+"""Lists the environments on the shared directory, and removes those that no job uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_environments(root: str, prune: bool) -> int:
-    """Print one JSON line per environment; with `prune`, remove those that no job uses or makes first."""
+    """Print one JSON line per environment; with `prune`, first remove those that no job uses or makes."""
     for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
         path = os.path.join(root, name)
         if os.path.isdir(path):
@@ -30,7 +30,7 @@ def _look_at(path: str, prune: bool) -> Dict[str, Any]:
     if held is None:
         return facts
     if prune:
-        # Its lock's file stays: who waits for it must not find another one.
+        # The lock's file stays: a process that waits for it must not find another one.
         shutil.rmtree(path)
         facts["removed"] = True
     os.close(held)

@@ -1,4 +1,4 @@
-"""Before a job's first attempt: its environment is found or made by a process of its own, which a stop ends."""
+"""Finds or makes a job's environment before its first attempt, in a process of its own, which a stop ends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from phalanx.runner.system import MARK, reap, signal_name, spawn
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-# Compiling a large package takes minutes; what takes longer hangs.
-_MOST_S = 7200.0
-_TELL_AFTER_S = 1.0
-_TELL_EVERY_S = 5.0
+# Compiling a large package takes minutes; a build that takes longer than this hangs.
+_TIMEOUT_S = 7200.0
+_REPORT_AFTER_S = 1.0
+_REPORT_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.2
 _DRAIN_S = 2.0
 _TAIL_LINES = 20
@@ -33,7 +33,7 @@ LABEL = "environment"
 
 
 class Preparation:
-    """`run` brings the environment; then `path` is where it is."""
+    """Prepares the environment with `run`; afterwards `path` is its place."""
 
     def __init__(self, stage: Stage, directory: str, job: Dict[str, Any], node: str) -> None:
         self.path = ""
@@ -47,11 +47,11 @@ class Preparation:
         self._streams = 0
         self._lock: Optional[int] = None  # held until the runner ends, so that nobody deletes what its job uses
 
-    def run(self, tell: Callable[[str], None]) -> Optional[Dict[str, Any]]:
-        """None when it is there, else how the job ended. `tell` is called with what is waited for."""
+    def run(self, report: Callable[[str], None]) -> Optional[Dict[str, Any]]:
+        """Return None when the environment is ready, else how the job ended. Call `report` with the progress."""
         while True:
             self._start()
-            problem = self._wait(tell)
+            problem = self._wait(report)
             if problem or self._stage.stop_requested:
                 return self._over(problem)
             self._stage.output.ended(self._number, 0)
@@ -59,14 +59,14 @@ class Preparation:
             self._lock = lock(self.path, fcntl.LOCK_SH)
             if self._lock is not None and is_complete(self.path):
                 return None
-            # Deleted between its end and our lock, or made anew by another job: once more.
+            # It was removed, or is being made again, since the process ended: repeat.
 
     def _start(self) -> None:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
-        # Not the job's own variables: what decides how packages are built must be in the environment's hash.
+        # Without the job's own variables: all that affects a build must be part of the environment's hash.
         env = {**os.environ, **self._job["secrets"], MARK: self._job["id"]}
         self._code = None
         self._pid = spawn(argv, env, (null, out_write, err_write), die_with_parent=True)
@@ -86,23 +86,23 @@ class Preparation:
             os.close(fd)
             self._streams -= 1
 
-    def _wait(self, tell: Callable[[str], None]) -> str:
-        """Until it ends or a stop is asked for; returns what went wrong."""
+    def _wait(self, report: Callable[[str], None]) -> str:
+        """Wait until the process ends or a stop is requested; return what failed."""
         began = time.monotonic()
-        tell_at = began + _TELL_AFTER_S
+        report_at = began + _REPORT_AFTER_S
         while self._code is None and not self._stage.stop_requested:
             elapsed_s = time.monotonic() - began
-            if elapsed_s > _MOST_S:
-                return f"not made within {_MOST_S:g} s"
-            if time.monotonic() >= tell_at:
-                tell(f"making environment {self._job['environment']['name']} ({elapsed_s:.0f} s)")
-                tell_at += _TELL_EVERY_S
+            if elapsed_s > _TIMEOUT_S:
+                return f"not made within {_TIMEOUT_S:g} s"
+            if time.monotonic() >= report_at:
+                report(f"making environment {self._job['environment']['name']} ({elapsed_s:.0f} s)")
+                report_at += _REPORT_EVERY_S
             self._turn(_LOOK_EVERY_S)
         self._drain()
         return self._problem() if self._code else ""
 
     def _drain(self) -> None:
-        """What it wrote last. Bounded: something that it left may hold its streams open."""
+        """Read the last output, for a bounded time: a process that it left may keep its streams open."""
         until = time.monotonic() + _DRAIN_S
         while self._code is not None and self._streams and time.monotonic() < until:
             self._turn(_LOOK_EVERY_S)
@@ -117,8 +117,8 @@ class Preparation:
     def _problem(self) -> str:
         code = self._code or 0
         if code < 0:
-            return f"its maker was ended by {signal_name(-code)}"
-        return self._result().get("problem", f"its maker ended with exit code {code}")
+            return f"the process that makes it was ended by {signal_name(-code)}"
+        return self._result().get("problem", f"the process that makes it ended with exit code {code}")
 
     def _result(self) -> Dict[str, Any]:
         try:
@@ -128,7 +128,7 @@ class Preparation:
             return {}
 
     def _over(self, problem: str) -> Dict[str, Any]:
-        """End what is left of it; how the job ended then."""
+        """End what is left of the process; return how the job ended."""
         nodes = [states.verdict(self._node, self._sweep())]
         self._stage.output.ended(self._number, self._code if self._code is not None else -signal.SIGTERM)
         self._stage.publish()

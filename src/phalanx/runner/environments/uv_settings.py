@@ -1,4 +1,4 @@
-"""uv reads none of pip's settings: here they are as uv's variables, so that both find the same packages."""
+"""Translates pip's settings, which uv does not read, to uv's variables, so that both find the same packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Dict, Mapping
 
-# pip's key → uv's variable, and what stands between several values there.
+# pip's key → uv's variable, and its separator between several values.
 _NAMES = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -19,14 +19,14 @@ _NAMES = {
 
 
 def from_pip(env: Mapping[str, str]) -> Dict[str, str]:
-    """Variables for uv that say what pip's variables and files say; what is set for uv itself comes first."""
+    """Return variables for uv with the settings of pip's variables and files; uv's own variables override them."""
     files = ("/etc/pip.conf", env.get("PIP_CONFIG_FILE", ""))
     parser = configparser.RawConfigParser()
     try:
         parser.read([path for path in files if path])
     except configparser.Error:
         return {}
-    # pip looks for the best version in all of them, too.
+    # pip takes the best version from all indexes, too.
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     for key, (name, between) in _NAMES.items():
         variable = "PIP_" + key.upper().replace("-", "_")

@@ -1,1 +1,1 @@
-"""What runs on every node for a job: the starter, and what it starts and ends."""
+"""The part of the runner on every node: the starter, and the processes that it starts and ends."""

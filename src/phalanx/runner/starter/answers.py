@@ -1,15 +1,15 @@
-"""How an engine's agent hears how the daemon that it asked for has ended."""
+"""Answers an engine's agent with the exit code of the daemon that it requested."""
 
 from __future__ import annotations
 
 import os
 
-# What ssh itself ends with when it can't start the command.
+# ssh's own exit code when it can't start the command.
 REFUSED = 255
 
 
 def answer(agent: int, code: int) -> None:
-    """Tell an agent how its daemon ended, and let it end so."""
+    """Send an agent its daemon's exit code, with which the agent ends, too."""
     try:
         os.write(agent, f"{code if code >= 0 else 128 - code}\n".encode())
     except OSError:

@@ -1,8 +1,8 @@
-"""A node's starter that a batch scheduler started: it logs in to the head, its line is given to the job's runner."""
+"""A node's starter that a batch scheduler started: it logs in to the head, and passes its line to the job's runner."""
 
 from __future__ import annotations
 
-# The C half of `socket`, for the reason that keeper.py gives: an usher lives on the head for each node of the job.
+# The C half of `socket`, for the reason that keeper.py gives: one usher runs on the head for each node of the job.
 import _socket
 import json
 import os
@@ -26,13 +26,13 @@ _ENVIRONMENT = "/etc/environment"
 
 
 def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, places: str) -> int:
-    """Serve the job in this directory until its runner is done with this node; returns an exit status.
+    """Serve the job in this directory until its runner is done with this node; return an exit status.
 
-    `nodes`: how many nodes the allocation has; `places`: how many processes each of them takes, as `count_here` reads.
+    `nodes`: the number of nodes in the allocation; `places`: the processes on each, in the format of `count_here`.
     """
     node = this_node(read_roster())
     if node is None:
-        print(f"{os.uname().nodename} is no node of this phalanx cluster", file=sys.stderr)
+        print(f"{os.uname().nodename} is not a node of this phalanx cluster", file=sys.stderr)
         return 1
     slots = count_here(places, int(os.environ.get(scheduler.NODE_INDEX, "0")))
     gpus = granted_gpus(os.environ, scheduler.GPUS)
@@ -48,7 +48,7 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
 
 
 def _call_head(directory: str, hello: str, is_head: bool) -> None:
-    """stdin and stdout of this process become the line to the runner."""
+    """Make stdin and stdout of this process the line to the runner."""
     usher = checked.argv(os.path.join(directory, RUNNER), "usher", os.path.basename(directory), hello)
     argv = usher if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, usher)))
     to_read, to_write = os.pipe()
@@ -61,7 +61,7 @@ def _call_head(directory: str, hello: str, is_head: bool) -> None:
 
 
 def set_environment(scheduler: Scheduler) -> None:
-    """As a login over ssh has it: the node's own contract, and nothing that leads engines to the scheduler."""
+    """Set the environment of a login over ssh: the node's contract, and nothing that leads engines to the scheduler."""
     with open(_ENVIRONMENT) as file:
         contract = assignments(file)
     keep = environment(os.environ, scheduler.HIDDEN, scheduler.SHOWN, contract)
@@ -72,7 +72,7 @@ def set_environment(scheduler: Scheduler) -> None:
 def environment(
     found: Mapping[str, str], hidden: Sequence[str], shown: Sequence[str], contract: Mapping[str, str]
 ) -> Dict[str, str]:
-    """What of the found variables stays, under the contract's own."""
+    """Return the found variables that stay, overridden by the contract's."""
     kept = {
         name: value
         for name, value in found.items()
@@ -82,14 +82,14 @@ def environment(
 
 
 def assignments(lines: Iterable[str]) -> Dict[str, str]:
-    """NAME="value" a line, as pam_env reads them; a later one counts."""
+    """Return the assignments NAME="value", one a line, as pam_env reads them; the last one of a name counts."""
     pairs = (line.strip().partition("=")[::2] for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {name: value.strip("\"'") for name, value in pairs}
 
 
 def usher(job_id: str, hello: str) -> int:
-    """On the head: give stdin and stdout to the job's runner, and stay until it is done with them."""
-    # Here, because only the head's half needs it.
+    """Pass stdin and stdout, on the head, to the job's runner, and stay until it is done with them."""
+    # Here, because only the head's part needs it.
     from phalanx.runner.head.doorway import ATTEND, socket_name
 
     runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -103,5 +103,5 @@ def usher(job_id: str, hello: str) -> int:
     os.dup2(runner.fileno(), 0)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
-    # sshd passes nothing on once the command has ended; a shell waits in a tenth of our memory.
+    # sshd forwards nothing once the command has ended; a waiting shell takes a tenth of Python's memory.
     return os.execv("/bin/sh", ["sh", "-c", "read -r over"])

@@ -1,4 +1,4 @@
-"""Is what the user wants to run on this node? Asked on every node before any rank starts."""
+"""Checks on every node, before any rank starts, that the user's command is there and its ports are free."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from phalanx.runner.process import JobDescription, Process
 
 _SCRIPT_NOT_FOUND = 2
-PACKAGE_NOT_FOUND = 1  # as Python itself ends
+PACKAGE_NOT_FOUND = 1  # Python's own exit code
 PORT_TAKEN = 2
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
-# Python's options that change nothing about what can be imported.
+# Python's options that do not affect imports.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 
 
 def needs(node: str, job: JobDescription, processes: Sequence[Process]) -> Dict[str, Any]:
-    """What the runner asks of a node's starter, which answers with the functions below."""
+    """Return the body of a CHECK frame, which a node's starter answers with the functions below."""
     here = [process for process in processes if process.node == node]
     commands = [list(processes[0].command), *(list(process.argv) for process in here)]
     ports = [port for process in here for port in process.ports]
-    # One node's Python stands for all: they have the same image, or an environment on the shared directory.
+    # One node's Python represents all: they have the same image, or an environment on the shared directory.
     first = next(name for process in processes for name in process.ranks)
     imports = node == first and "PYTHONPATH" not in {*job.secrets, *processes[0].env}
-    asked = {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
-    return {**asked, "token": job.token}
+    body = {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
+    return {**body, "token": job.token}
 
 
 class Findings:
-    """What the nodes' checks found, all together: is anything missing, and which ports are taken?"""
+    """The findings of all nodes' checks: what is missing, and which ports are taken."""
 
     def __init__(self) -> None:
-        self.code = 0  # the exit code that says so
-        self.taken: Set[Tuple[str, int]] = set()  # of the ports that processes were to have: node, port
+        self.code = 0  # the exit code for the problem
+        self.taken: Set[Tuple[str, int]] = set()  # of the processes' ports: node, port
         self._problems: Dict[str, List[str]] = {}  # what is missing → on which nodes
 
     def __bool__(self) -> bool:
-        """Was anything found that is in the job's way?"""
+        """Whether any problem was found."""
         return bool(self._problems)
 
     def add(self, node: str, answer: Mapping[str, Any]) -> None:
-        """A node's answer."""
+        """Add a node's answer."""
         self.taken.update((node, port) for port in answer["taken"])
         if answer["problem"]:
             self._problems.setdefault(answer["problem"], []).append(node)
@@ -58,14 +58,14 @@ class Findings:
 
     @property
     def message(self) -> str:
-        """A line for each problem; those who have the same share it."""
+        """A line for each problem; nodes with the same problem share it."""
         return "\n".join(text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items())
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
-    """What is missing for this command and the exit code that says so; "", 0 when all is there.
+    """Return what is missing for this command and the exit code for that; "", 0 when nothing is.
 
-    "{nodes}" stands in the text where the names of the nodes go: the head knows who else says the same.
+    "{nodes}" in the text is a placeholder: the head knows which other nodes report the same.
     """
     python = os.path.join(env.get(ENVIRONMENT, ""), "bin", "python")
     if ENVIRONMENT in env and not os.path.exists(python):
@@ -76,33 +76,33 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
     script = _script(command)
     if script and not os.path.exists(os.path.join(directory, script)):
         return (
-            f"{command[0]} is to run '{script}', which is not in the job's directory (seen on {{nodes}})",
+            f"{command[0]} should run '{script}', which is not in the job's directory (seen on {{nodes}})",
             _SCRIPT_NOT_FOUND,
         )
     return "", 0
 
 
 def python_target(command: Sequence[str]) -> List[str]:
-    """What Python is to run: a script, or -m and a module; nothing where it is neither, or another program."""
-    words = iter(command[1:] if os.path.basename(command[0]).startswith("python") else ())
-    for word in words:
-        if word == "-m":
-            return [word, next(words, "")]
-        if not word.startswith("-"):
-            return [word]
-        if word in ("-W", "-X"):
-            next(words, None)
-        elif word not in _PLAIN_OPTIONS:
+    """Return what Python runs: a script, or -m and a module; nothing for anything else, or another program."""
+    args = iter(command[1:] if os.path.basename(command[0]).startswith("python") else ())
+    for arg in args:
+        if arg == "-m":
+            return [arg, next(args, "")]
+        if not arg.startswith("-"):
+            return [arg]
+        if arg in ("-W", "-X"):
+            next(args, None)
+        elif arg not in _PLAIN_OPTIONS:
             break
     return []
 
 
 def missing_packages(target: Sequence[str], answer: bytes) -> str:
-    """What to say of packages that the target imports and that are not there; `answer` is what imports.py printed."""
+    """Return a message about missing packages that the target imports; `answer` is the output of imports.py."""
     try:
         names = lean.loads(answer)
     except ValueError:
-        names = []  # it could not tell
+        names = []  # it found no answer
     what = ", ".join(f"'{name}'" for name in names)
     return what and (
         f"no module named {what} on {{nodes}}, which {target[-1]} imports: it is neither in the job's directory nor in "
@@ -111,13 +111,13 @@ def missing_packages(target: Sequence[str], answer: bytes) -> str:
 
 
 def taken(ports: Sequence[int]) -> List[int]:
-    """Those of these TCP ports on which something listens here."""
+    """Return those of these TCP ports on which something listens here."""
     return [port for port in ports if _is_taken(port)]
 
 
 def _is_taken(port: int) -> bool:
     probe = _socket.socket()
-    # As servers do: what an earlier one's connections have left behind takes no port.
+    # As servers do: connections left by an earlier server must not count.
     probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     try:
         probe.bind(("", port))
@@ -129,7 +129,7 @@ def _is_taken(port: int) -> bool:
 
 
 def which(name: str, directory: str, path: str) -> Optional[str]:
-    """The executable that this name stands for, None when there is none."""
+    """Return the executable that this name stands for; None when there is none."""
     if "/" in name:
         places = [os.path.join(directory, name)]
     else:
@@ -153,16 +153,16 @@ def _missing_command(name: str, directory: str, path: str) -> str:
 
 
 def _script(command: Sequence[str]) -> Optional[str]:
-    """The script file that an interpreter is given; None when it is none, or runs a module or a string."""
+    """Return the script file of an interpreter's command; None for another program, a module or a string."""
     interpreter = os.path.basename(command[0])
     if not interpreter.startswith("python") and interpreter not in _SHELLS:
         return None
-    words = iter(command[1:])
-    for word in words:
-        if not word.startswith(("-", "+")):
-            return word
-        if word in _TAKE_A_VALUE:
-            next(words, None)
-        elif word == "-" or (not word.startswith("--") and set("cms") & set(word)):
+    args = iter(command[1:])
+    for arg in args:
+        if not arg.startswith(("-", "+")):
+            return arg
+        if arg in _TAKE_A_VALUE:
+            next(args, None)
+        elif arg == "-" or (not arg.startswith("--") and set("cms") & set(arg)):
             return None  # from a string, a module, or stdin
     return None

@@ -1,4 +1,4 @@
-"""Variables that NCCL and libfabric want on a node with an Elastic Fabric Adapter; none elsewhere."""
+"""Variables that NCCL and libfabric need on a node with an Elastic Fabric Adapter; none elsewhere."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict
 
-# These types' adapters read GPUs' memory; on others libfabric ends a program that is told to use that.
+# The adapters of these types read GPUs' memory; on others, libfabric ends a program that requests it.
 _WITH_RDMA = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
 
 
 def variables(root: str = "") -> Dict[str, str]:
-    """Defaults for every process of a job; what the user or the node sets counts more. `root` is for tests."""
+    """Return defaults for every process of a job; the user's and the node's settings override them."""
     if not (_has_adapter(root) and os.path.isdir(f"{root}/dev/infiniband")):
         return {}
     found = {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}
     if _read(f"{root}/sys/class/dmi/id/product_name").partition(".")[0] in _WITH_RDMA:
         found["FI_EFA_USE_DEVICE_RDMA"] = "1"
     interface = _default_interface(_read(f"{root}/proc/net/route"))
-    # NCCL meets over TCP first; with many cards there are interfaces that lead nowhere (docs/aws-behaviour.md 2.6).
+    # NCCL first connects over TCP; with many cards some interfaces lead nowhere (docs/aws-behaviour.md 2.6).
     return {**found, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else found
 
 
@@ -32,7 +32,7 @@ def _has_adapter(root: str) -> bool:
 
 
 def _default_interface(routes: str) -> str:
-    """The interface of the default route with the lowest metric."""
+    """Return the interface of the default route with the lowest metric."""
     rows = [line.split() for line in routes.splitlines()[1:]]
     found = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
     return min(found)[1] if found else ""

@@ -1,4 +1,4 @@
-"""What a node's processes write, on its way to the head: while the head does not take it, they wait."""
+"""Forwards the output of a node's processes to the head; while the head does not accept it, they wait."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Forwarder:
-    """Reads processes' pipes, and sends on what comes with their numbers."""
+    """Reads processes' pipes, and sends their output with the processes' numbers."""
 
     def __init__(self, loop: Loop, out: Sender) -> None:
         self._loop = loop
         self._out = out
         self._pipes: Dict[int, Tuple[int, int]] = {}  # fd → process number, stream
-        self._harmless: Dict[int, Pattern[bytes]] = {}  # process number → what of its output is not passed on
+        self._harmless: Dict[int, Pattern[bytes]] = {}  # process number → output to remove
         self._paused = False
 
     def add(self, number: int, out_fd: int, err_fd: int, harmless: str = "") -> None:
-        """The pipes of a process, and a regular expression for what of them is left out."""
+        """Add the pipes of a process, and a regular expression for output to remove."""
         if harmless:
-            import re  # most starters do without its 8 ms
+            import re  # here, because most starters do not need its 8 ms
 
             self._harmless[number] = re.compile(harmless.encode(), re.MULTILINE)
         for fd, stream in ((out_fd, frames.STDOUT), (err_fd, frames.STDERR)):
@@ -36,20 +36,20 @@ class Forwarder:
                 self._loop.watch(fd, self._read)
 
     def drain(self, number: int) -> None:
-        """Send what is there of a process that has ended."""
-        # Bounded: a descendant that outlives the process may write for ever into the same pipe.
+        """Send the remaining output of a process that has ended."""
+        # Bounded: a descendant that outlives the process may write into the same pipe for ever.
         for fd in [fd for fd, (owner, _) in self._pipes.items() if owner == number]:
             for _ in range(PAUSE_BYTES // READ_BYTES):
                 if not self._read(fd):
                     break
 
     def drain_all(self) -> None:
-        """Send what is there of all."""
+        """Send the remaining output of all processes."""
         for number in {number for number, _ in self._pipes.values()}:
             self.drain(number)
 
     def balance(self) -> None:
-        """Stop reading from processes while the head does not take what they wrote: then they wait, too."""
+        """Stop reading from processes while the head does not accept their output, so that they wait."""
         pause = self._out.pending > PAUSE_BYTES
         if pause == self._paused:
             return
@@ -61,7 +61,7 @@ class Forwarder:
                 self._loop.watch(fd, self._read)
 
     def _read(self, fd: int) -> bool:
-        """Send on what is there; False when there is nothing (more)."""
+        """Forward the output that has come; return False when there is none."""
         number, stream = self._pipes[fd]
         try:
             data = os.read(fd, READ_BYTES)

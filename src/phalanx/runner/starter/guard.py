@@ -1,4 +1,4 @@
-"""The starter's parent: when the starter is killed, all it had (orphans without a mark, too) falls to this and ends."""
+"""The starter's parent: when the starter is killed, this inherits its processes (even without a mark) and ends them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _SWEEP_EVERY_S = 0.02
 
 
 def main(job_id: str, work: str, is_head: bool) -> None:
-    """Serve one job on this node over stdin and stdout; the head's sees to the final state when the runner died."""
+    """Serve one job on this node over stdin and stdout; on the head, settle the job when its runner died."""
     os.environ.pop(MARK, None)
     adopt_orphans()
     scratch = Scratch(job_id)
     pid = os.fork()
     if pid == 0:
         _become_starter(job_id, work)
-    told = []
+    received = []
     for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
-        _signal.signal(number, lambda got, _: (told.append(got), os.kill(pid, got)))
+        _signal.signal(number, lambda got, _: (received.append(got), os.kill(pid, got)))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         _end_orphans(job_id)
         scratch.remove()
-    # Told to end: a machine that shuts down tells all, and must not start the job again meanwhile.
-    if code != 0 and is_head and not told:
+    # A machine that shuts down sends SIGTERM to all processes, and must not restart the job meanwhile.
+    if code != 0 and is_head and not received:
         from phalanx.runner.head.settle import settle_in_background
 
         settle_in_background(os.path.dirname(work))
@@ -43,7 +43,7 @@ def main(job_id: str, work: str, is_head: bool) -> None:
 def _become_starter(job_id: str, work: str) -> None:
     status = _FAILED
     try:
-        # This process's end looks to the starter as the head's: it ends all.
+        # When this process ends, the starter ends everything, as it does when the head is gone.
         prctl(PR_SET_PDEATHSIG, _signal.SIGTERM)
         starter = Starter(job_id, work)
         starter.run()
@@ -57,7 +57,7 @@ def _become_starter(job_id: str, work: str) -> None:
 
 
 def _end_orphans(job_id: str) -> None:
-    """Our stdout stays open meanwhile: the runner hears of the starter's end when all is done."""
+    """End what the starter left. Stdout stays open meanwhile, so the runner notices the starter's end afterwards."""
     sweep = Sweep(job_id, os.getpid(), _GRACE_S)
     while sweep.step() is None:
         reap()

@@ -1,4 +1,4 @@
-"""A job's way to AWS: its token, registered with this node's agent, which gives the job's credentials for it."""
+"""A job's access to AWS: its token, registered with this node's agent, which returns the job's credentials for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from phalanx.runner.loop import Loop
 
-# As the agent's node.credentials has them.
+# The same as in the agent's node.credentials.
 SOCKET = "/run/phalanx.sock"
 PORT = 331
 
 
 class Guest:
-    """The agent knows the token as long as this process is connected to it."""
+    """Registers the token, which the agent accepts as long as this process is connected to it."""
 
     def __init__(self, loop: Loop, job_id: str) -> None:
         self.token = ""
@@ -26,11 +26,11 @@ class Guest:
         self._agent: Optional[_socket.socket] = None
 
     def register(self) -> None:
-        """Unless that is done already. Called again and again: the agent may not be there yet, or start again."""
+        """Register unless that is done. Call this repeatedly: the agent may not run yet, or may restart."""
         if self._agent or not self.token:
             return
         agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        agent.setblocking(False)  # neither do we wait for an agent that hangs
+        agent.setblocking(False)  # an agent that hangs must not block the starter
         try:
             agent.connect(SOCKET)
             agent.send(f"{self.token} {self._job_id}".encode())
@@ -41,7 +41,7 @@ class Guest:
         self._loop.watch(agent.fileno(), lambda _: self._lose(agent))
 
     def variables(self) -> Dict[str, str]:
-        """By which AWS's SDKs and its command line find the credentials, also while there is no agent yet."""
+        """Return the variables by which AWS's SDKs and command line find the credentials, with or without an agent."""
         if not self.token:
             return {}
         place = f"http://127.0.0.1:{PORT}/"

@@ -1,8 +1,8 @@
-"""Packages that a script is sure to import and that are not there: asked of the job's Python before any rank starts.
+"""Finds missing packages that a script is sure to import, with the job's Python, before any rank starts.
 
-`python imports.py SCRIPT` or `python imports.py -m MODULE`, in the job's directory, as a file of its own beside
-runner.pyz; prints their names as a JSON list. Nothing of the job is run for it: only those imports count which come
-before the first statement that calls something, because that may install packages, change sys.path, or end the program.
+`python imports.py SCRIPT` or `python imports.py -m MODULE` runs in the job's directory, as a file of its own beside
+runner.pyz, and prints the names as a JSON list. It does not run the job's code. Only imports before the first statement
+that calls something count, because a call may install packages, change sys.path, or end the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def main() -> None:
-    """Print what is missing; no answer at all where the script can't be read."""
+    """Print what is missing; print nothing if the script can't be read."""
     signal.alarm(_ANSWER_WITHIN_S)
     is_module = sys.argv[1] == "-m"
     root = os.getcwd() if is_module else os.path.dirname(os.path.realpath(sys.argv[1]))
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 class Reader:
-    """Follows imports as they would happen, through the job's own modules; `missing` are names of packages."""
+    """Follows imports in order, through the job's own modules; `missing` are names of packages."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -42,7 +42,7 @@ class Reader:
         self.missing: list[str] = []
 
     def read(self, path: str) -> bool:
-        """Look at a file's imports; False when something stands there after which all is possible."""
+        """Follow a file's imports; return False at a statement after which nothing is certain."""
         if path in self._seen:
             return True
         self._seen.add(path)
@@ -51,17 +51,17 @@ class Reader:
         return all(self._pass(statement) for statement in body)
 
     def follow(self, name: str) -> bool:
-        """Look at an import of this (dotted) name."""
+        """Follow an import of this (dotted) name."""
         parts = name.split(".")
         place = os.path.join(self._root, parts[0])
         if not os.path.isdir(place) and not os.path.isfile(f"{place}.py"):
-            if parts[0] not in self.missing and not _is_there(parts[0]):
+            if parts[0] not in self.missing and not _is_installed(parts[0]):
                 self.missing.append(parts[0])
             return True
         return all(self._enter(os.path.join(self._root, *parts[:depth])) for depth in range(1, len(parts) + 1))
 
     def _enter(self, place: str) -> bool:
-        """A module or package of the job's own; a name that is neither may be anything that its package has made."""
+        """Follow a module or package of the job; any other name may be an attribute of its package."""
         if os.path.isdir(place):
             inside = os.path.join(place, "__init__.py")
             return not os.path.isfile(inside) or self.read(inside)
@@ -78,15 +78,15 @@ class Reader:
         return _is_quiet(statement)
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
-        return True  # there, in some way of its own
+        return True  # a module without a spec
 
 
 def _is_quiet(node: ast.AST) -> bool:
-    """Does it do nothing that could matter to imports? What is inside of functions runs later."""
+    """Return whether a statement can't affect imports. The bodies of functions run later."""
     if isinstance(node, _FUNCTIONS):
         parts = [*getattr(node, "decorator_list", ()), *node.args.defaults, *filter(None, node.args.kw_defaults)]
         return all(map(_is_quiet, parts))

@@ -1,25 +1,25 @@
-"""Stands between an engine and one rank: gives the rank's pipes to the node's starter, and tells it how the rank ended.
+"""Runs one rank for an engine: passes the rank's pipes to the node's starter, and reports how the rank ended.
 
 `python3 -IS keeper.py RANK_VARIABLES =WORD…` (the command's words, each after "="), as a file of its own beside
-runner.pyz. The engine sees an ordinary child: signals are passed on, and the keeper ends as the rank ended.
+runner.pyz. The engine sees an ordinary child: the keeper forwards signals, and ends as the rank ended.
 """
 
 from __future__ import annotations
 
 # The C halves of `signal` and `socket`: their public halves make enums at import, and this runs once per rank
-# (10 ms of CPU instead of 33, of which 16 ranks on 2 cores would feel 0.2 s).
+# (10 ms of CPU instead of 33, which saves 0.2 s for 16 ranks on 2 cores).
 import _signal  # pyright: ignore[reportMissingImports]
 import _socket
 import os
 import sys
 
-_PASSED_ON = tuple(getattr(_signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
+_FORWARDED = tuple(getattr(_signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
 def main() -> None:
-    """Run the command as the rank that one of these (comma-separated) variables names."""
+    """Run the command as the rank that the first set one of these (comma-separated) variables names."""
     variables, command = sys.argv[1], [word[1:] for word in sys.argv[2:]]
     label = next((os.environ[name] for name in variables.split(",") if name in os.environ), None)
     if label is None:
@@ -44,14 +44,16 @@ def _connect() -> _socket.socket:
     try:
         connection.connect("\0" + name)
     except OSError as error:
-        sys.exit(f"phalanx: no starter answers at PHALANX_STARTER={name!r} ({error}); does the engine pass it on?")
+        sys.exit(
+            f"phalanx: no starter answers at PHALANX_STARTER={name!r} ({error}): check that the engine passes it on"
+        )
     return connection
 
 
 def _start(command: list[str], out_fd: int, err_fd: int) -> int:
     pid = os.fork()
     if pid == 0:
-        # A group of its own: an engine that signals the keeper's group reaches the rank once, through the keeper.
+        # A group of its own, so that a signal to the keeper's group reaches the rank only once, through the keeper.
         os.setpgid(0, 0)
         for target, fd in enumerate((os.open(os.devnull, os.O_RDONLY), out_fd, err_fd)):
             os.dup2(fd, target)
@@ -71,7 +73,7 @@ def _hand_over(starter: _socket.socket, text: str, fds: list[int]) -> None:
 
 
 def _wait(pid: int) -> int:
-    for number in _PASSED_ON:
+    for number in _FORWARDED:
         _signal.signal(number, lambda got, _: os.kill(pid, got))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -80,7 +82,7 @@ def _end_alike(code: int) -> None:
     if code < 0:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own core is enough
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own core dump
         if -code != _signal.SIGKILL:
             _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -1,4 +1,4 @@
-"""How many processes this node's kernel has killed for lack of memory: its own count, which every user can read."""
+"""Reads how many processes this node's kernel has killed for lack of memory, from counts that every user can read."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-# Of the cgroup, any kind of OOM kill (Linux, admin-guide/cgroup-v2, "memory.events"); else of the whole machine, as
-# /proc/vmstat has it since Linux 4.13.
+# The cgroup's OOM kills of any kind (Linux, admin-guide/cgroup-v2, "memory.events"); else those of the whole machine,
+# in /proc/vmstat since Linux 4.13.
 _CGROUP = "/proc/self/cgroup"
 _EVENTS = "/sys/fs/cgroup{}/memory.events"
 _MACHINE = "/proc/vmstat"
 
 
 def oom_kills() -> Optional[int]:
-    """So many by now, counted from any moment on; None where no count can be read."""
+    """Return the number of OOM kills since some fixed time; None where no count can be read."""
     kills = _count(_EVENTS.format(_own_cgroup()))
     return _count(_MACHINE) if kills is None else kills
 

@@ -1,4 +1,4 @@
-"""Puts a copy of the code where the user wants it on each node, as launch.py's --sync-dst-dir had rsync do."""
+"""Copies the code to a directory of each node, as launch.py's --sync-dst-dir does with rsync."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 
 def place_tree(source: str, target: str) -> str:
-    """Copy what is new or has changed; nothing is removed. Returns what went wrong, else "".
+    """Copy what is new or has changed; remove nothing. Return what failed, else "".
 
-    "{nodes}" stands in the text where the names of the nodes go.
+    "{nodes}" in the text is a placeholder for the names of the nodes.
     """
     try:
         for directory, names in _directories(source):
-            there = os.path.join(target, os.path.relpath(directory, source))
-            os.makedirs(there, exist_ok=True)
+            place = os.path.join(target, os.path.relpath(directory, source))
+            os.makedirs(place, exist_ok=True)
             for name in names:
-                _place(os.path.join(directory, name), os.path.join(there, name))
+                _place(os.path.join(directory, name), os.path.join(place, name))
     except OSError as error:
-        return f"the code can't be put into {target} on {{nodes}}: {error.filename or target}: {error.strerror}"
+        return f"the code can't be copied to {target} on {{nodes}}: {error.filename or target}: {error.strerror}"
     return ""
 
 
 def _directories(source: str) -> Iterator[Tuple[str, Iterator[str]]]:
-    """Each directory with its files, and with the links to directories in it."""
+    """Yield each directory with its files and its links to directories."""
     for directory, directories, files in os.walk(source):
         links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
         yield directory, iter([*files, *links])
@@ -36,14 +36,14 @@ def _directories(source: str) -> Iterator[Tuple[str, Iterator[str]]]:
 def _place(source: str, target: str) -> None:
     if _is_same(source, target):
         return
-    # Beside and renamed: another node may write the same file on a directory that they share.
+    # Written beside and renamed: another node may write the same file on a shared directory.
     beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
     shutil.copy2(source, beside, follow_symlinks=False)
     os.replace(beside, target)
 
 
 def _is_same(source: str, target: str) -> bool:
-    """Size and time of last change agree, which is rsync's quick check."""
+    """Return whether mode, size and time of the last change agree, as in rsync's quick check."""
     try:
         one, other = os.lstat(source), os.lstat(target)
     except FileNotFoundError:

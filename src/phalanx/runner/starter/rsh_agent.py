@@ -1,6 +1,6 @@
-"""What mpiexec calls in ssh's place: the head's runner starts the engine's daemon on a node; this ends as that ends.
+"""What mpiexec calls instead of ssh: the runner starts the engine's daemon on a node, and this ends with its exit code.
 
-`python3 -IS rsh_agent.py [options] NODE COMMAND…`, a file of its own beside runner.pyz; COMMAND goes to a shell there.
+`python3 -IS rsh_agent.py [options] NODE COMMAND…`, a file of its own beside runner.pyz; a shell there runs COMMAND.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 
 
 def main() -> None:
-    """Ask, then wait as a shell: one of these per node lives as long as the job, and a shell takes a tenth of us."""
-    words = sys.argv[1:]
-    while words and words[0].startswith("-"):
-        words.pop(0)
+    """Send the request, then become a waiting shell, which is smaller: one per node lives as long as the job."""
+    args = sys.argv[1:]
+    while args and args[0].startswith("-"):
+        args.pop(0)
     answer_read, answer_write = os.pipe()
     runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     runner.connect("\0" + os.environ["PHALANX_RUNNER"])
-    request = b"\0".join(map(os.fsencode, (words[0], " ".join(words[1:]))))
+    request = b"\0".join(map(os.fsencode, (args[0], " ".join(args[1:]))))
     fds = answer_write.to_bytes(4, sys.byteorder)
     runner.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
     os.close(answer_write)

@@ -1,4 +1,4 @@
-"""What a job's processes may leave on a node beside processes: temporary files and segments of shared memory."""
+"""Removes what a job's processes may leave on a node: temporary files and segments of shared memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
-# Hydra writes one for each of its daemons, and not into TMPDIR; what they start reads it.
+# Hydra writes one for each of its daemons, which their children read, and does not use TMPDIR.
 _FILES = ("hydra_hwloc_xmlfile_",)
 _HYDRAS_DAEMON = "hydra_pmi_proxy"
 _SHORT_TEMPORARY = "/tmp"
 
 
 class Scratch:
-    """The job's temporary directory on this node: its processes' TMPDIR, which goes when the last of them has ended.
+    """The job's temporary directory on this node: its processes' TMPDIR, removed when the last of them has ended.
 
-    Only sockets of Ray and Open MPI make its name matter: theirs must not be longer than 107 bytes.
+    The name is short because the paths of Ray's and Open MPI's sockets must not be longer than 107 bytes.
     """
 
     def __init__(self, job_id: str) -> None:
@@ -29,11 +29,11 @@ class Scratch:
         self._since = time.time()
 
     def make(self) -> None:
-        """For this user alone. Raises OSError."""
+        """Create the directory, private to this user. Raises OSError."""
         os.makedirs(self.path, 0o700, exist_ok=True)
 
     def remove(self) -> None:
-        """The directory, and what engines put elsewhere since this began and nobody uses any more."""
+        """Remove the directory, and unused files that engines wrote elsewhere since this was created."""
         if os.path.isdir(self.path):
             _remove_tree(self.path)
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
@@ -41,7 +41,7 @@ class Scratch:
         for path in segments:
             if path not in in_use:
                 _unlink(path)
-        # Nothing says whose file is whose, and none is kept open. This job's own daemons have ended.
+        # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
         if files and not _runs(_HYDRAS_DAEMON):
             for path in files:
                 _unlink(path)
@@ -55,26 +55,26 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
             try:
                 status = os.lstat(path)
             except OSError:
-                continue  # somebody was faster
+                continue  # another process removed it
             if status.st_uid == os.getuid() and status.st_mtime >= since - 1:
                 found.append(path)
     return found
 
 
 def _mapped() -> Set[str]:
-    """Files that this user's processes have mapped: another job may have just begun."""
+    """Return the files that this user's processes have mapped: another job may have just begun."""
     paths = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/maps", errors="replace") as file:
                 paths.update(line.split(None, 5)[5].strip() for line in file if "/dev/shm/" in line)
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return paths
 
 
 def _runs(program: str) -> bool:
-    """Does a process of this user run it?"""
+    """Return whether a process of this user runs the program."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{pid}").st_uid != os.getuid():
@@ -89,7 +89,7 @@ def _runs(program: str) -> bool:
 
 
 def _remove_tree(top: str) -> None:
-    """As `shutil.rmtree` does, whose import costs each node 8 ms when all processes have ended."""
+    """Remove a directory as `shutil.rmtree` does, whose import costs each node 8 ms."""
     for directory, directories, names in os.walk(top, topdown=False):
         for name in names:
             _unlink(os.path.join(directory, name))
@@ -103,7 +103,7 @@ def _remove_empty(directory: str) -> None:
     try:
         os.rmdir(directory)
     except OSError:
-        pass  # something in it is somebody else's
+        pass  # it contains another user's file
 
 
 def _unlink(path: str) -> None:

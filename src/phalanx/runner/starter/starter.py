@@ -1,8 +1,8 @@
-"""Runs on every node of a job: starts its processes, sends all they write to the head, and ends every one of them.
+"""Runs on every node of a job: starts its processes, sends their output to the head, and ends all of them.
 
-The head's runner holds the other end of stdin and stdout (over ssh). When that is gone, so is the job: all is ended.
-So it is after FENCE_S of silence: a runner that can't be heard has given this node up long before, and a connection
-that looks open proves nothing.
+The runner on the head has the other end of stdin and stdout (over ssh). When that closes, the starter ends everything.
+It does the same after FENCE_S of silence: the runner has given up this node long before, and a connection that looks
+open proves nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 _SWEEP_EVERY_S = 0.02
-# A report that nobody takes (the network is gone) must not keep this process.
+# A report that can't be sent (the network is gone) must not keep this process alive.
 _REPORT_TAKEN_WITHIN_S = 5.0
 _BEAT = frames.pack(frames.BEAT)
 
@@ -73,8 +73,8 @@ class Starter:
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
         self.abandoned = False
-        self._was_told = False  # to end its processes
-        self._is_asked = False  # for anything
+        self._is_terminated = False  # TERMINATE has come
+        self._is_used = False  # CHECK has come
         self._done_at = 0.0
         self._contact = Contact()
         self._pace = Pace()
@@ -104,11 +104,11 @@ class Starter:
     def _beat(self) -> None:
         if self._pace.is_due():
             self._guest.register()
-            # What waits to be sent says as much as a beat.
+            # Pending output is a sign of life, too.
             if not self._out.pending:
                 self._out.send(_BEAT)
         if self._contact.update() > FENCE_S:
-            self._give_up(f"its starter heard nothing of the runner for {FENCE_S:g} s")
+            self._give_up(f"its starter heard nothing from the runner for {FENCE_S:g} s")
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -122,15 +122,15 @@ class Starter:
 
     def _on_signal(self, fd: int) -> None:
         os.read(fd, 4096)
-        self._bury()
+        self._reap_children()
 
-    def _bury(self) -> None:
+    def _reap_children(self) -> None:
         for pid, code in reap():
             number = self._numbers.pop(pid, None)
             if number is not None:
                 self._ended(number, code)
 
-    # What the head asks.
+    # Requests of the head.
 
     def _read_commands(self, fd: int) -> None:
         data = os.read(fd, READ_BYTES)
@@ -140,11 +140,11 @@ class Starter:
             return
         self._contact.heard()
         for kind, _, number, payload in self._reader.feed(data):
-            self._obey(kind, number, lean.loads(payload) if payload else {})
+            self._handle(kind, number, lean.loads(payload) if payload else {})
 
-    def _obey(self, kind: int, number: int, body: Dict[str, Any]) -> None:
+    def _handle(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
-            self._is_asked = True
+            self._is_used = True
             self._scratch.make()
             self._guest.token = body["token"]
             self._guest.register()
@@ -164,12 +164,12 @@ class Starter:
         if not body["sync_dir"]:
             self._check(body)
             return
-        from phalanx.runner.starter.placing import place_tree  # most starters do without the 10 ms of `shutil`
+        from phalanx.runner.starter.placing import place_tree  # here, because most starters do not need its 10 ms
 
-        # A thread's: the copy may take long, and a starter that is silent for so long is given up.
+        # In a thread: the copy may take longer than a starter may be silent.
         done_read, done_write = os.pipe()
         target = os.path.join(os.path.expanduser("~"), os.path.expanduser(body["sync_dir"]))
-        _thread.start_new_thread(lambda: os.write(done_write, _told(place_tree(self._work, target))), ())
+        _thread.start_new_thread(lambda: os.write(done_write, _as_message(place_tree(self._work, target))), ())
         self._loop.watch(done_read, lambda fd: self._on_placed((fd, done_write), target, body))
 
     def _on_placed(self, pipe: Tuple[int, int], target: str, body: Dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ class Starter:
         self._out.send(frames.pack_json(frames.CHECKED, body))
 
     def _check_imports(self, python: str, target: List[str], env: Dict[str, str]) -> None:
-        """Ask the job's Python, and go on meanwhile; it may not answer."""
+        """Start the check in the job's Python, without waiting: it may not answer."""
         answer, out = os.pipe()
         argv = (python, os.path.join(self._directory, "imports.py"), *target)
         spawn(argv, env, (self._null, out, self._null), self._work, die_with_parent=True)
@@ -218,7 +218,7 @@ class Starter:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         env = self._environment(body["env"])
-        # Engines and libraries would each take all cores otherwise, or (torchrun) one only.
+        # Otherwise engines and libraries would each take all cores, or (torchrun) only one.
         env.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, body["ranks"]))))
         pid = spawn(body["argv"], env, (self._null, out_write, err_write), self._work, die_with_parent=True)
         os.close(out_write)
@@ -228,14 +228,14 @@ class Starter:
         self._output.add(number, out_read, err_read, body["harmless"])
 
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
-        # Unbuffered: what a Python rank prints is seen when it prints it, as on a terminal.
+        # Unbuffered: a Python rank's output appears at once, as on a terminal.
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
         node.update(self._guest.variables())
         return activated({"PYTHONUNBUFFERED": "1", **node, **own})
 
     def _terminate(self) -> None:
-        self._was_told = True
+        self._is_terminated = True
         for pid in self._spawned:
             if pid in self._numbers:
                 try:
@@ -249,13 +249,13 @@ class Starter:
                 kill(pid, _signal.SIGKILL)
 
     def _ended(self, number: int, code: int) -> None:
-        body = {"code": code, "at": time.time(), "told": self._was_told, "oom_kills": None}
+        body = {"code": code, "at": time.time(), "told": self._is_terminated, "oom_kills": None}
         if code == -_signal.SIGKILL and self._oom_kills_before is not None:
             body["oom_kills"] = max(0, (oom_kills() or 0) - self._oom_kills_before)
         self._output.drain(number)
         self._out.send(frames.pack_json(frames.EXIT, body, number))
 
-    # Ranks: an engine starts keepers, and each connects and hands over its rank's output.
+    # Ranks: an engine starts keepers, and each connects and passes its rank's output.
 
     def _listen(self) -> None:
         self._socket_name = f"phalanx-{self._job_id}-{os.getpid()}"
@@ -271,9 +271,9 @@ class Starter:
             return
         number = self._next_rank
         self._next_rank += 1
-        self._loop.watch(keeper.fileno(), lambda _: self._hear_keeper(keeper, number))
+        self._loop.watch(keeper.fileno(), lambda _: self._read_keeper(keeper, number))
 
-    def _hear_keeper(self, keeper: _socket.socket, number: int) -> None:
+    def _read_keeper(self, keeper: _socket.socket, number: int) -> None:
         try:
             message, fds = lean.receive(keeper, 1 << 20, 2)
         except OSError:
@@ -294,7 +294,7 @@ class Starter:
         self._rank_ended(number, int(message) if message else None)
 
     def _ask(self, number: int, agent: int, request: bytes) -> None:
-        """An engine's agent: its engine does not stand on the head, so the runner is asked through here."""
+        """Forward an agent's request to the runner, because its engine does not run on the head."""
         node, _, command = os.fsdecode(request).partition("\0")
         self._agents[number] = agent
         self._out.send(frames.pack_json(frames.ASK, {"node": node, "command": command}, number))
@@ -305,7 +305,7 @@ class Starter:
             return
         stat = process_stat(pid)
         if code is None and stat and stat["parent"] == str(os.getpid()):
-            # The engine killed the keeper alone; its rank, now our child, is meant, and reap() tells of its end.
+            # The engine killed only the keeper, but meant its rank, now a child of this process; reap() finds its end.
             os.kill(pid, _signal.SIGKILL)
             return
         del self._numbers[pid]
@@ -314,9 +314,9 @@ class Starter:
     # The end.
 
     def _give_up(self, reason: str) -> None:
-        """End all; the head is told why, if it still listens."""
-        if not self._is_asked:
-            # Dialled early, for a job that was not taken or took its time: it has nothing, and another starter may.
+        """End everything, and report the reason to the head if it still listens."""
+        if not self._is_used:
+            # Its line was opened early and not used. It has no processes, but the job's other starter may have some.
             self._done_at = self._done_at or time.monotonic()
         elif self._sweep is None:
             self.abandoned = True
@@ -327,13 +327,13 @@ class Starter:
         report = self._sweep.step() if self._sweep and not self._done_at else None
         if report is None:
             return
-        self._bury()
+        self._reap_children()
         self._output.drain_all()
         self._scratch.remove()
         self._out.send(frames.pack_json(frames.REPORT, report))
         self._done_at = time.monotonic()
 
 
-def _told(problem: str) -> bytes:
-    """For a pipe, something in any case; names of files need not be UTF-8."""
+def _as_message(problem: str) -> bytes:
+    """Return bytes for a pipe, never none; names of files need not be UTF-8."""
     return problem.encode(errors="replace") or b"\0"

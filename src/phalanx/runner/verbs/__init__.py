@@ -1,1 +1,1 @@
-"""The verbs of runner.pyz: what the command line asks of the head."""
+"""The verbs of runner.pyz: the commands that phalanx runs on the head."""

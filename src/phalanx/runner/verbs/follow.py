@@ -1,4 +1,4 @@
-"""Sends a job's output and states to the CLI as frames, from any position on, until the job has ended."""
+"""Sends a job's output and states to the client as frames, from any position, until the job has ended."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _FLUSH_BYTES = 1 << 18
 _ENDS = (*states.FINAL, states.DAMAGED)
-# A runner that is alive and does not answer: it is about to write its last state, or about to open its door.
-_RUNNER_COMES_WITHIN_S = 0.1
+# A runner that lives and does not answer is about to write its last state, or to open its socket.
+_RETRY_S = 0.1
 
 
 def follow(
@@ -36,10 +36,10 @@ def follow(
     process: Optional[str] = None,
     lines: Optional[int] = None,
 ) -> int:
-    """Write frames to stdout; returns 0. `process`: only the output of the one with this label.
+    """Write frames to stdout; return 0. `process` selects the one with this label.
 
-    `start`: a position, or "end", or "last" (where the present attempt begins), or "attempt=N" (that one alone).
-    `lines`: of what is there, only so much that its last lines are whole.
+    `start`: a position, "end", "last" (where the present attempt begins), or "attempt=N" (only that one).
+    `lines`: limits the output so far to its end, with at least so many complete lines.
     """
     output = os.path.join(directory, OUTPUT_DIRECTORY)
     reader = OutputReader(output)
@@ -53,7 +53,7 @@ def follow(
     try:
         follower.run(wait)
     except BrokenPipeError:
-        pass  # the CLI has gone; the job goes on
+        pass  # the client is gone; the job continues
     return 0
 
 
@@ -65,7 +65,7 @@ def _attempts(directory: str) -> Sequence[Dict[str, Any]]:
 
 
 def _span(reader: OutputReader, attempts: Sequence[Dict[str, Any]], start: str) -> Tuple[int, Optional[int]]:
-    """From which position on, and before which (None: no end)."""
+    """Return the positions of the first record and after the last one (None: no end)."""
     if start == "end":
         return reader.end(), None
     begins = [attempt["position"] for attempt in attempts] or [0]
@@ -74,7 +74,7 @@ def _span(reader: OutputReader, attempts: Sequence[Dict[str, Any]], start: str) 
     if start.startswith("attempt="):
         number = int(start[len("attempt=") :])
         if number >= len(begins):
-            sys.exit(f"there is no attempt {number}: the job has attempts 0 to {len(begins) - 1}")
+            sys.exit(f"there is no attempt {number}: the job's attempts are 0 to {len(begins) - 1}")
         return begins[number], begins[number + 1] if number + 1 < len(begins) else None
     return int(start), None
 
@@ -89,38 +89,38 @@ class _Follower:
         self._process = process
         self._until = until
         self._buffer = bytearray(MAGIC)
-        self._state: Dict[str, Any] = {}  # the last one that was sound
-        self._told: Dict[str, Any] = {}
-        self._news: Optional[socket.socket] = None
-        self._damage = ""  # what is wrong with the output; no more of it is sent then
+        self._state: Dict[str, Any] = {}  # the last valid one
+        self._sent: Dict[str, Any] = {}
+        self._updates: Optional[socket.socket] = None
+        self._damage = ""  # what is wrong with the output, which is then no longer sent
 
     def run(self, wait: bool) -> None:
         self._listen(wait)
         while True:
-            # The state is read first: what was written before it became final is then there to be read.
-            state = self._look(wait)
+            # The state is read first: when it is final, all output is written and can be read.
+            state = self._read_state(wait)
             self._pump()
-            self._tell(state)
+            self._report(state)
             if state.get("state") in _ENDS or not wait or self._is_over():
                 return
-            self._rest()
+            self._wait_for_update()
 
     def _listen(self, wait: bool) -> None:
-        self._news = connect_follower(states.job_id_of(self._directory)) if wait else None
+        self._updates = connect_follower(states.job_id_of(self._directory)) if wait else None
 
-    def _look(self, wait: bool) -> Dict[str, Any]:
-        """The state; of a record that is damaged the one before, while there is a runner that will write another."""
+    def _read_state(self, wait: bool) -> Dict[str, Any]:
+        """Return the state; if its record is damaged, the previous one while a runner can write another."""
         try:
             self._state = states.read(self._directory)
-            if self._news is None and self._state["state"] not in states.FINAL:
+            if self._updates is None and self._state["state"] not in states.FINAL:
                 self._state = self._settled(wait)
         except Invalid as error:
-            if self._news is None:
+            if self._updates is None:
                 self._state = states.damaged(self._directory, error)
         return self._state
 
     def _settled(self, wait: bool) -> Dict[str, Any]:
-        # Here, because `subprocess` is a sixth of this process's start and only trouble needs it.
+        # Here, because `subprocess` takes a sixth of this process's start and only failures need it.
         from phalanx.runner.head.settle import is_foreign, left_alone, settle, settle_patiently
 
         if is_foreign(self._state, self._stack):
@@ -130,27 +130,27 @@ class _Follower:
         return state
 
     def _is_over(self) -> bool:
-        """Was all read that was asked for? (An attempt that is over has an end; the present one has none.)"""
+        """Return whether all requested output was read: an attempt that has ended is followed only to its end."""
         return self._until is not None
 
-    def _rest(self) -> None:
-        """Wait for news, or for the runner's end. Raises BrokenPipeError when the reader of stdout has gone."""
-        if self._news is None:
-            time.sleep(_RUNNER_COMES_WITHIN_S)
+    def _wait_for_update(self) -> None:
+        """Wait for an update, or for the runner's end. Raises BrokenPipeError when the reader of stdout is gone."""
+        if self._updates is None:
+            time.sleep(_RETRY_S)
             return
         poll = select.poll()
-        poll.register(self._news, select.POLLIN)
-        poll.register(1, 0)  # its errors alone
+        poll.register(self._updates, select.POLLIN)
+        poll.register(1, 0)  # only its errors
         for fd, _ in poll.poll():
             if fd == 1:
                 raise BrokenPipeError
         try:
-            is_there = self._news.recv(4096)
-        except ConnectionResetError:  # it went before it had taken us in
-            is_there = b""
-        if not is_there:
-            self._news.close()
-            self._news = None
+            update = self._updates.recv(4096)
+        except ConnectionResetError:  # the runner ended before it accepted the connection
+            update = b""
+        if not update:
+            self._updates.close()
+            self._updates = None
 
     def _pump(self) -> None:
         if self._damage:
@@ -176,16 +176,16 @@ class _Follower:
                 self._send(OUTPUT, self._reader.data(record), position, number, time_ns, stream)
 
     def _announce(self, number: int) -> None:
-        """Processes that came meanwhile, among them this one. Raises Invalid."""
+        """Send the processes that were added since, among them this one. Raises Invalid."""
         for process in self._reader.refresh():
             self._send(PROCESS, json.dumps(process).encode(), self._reader.position, process["number"])
         self._reader.process(number)
 
-    def _tell(self, state: Dict[str, Any]) -> None:
+    def _report(self, state: Dict[str, Any]) -> None:
         if state and self._damage:
             state = {**state, "message": "; ".join(filter(None, (state["message"], self._damage)))}
-        if state != self._told:
-            self._told = state
+        if state != self._sent:
+            self._sent = state
             self._send(STATE, json.dumps(state).encode(), self._reader.position)
             self._flush()
 

@@ -1,10 +1,10 @@
-"""What `follow` writes for the CLI: MAGIC, then frames, each a header and its payload."""
+"""The format of `follow`'s output: MAGIC, then frames, each a header and its payload."""
 
 from __future__ import annotations
 
 import struct
 
-# kind, stream, process number, payload length, position in the index behind it, time in ns since 1970
+# kind, stream, process number, payload length, position in the index after it, time in ns since 1970
 HEADER = struct.Struct("<BBHIQQ")
 MAGIC = b"\0phalanx-follow-1\n"
 PROCESS = 1  # JSON line of output/processes

@@ -1,4 +1,4 @@
-"""Where the last lines of a job's output begin, found from the end: of gigabytes, only what is shown is read."""
+"""Finds where the last lines of a job's output begin, from the end, so that gigabytes need not be read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def first_of_last_lines(reader: OutputReader, span: range, lines: int, label: Optional[str]) -> int:
-    """The position in `span` from which on the last `lines` lines are there whole. Raises Invalid.
+    """Return the position in `span` after which the last `lines` lines are complete. Raises Invalid.
 
-    `label`: only lines of the process with this label count. What follows the last newline is no line yet.
+    `label`: count only lines of the process with this label. Output after the last newline does not count.
     """
     reader.refresh()
-    cut: Set[Tuple[int, int]] = set()  # processes' streams with a line whose beginning is still to be found
+    cut: Set[Tuple[int, int]] = set()  # processes' streams with a line whose beginning was not found yet
     position = span.stop
     for before, record in reader.backwards(span):
         if lines <= 0 and not cut:

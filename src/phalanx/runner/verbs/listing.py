@@ -1,4 +1,4 @@
-"""All jobs in the jobs directory, as their state files tell."""
+"""Lists all jobs in the jobs directory, from their state files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle
 def list_jobs(root: str, stack: str) -> int:
     """Print one JSON state per line, newest first.
 
-    A job whose runner is gone without a word says so, and stays what it was until its nodes were asked: that is done in
-    the background, and may end with another start: for jobs of the cluster with this stack alone. Of a job whose record
-    is damaged that is said, and no more.
+    A job whose runner has died keeps its state, with a message, until it is settled in the background, which may
+    restart it. That is done only for jobs of the cluster with this stack. A job with a damaged record is shown as
+    damaged.
     """
     root = os.path.abspath(root)
     for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
@@ -42,11 +42,11 @@ def _state(directory: str, stack: str) -> Optional[states.State]:
     if not is_orphan(state):
         return state
     settle_in_background(directory)
-    return {**state, "message": f"{what_died(state)}; what it has left on the nodes is being ended"}
+    return {**state, "message": f"{what_died(state)}; its processes on the nodes are being ended"}
 
 
 def _remove_if_abandoned(directory: str) -> None:
-    """Nobody was told of that job, and no process of it was started; one that is still on its way here stays."""
+    """Remove the directory of a submission that was cut off, whose id no user knows; one in progress stays."""
     try:
         is_abandoned = states.is_abandoned(directory)
     except FileNotFoundError:  # it was refused meanwhile

@@ -1,4 +1,4 @@
-"""The head's end of `phalanx get` and `phalanx put`: finds the place on the shared directory, and carries."""
+"""The head's end of `phalanx get` and `phalanx put`: finds the place on the shared directory, and copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.runner.files import carry
 
 
 def give(path: str, shared: str) -> int:
-    """Write what is at this path to stdout, or a header that says what is wrong."""
+    """Write what is at this path to stdout, or a header with the error."""
     out = sys.stdout.buffer
     try:
         problem = _problem(path, shared)
@@ -27,12 +27,12 @@ def give(path: str, shared: str) -> int:
     except carry.CarryError as error:
         sys.exit(str(error))
     except BrokenPipeError:
-        sys.exit("the other end has gone")
+        sys.exit("the other end is gone")
     return 0
 
 
 def take(target: str, shared: str, name: str) -> int:
-    """Put what stdin brings at `target`, or into it under `name` when it is a directory; print where that is."""
+    """Copy stdin's content to `target`, or into it as `name` when it is a directory; print its place."""
     try:
         header = carry.read_header(sys.stdin.buffer)
         place = os.path.join(target, name) if target.endswith("/") or os.path.isdir(target) else target
@@ -48,14 +48,14 @@ def take(target: str, shared: str, name: str) -> int:
 
 
 def _problem(path: str, shared: str) -> Dict[str, Any]:
-    """{} when there is something to give; else why not, and what there is."""
+    """Return {} when there is something to send; else the error, or what the nearest directory contains."""
     if not os.path.lexists(path):
         parent = os.path.dirname(path)
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
         return {"missing": path, "parent": parent, "holds": carry.names_in(parent)}
     if not os.path.exists(path):
-        return {"error": f"{path} is a link to {os.readlink(path)}, which is not there"}
+        return {"error": f"{path} is a link to {os.readlink(path)}, which does not exist"}
     try:
         _require_inside(path, shared)
     except carry.CarryError as error:
@@ -64,7 +64,7 @@ def _problem(path: str, shared: str) -> Dict[str, Any]:
 
 
 def _require_inside(path: str, shared: str) -> None:
-    """Links may lead around on the shared directory, and not out of it."""
+    """Raise CarryError for a path that leads out of the shared directory."""
     real = os.path.realpath(path)
     if not (real + "/").startswith(os.path.realpath(shared) + "/"):
         raise carry.CarryError(f"{path} leads to {real}, which is not on the shared directory {shared}")

@@ -1,6 +1,6 @@
-"""Runs one program with a port on the head (TensorBoard, Jupyter) for as long as somebody holds the other end of stdin.
+"""Runs one program with a port on the head (TensorBoard, Jupyter) until the client closes stdin.
 
-It talks in lines of JSON: {"missing"}, {"port"} once the port answers, and last {"ended", "tail", "report"}.
+It prints lines of JSON: {"missing"}, {"port"} once the port answers, and finally {"ended", "tail", "report"}.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TAIL_LINES = 20
 
 
 def serve(name: str, needs: str, job_directory: str, argv: List[str]) -> int:
-    """Run argv ("{port}" in it becomes a free one) if `needs` is there. stdin's first line is JSON with variables.
+    """Run argv, with "{port}" replaced by a free port, if `needs` is there. stdin's first line is JSON with variables.
 
     It runs in the environment of the job in this directory ("": none), if that has one.
     """
     env = {**os.environ, **json.loads(os.read(0, READ_BYTES)), MARK: name}
-    # Where `pip install --user` puts programs; no login shell has said so here.
+    # Where `pip install --user` puts programs: no login shell has added it to PATH here.
     env["PATH"] = f"{env.get('PATH', os.defpath)}{os.pathsep}{os.path.expanduser('~/.local/bin')}"
     environment = _environment_of(job_directory)
     if environment:
@@ -45,12 +45,12 @@ def serve(name: str, needs: str, job_directory: str, argv: List[str]) -> int:
 
 
 def _environment_of(job_directory: str) -> str:
-    """Where it lies; nobody removes it while this process lives. "" when there is none (any more)."""
+    """Return the environment's path, locked as long as this process lives; "" when there is none."""
     try:
         with open(os.path.join(job_directory, RESULT)) as file:
             path = json.load(file)["path"]
         return path if is_complete(path) and lock(path, fcntl.LOCK_SH) is not None else ""
-    except (OSError, ValueError, LookupError, TypeError):  # the job may have written what it likes
+    except (OSError, ValueError, LookupError, TypeError):  # the job may have written anything
         return ""
 
 
@@ -119,7 +119,7 @@ def _tell(body: Dict[str, Any]) -> None:
     try:
         os.write(1, json.dumps(body).encode() + b"\n")
     except OSError:
-        pass  # nobody listens any more
+        pass  # the client is gone
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""Ends a job on request: its runner does it, or, when that is gone, this process."""
+"""Stops a job on request, through its runner, or, when that is gone, in this process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOOK_EVERY_S = 0.1
 
 
 def stop(directory: str, stack: str, timeout_s: float) -> int:
-    """Stop the job and print its final state as one JSON line; returns 1 when it did not end in time.
+    """Stop the job and print its final state as one JSON line; return 1 when it did not end in time.
 
-    One of another cluster than the one of this stack is left alone.
+    A job of another cluster, by the stack, is left alone.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -34,7 +34,7 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
 
 def _stop(directory: str, deadline: float) -> states.State:
     state = states.read(directory)
-    # More than once where its runner dies meanwhile and another one takes the job over.
+    # Repeated, because the runner may die meanwhile and another one take over the job.
     while state["state"] not in states.FINAL and time.monotonic() < deadline:
         if states.runner_lives(state):
             _stop_runner(state["runner"]["pid"], deadline - time.monotonic())
@@ -44,7 +44,7 @@ def _stop(directory: str, deadline: float) -> states.State:
 
 
 def _stop_damaged(directory: str, deadline: float) -> states.State:
-    """By its runner, which knows what the record should say and writes that; where there is none, here."""
+    """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does."""
     request_stop(states.job_id_of(directory), deadline - time.monotonic())
     try:
         return _stop(directory, deadline)
@@ -59,7 +59,7 @@ def _stop_damaged(directory: str, deadline: float) -> states.State:
 
 def _stop_runner(pid: int, timeout_s: float) -> None:
     try:
-        # It stays the same process from here on, whatever becomes of the number.
+        # The descriptor stays bound to this process, even if its pid is used again.
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return

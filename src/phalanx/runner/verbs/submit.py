@@ -1,4 +1,4 @@
-"""Takes a job that the CLI sends: a daemon becomes its runner, and this process follows it."""
+"""Accepts a job from the client: a daemon becomes its runner, and this process follows it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from phalanx.runner.plugins import Plugins
     from phalanx.runner.process import Process
 
-# Tar takes an end between two members for the archive's own: its last member's presence says that all has come.
+# tar accepts an archive that is cut off between two members, so the last member's presence is checked.
 _UNPACK = 'head -c "$2" | tar -x -f - --no-same-owner -C "$1" && [ -e "$1/$3" ]'
 
 
 def submit(directory: str, plugins: Plugins, detach: bool) -> int:
-    """Make this directory the job's that comes on stdin, and start it. Returns an exit status.
+    """Receive a job on stdin into this directory, and start it. Return an exit status.
 
-    Unless `detach`, it follows the job to its end.
+    Unless `detach`, follow the job to its end.
     """
     os.umask(0o077)
     forget_other_jobs()
-    # Here, because the head's starter, and so what that starts, gets it from here.
+    # Here, because the head's starter and its processes inherit it.
     raise_file_limit()
     early = EarlyLines()
     try:
@@ -49,14 +49,14 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         if _begins_at_once(job):
             early.open(JobDescription.from_record(job, directory), processes, roster)
         job["secrets"] = _receive(directory)
-        # Once more, because a secret may have the name of a variable that the launcher sets.
+        # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
         early.close()
         _remove(directory)
         return _refuse(error)
-    # Here, because the nodes are dialled meanwhile.
+    # Here, because the lines to the nodes are being opened meanwhile.
     from phalanx.runner.head.begin import begin
     from phalanx.runner.verbs.follow import follow
 
@@ -76,7 +76,7 @@ def _read_job() -> Dict[str, Any]:
 
 
 def _read_sizes() -> Dict[str, int]:
-    """A line. By single bytes: what follows may be for another process."""
+    """Read a line byte by byte, because what follows may be for another process."""
     line = b""
     while not line.endswith(b"\n"):
         line += _read(1)
@@ -86,7 +86,7 @@ def _read_sizes() -> Dict[str, int]:
 def _read(most_bytes: int) -> bytes:
     data = os.read(0, most_bytes)
     if not data:
-        raise EOFError("the submission's end did not come")
+        raise EOFError("the submission ended too early")
     return data
 
 
@@ -96,7 +96,7 @@ def _roster() -> Roster:
     except FileNotFoundError:
         raise RefusedError(
             f"there is no {roster_path()}: this is not the head of a cluster that is ready\n"
-            "`phalanx status` shows how the cluster is."
+            "`phalanx status` shows the state of the cluster."
         ) from None
 
 
@@ -108,17 +108,17 @@ def _planned(
 
 
 def _begins_at_once(job: Dict[str, Any]) -> bool:
-    """Not one that waits for its environment, or for a batch system to name its nodes."""
+    """Return whether the job waits neither for its environment nor for nodes from a batch system."""
     return not job.get("environment") and not job.get("via")
 
 
 def _make(directory: str, roster: Roster) -> None:
-    """The job's directory, with who makes it and the runner that did. Raises OSError, RefusedError."""
+    """Create the job's directory, with this process's identity and the runner. Raises OSError, RefusedError."""
     try:
         os.makedirs(directory)
     except FileExistsError:
         raise RefusedError(
-            f"{directory} is another job's\nType it once more: each job gets a name by chance."
+            f"{directory} belongs to another job\nRun the command again: each job gets a random id."
         ) from None
     with open(os.path.join(directory, SUBMITTER), "w") as file:
         json.dump(states.this_runner(roster.head.instance_id), file)
@@ -126,12 +126,12 @@ def _make(directory: str, roster: Roster) -> None:
 
 
 def _receive(directory: str) -> Dict[str, str]:
-    """The code, to the directory, and the job's secrets. Raises EOFError, OSError."""
+    """Receive the code into the directory, and return the job's secrets. Raises EOFError, OSError."""
     sizes = _read_sizes()
     unpacker = spawn(("sh", "-c", _UNPACK, "sh", directory, str(sizes["tar"]), LAST_SENT), os.environ, (0, 2, 2))
     if os.waitpid(unpacker, 0)[1] != 0:
-        raise EOFError("the code could not be unpacked, or its end did not come")
-    # Over stdin and into memory: no argument, no file, no environment but that of the job's processes.
+        raise EOFError("the code could not be unpacked, or ended too early")
+    # Over stdin and into memory: into no argument, no file, and no environment but that of the job's processes.
     secrets = _read_secrets(sys.stdin.buffer, sizes["secrets"])
     if sizes["in_parts"]:
         _unpack(directory, sys.stdin.buffer)
@@ -141,19 +141,19 @@ def _receive(directory: str) -> Dict[str, str]:
 def _read_secrets(stdin: BinaryIO, count: int) -> Dict[str, str]:
     text = stdin.read(count)
     if len(text) < count:
-        raise EOFError("the secrets' end did not come")
+        raise EOFError("the secrets ended too early")
     return json.loads(text or "{}")
 
 
 def _unpack(directory: str, stdin: BinaryIO) -> None:
-    # Here, because most jobs' code is small.
+    # Here, because most jobs' code is small and comes whole.
     from phalanx.runner.files.codestore import unpack
 
     unpack(directory, stdin, lambda text: os.write(1, text))
 
 
 def _keep(job: Dict[str, Any], directory: str) -> None:
-    """The record, but for the secrets, and the room for its last state. Raises OSError."""
+    """Write the record, without the secrets, and reserve space for the last state. Raises OSError."""
     record = {name: value for name, value in job.items() if name != "secrets"}
     states.write_file(os.path.join(directory, RECORD), json.dumps(record), is_synced=True)
     states.sync_directory(os.path.dirname(directory))
@@ -161,7 +161,7 @@ def _keep(job: Dict[str, Any], directory: str) -> None:
 
 
 def _remove(directory: str) -> None:
-    """No process of the job was started, so nothing of it is to be listed."""
+    """Remove a refused job's directory: no process was started, so it is not listed."""
     import shutil
 
     shutil.rmtree(directory, ignore_errors=True)
