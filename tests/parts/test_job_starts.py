@@ -101,7 +101,7 @@ def test_a_dry_run_shows_what_would_run(two_nodes, code):
     assert [(process.node[-1], process.argv) for process in planned] == [("1", ("train", "-x")), ("2", ("train", "-x"))]
 
 
-def test_a_node_that_refuses_is_named_with_what_ssh_said(two_nodes, code):
+def test_a_node_that_refuses_is_named_with_the_error_of_ssh(two_nodes, code):
     two_nodes.down("deeplearning-worker2")
     _, status = run(two_nodes, code, "sleep", "60")
     assert status.state is JobState.FAILED
@@ -146,7 +146,7 @@ def test_a_head_that_does_not_take_the_job_is_reported(two_nodes, code):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"command": ()}, "no command"),
         ({"processes": 0}, "-n is 0"),
@@ -154,6 +154,6 @@ def test_a_head_that_does_not_take_the_job_is_reported(two_nodes, code):
         ({"name": "a b"}, "'a b'"),
     ],
 )
-def test_a_spec_that_makes_no_sense_is_refused(changes, words):
-    with pytest.raises(JobError, match=words):
+def test_an_invalid_spec_is_refused(changes, message):
+    with pytest.raises(JobError, match=message):
         JobSpec(**{"command": ("true",), **changes})

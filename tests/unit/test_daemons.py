@@ -12,13 +12,13 @@ TWO = Request(12, "n2", "orted 2")
 
 
 @pytest.fixture
-def told() -> list[tuple[int, int]]:
+def answers() -> list[tuple[int, int]]:
     return []
 
 
 @pytest.fixture
-def daemons(told) -> Daemons:
-    return Daemons(lambda agent, code: told.append((agent, code)))
+def daemons(answers) -> Daemons:
+    return Daemons(lambda agent, code: answers.append((agent, code)))
 
 
 def test_a_waiting_daemon_is_started_once_its_node_may_be_reached(daemons):
@@ -29,27 +29,27 @@ def test_a_waiting_daemon_is_started_once_its_node_may_be_reached(daemons):
     assert daemons.due(lambda _node: True) == []
 
 
-def test_a_daemon_that_still_waits_is_refused_and_a_started_one_is_not(daemons, told):
+def test_a_daemon_that_still_waits_is_refused_and_a_started_one_is_not(daemons, answers):
     daemons.hold(ONE)
     daemons.hold(TWO)
     daemons.due(lambda node: node == "n1")
     for _ in range(2):
         daemons.refuse_all()
-    assert told == [(12, REFUSED)]
+    assert answers == [(12, REFUSED)]
 
 
-def test_an_agent_hears_once_how_its_daemon_ended(daemons, told):
+def test_an_agent_gets_one_answer_with_its_daemons_end(daemons, answers):
     daemons.started(5, ONE.agent)
     assert daemons
     assert [daemons.ended(5, -9), daemons.ended(5, 0)] == [True, False]
     assert not daemons
-    assert told == [(11, -9)]
+    assert answers == [(11, -9)]
 
 
-def test_the_end_of_another_process_concerns_no_daemon(daemons, told):
+def test_the_end_of_another_process_answers_no_agent(daemons, answers):
     daemons.started(5, ONE.agent)
     assert not daemons.ended(4, 1)
-    assert (bool(daemons), told) == (True, [])
+    assert (bool(daemons), answers) == (True, [])
 
 
 @pytest.mark.parametrize(("code", "failure"), [(0, 0), (1, 0), (143, 0), (-15, 0), (255, 0), (137, -9), (-9, -9)])

@@ -76,7 +76,7 @@ def test_the_jobs_own_modules_are_followed(tmp_path):
         ("bash x.sh", []),
     ],
 )
-def test_what_python_is_to_run_is_read_off_its_words(command, target):
+def test_the_target_of_a_python_command_is_found(command, target):
     assert python_target(command.split()) == target
 
 

@@ -75,7 +75,7 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
 
 
 @pytest.mark.parametrize(
-    ("text", "phase", "killed", "again", "words"),
+    ("text", "phase", "killed", "retryable", "words"),
     [
         ("JobId=4 JobState=PENDING Reason=Resources", QUEUED, False, False, "Resources"),
         ("JobId=4 JobState=PENDING Reason=None", QUEUED, False, False, ""),
@@ -89,9 +89,9 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
         ("JobId=4 JobState=NODE_FAIL Reason=NodeDown", ENDED, True, True, "NODE_FAIL, NodeDown"),
     ],
 )
-def test_what_scontrol_says_of_a_job(text, phase, killed, again, words):
+def test_the_answer_of_scontrol_is_read(text, phase, killed, retryable, words):
     found = slurm.standing(text)
-    assert (found.phase, found.killed, found.retryable, found.words) == (phase, killed, again, words)
+    assert (found.phase, found.killed, found.retryable, found.words) == (phase, killed, retryable, words)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
