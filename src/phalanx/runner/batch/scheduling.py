@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Call = Callable[[Sequence[str], str], str]
 
     class Scheduler(Protocol):
-        """A module of `phalanx.schedulers`. An allocation's id is its own text, shown to people by `shown`.
+        """A module of `phalanx.schedulers`. It chooses the text of an allocation's id; `shown` shortens it for users.
 
-        What it starts on each node that it grants is `Request.attend`. Variables that it gives its jobs begin with one
-        of HIDDEN: engines would go to the scheduler by themselves when they saw them. Those of SHOWN stay. NODE_INDEX
-        is the one with the node's number in the allocation, "" where it is told its count itself. GPUS are those that
-        name what is granted of the node's GPUs; the first that is there counts.
+        It runs the command of `Request.attend` on each node that it grants. HIDDEN are the prefixes of variables that
+        it sets for its jobs: they are removed, because engines that see them would use the scheduler themselves. Those
+        in SHOWN stay. NODE_INDEX is the variable with the node's number in the allocation, "" where each node gets its
+        own count. GPUS are the variables that list the node's granted GPUs; the first one that is set counts.
         """
 
         NAME: str
