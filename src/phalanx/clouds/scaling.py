@@ -1,4 +1,4 @@
-"""Another number of nodes: the wish goes into the roster table, where the head finds it; the head does the rest.
+"""Change the number of nodes: write the requested number into the roster table, from which the head takes it.
 
 How many workers there may be at most is the group's MaxSize. No node can change it: it goes with the user's rights.
 """
@@ -21,7 +21,7 @@ from phalanx.node.roster import COMING, Node, Roster, worker_number
 
 
 class Scaling:
-    """One change of a cluster's size. `roster` is the newest that was read."""
+    """A change of a cluster's size. `roster` is the newest that was read."""
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         cluster.require_ready()
@@ -30,11 +30,11 @@ class Scaling:
         self.roster = self._read()
 
     def going(self) -> list[Node]:
-        """The members that a smaller cluster gives up: those with the highest numbers, never the head."""
+        """Return the members that leave when the cluster shrinks: the highest numbers, never the head."""
         return [node for node in self.roster.nodes if worker_number(node.name) > self.nodes]
 
     def jobs_in_the_way(self) -> list[str]:
-        """Ids of running jobs that began with a node that would go."""
+        """Return the ids of running jobs that started with a node that would leave."""
         going = {node.instance_id for node in self.going()}
         running = [job.id for job in list_jobs(self.cluster) if not job.state.final] if going else []
         return [job for job in running if going & {node.instance_id for node in self._roster_of(job)}]
@@ -50,14 +50,14 @@ class Scaling:
             self.cloud.call("sqs", "send_message", QueueUrl=state.outputs["HeadQueue"], MessageBody='{"kind": "wish"}')
 
     def follow(self, deadline_s: float) -> Iterator[Roster]:
-        """Each new generation, until nobody is waited for any more. Raises ClusterError at the deadline."""
+        """Yield each new roster until no node is outstanding. Raises ClusterError at the deadline."""
         end = time.monotonic() + deadline_s
         known = -1
         while not self.settled:
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"cluster {self.cluster.name} did not get to {self.nodes} nodes in {deadline_s:.0f} s",
-                    "`phalanx status` shows how far it is; the head goes on with it.",
+                    f"cluster {self.cluster.name} did not reach {self.nodes} nodes in {deadline_s:.0f} s",
+                    "`phalanx status` shows the progress; the head continues.",
                 )
             if self.roster.generation != known:
                 known = self.roster.generation
@@ -77,7 +77,7 @@ class Scaling:
         )
 
     def _desired(self) -> int:
-        """How many workers the group is to have now."""
+        """Return the group's desired number of workers."""
         answer = self.cloud.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[self._group])
         return answer["AutoScalingGroups"][0]["DesiredCapacity"]
 
@@ -91,7 +91,7 @@ class Scaling:
 
     @property
     def settled(self) -> bool:
-        """True when the head took the wish, and each node is there or has a reason why not."""
+        """Whether the head has taken the request, and each node is a member or is missing with a reason."""
         return self.roster.requested == self.nodes and all(m.reason != COMING for m in self.roster.missing)
 
     def _read(self) -> Roster:
@@ -105,5 +105,5 @@ class Scaling:
         done = self.cluster.remote().run(f"cat {shlex.quote(path)}", timeout_s=20, check=False)
         try:
             return validate.roster(done.stdout.decode(), validate.NETWORK).nodes
-        except ValueError:  # the job may have written what it likes
+        except ValueError:  # the job may have written anything
             return self.roster.nodes

@@ -1,1 +1,1 @@
-"""What runs on a node: standard library alone, Python 3.9 and later."""
+"""The agent that runs on every node. It uses only the standard library, and Python 3.9 or later."""

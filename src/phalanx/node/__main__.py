@@ -1,4 +1,4 @@
-"""`boot` prepares a node and leaves the agent running; `serve` is that agent; `check` only sees that all is there."""
+"""The agent's program: `boot` prepares a node and starts the agent, `serve` is the agent, `check` tests loading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.node.sigv4 import Request
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 when the boot failed."""
+    """Run a command of the agent; return 0, or 1 when the boot failed."""
     os.umask(0o022)
     root = os.environ.get("PHALANX_ROOT", "")
     with open(f"{root}/opt/phalanx/config.json", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
 def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str) -> int:
     loader.complete(settings, metadata)
-    from phalanx.node import boot, daemon  # stage 2, only now there
+    from phalanx.node import boot, daemon  # stage 2, which has just been loaded
 
     if arguments == ["check"]:
         print("phalanx: the agent is complete")
@@ -39,7 +39,7 @@ def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str
 
 
 def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> int:
-    """Even a node without an agent can say why: a head to CloudFormation, a worker to its head."""
+    """Report why there is no agent: a head to CloudFormation, a worker to its head."""
     import traceback
 
     words = str(error)

@@ -1,4 +1,4 @@
-"""This node: its settings, its identity, and the services that it talks to."""
+"""This node: its settings, its identity, and the AWS services that it uses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ USER_KEY = f"{contract.SSH}/id_ed25519"
 
 
 class Agent:
-    """What boot, head and worker have in common. Made by asking the metadata service: raises OSError without it."""
+    """What boot, head and worker share. Created with the metadata service: raises OSError without it."""
 
     def __init__(self, settings: Settings, metadata: Metadata, root: str = "") -> None:
         self.settings, self.metadata, self.root = settings, metadata, root
         self.log = BootLog()
-        # What a head tells of itself until `settled` (node.progress): its step, and who said hello, (id, address).
+        # A head's progress until `settled` (node.progress): its step, and the workers that said hello, (id, address).
         self.step, self.settled = "", False
         self.answered: list[tuple[str, str]] = []
         self.identity = metadata.identity()
@@ -35,7 +35,7 @@ class Agent:
         self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:
-        """This node as it introduces itself; the head gives it a name."""
+        """Return this node's description, without a name: the head assigns that."""
         gpus = _gpus()
         identity = self.identity
         name = os.uname().nodename.split(".")[0]
@@ -43,7 +43,7 @@ class Agent:
             name="",
             instance_id=identity.instance_id,
             address=identity.address,
-            # EC2's name for it, by either of its two kinds, whatever the image made of that.
+            # One of EC2's two kinds of hostname, whatever the image has changed it to.
             hostname=name if name == identity.instance_id else "ip-" + identity.address.replace(".", "-"),
             zone=identity.zone,
             type=identity.type,
@@ -67,7 +67,7 @@ class Agent:
 
 
 def _gpus() -> int:
-    """How many GPUs work here; asking loads the driver where it is not loaded yet."""
+    """Return the number of working GPUs. This loads the driver if necessary."""
     try:
         return sum(line.startswith("GPU ") for line in run(["nvidia-smi", "-L"], 60).splitlines())
     except CommandError:

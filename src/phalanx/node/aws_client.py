@@ -1,4 +1,4 @@
-"""A small AWS client: signed calls of the JSON and query protocols, tried again while that can help."""
+"""A small AWS client: signed calls of the JSON and query protocols, with retries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STALE_KEYS = ("ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "In
 
 
 class AwsError(Exception):
-    """A call that failed for good; `code` as AWS names it, "" when there was no answer."""
+    """A call that failed after all retries. `code` is AWS's error code, "" if there was no answer."""
 
     def __init__(self, call: str, code: str, message: str) -> None:
         super().__init__(f"{call}: {code}: {message}" if code else f"{call}: {message}")
@@ -38,20 +38,20 @@ class AwsError(Exception):
 
 
 class Aws:
-    """Calls in one region with the credentials that `keys(fresh)` gives; `endpoint` replaces AWS's own."""
+    """A client for one region, with credentials from `keys(fresh)`; `endpoint` replaces AWS's own."""
 
     def __init__(self, region: str, keys: Callable[[bool], Credentials], endpoint: Optional[str] = None) -> None:
         self._region, self._keys, self._endpoint = region, keys, endpoint
 
     def json(self, service: str, target: str, payload: dict[str, Any], timeout_s: float = 10) -> dict[str, Any]:
-        """A call of the JSON protocol; `target` is what X-Amz-Target says."""
+        """Make a call of the JSON protocol; `target` is the value of X-Amz-Target."""
         version = "1.1" if service == "logs" else "1.0"
         headers = {"Content-Type": f"application/x-amz-json-{version}", "X-Amz-Target": target}
         body = json.dumps(payload, separators=(",", ":")).encode()
         return json.loads(self._call(service, target, headers, body, timeout_s) or b"{}")
 
     def query(self, service: str, version: str, action: str, parameters: dict[str, Any]) -> bytes:
-        """A call of the query protocol; the answer is XML."""
+        """Make a call of the query protocol; return the XML answer."""
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
         body = urlencode({"Action": action, "Version": version, **parameters}).encode()
         return self._call(service, action, headers, body, 10)
@@ -81,7 +81,7 @@ class Aws:
 
 
 def _reason(error: OSError) -> tuple[str, str]:
-    """AWS's code and message inside an error answer, JSON or XML."""
+    """Return AWS's code and message from an error answer in JSON or XML."""
     if not isinstance(error, wire.HttpError):
         return "", str(error) or repr(error)
     text = error.body.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Beats: a datagram from every worker to the head each 2 s, and its answer, the newest generation; so are news told.
+"""Heartbeats: every worker sends the head a datagram each 2 s, and the head answers with the newest generation.
 
-Datagrams, because a thousand of them cost the head nothing and none can block another. A forged one, from inside the
-cluster's own network, could hide a death or make a worker read the table once more; it changes nothing else.
+They are datagrams because a thousand of them cost the head almost nothing, and none blocks another. A forged one, from
+inside the cluster's network, could hide a death or make a worker read the table once more; it changes nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ANSWER_S = 1.0
 
 
 class Ear:
-    """The head's end. `heard`: address → when (monotonic clock); `generation` is what everybody is told."""
+    """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers."""
 
     def __init__(self, address: str) -> None:
         self.heard: dict[str, float] = {}
@@ -33,29 +33,29 @@ class Ear:
             self.answer()
 
     def answer(self) -> None:
-        """Wait for one beat, and answer it."""
+        """Wait for a beat, and answer it."""
         try:
             sender = self._socket.recvfrom(9)[1]
             self.heard[sender[0]] = time.monotonic()
             self._senders[sender[0]] = sender
             self._socket.sendto(b"%d" % self.generation, sender)
         except OSError:
-            pass  # whoever it was is out of reach already
+            pass  # the sender is already out of reach
 
     def tell(self, generation: int) -> None:
-        """Tell everybody at once: so hundreds of workers need not read the table all the time."""
+        """Send a new generation to all workers, so that hundreds of them need not poll the table."""
         self.generation = generation
         for sender in list(self._senders.values()):
             try:
                 self._socket.sendto(b"%d" % generation, sender)
             except OSError:
-                pass  # it hears with its next beat, or is gone
+                pass  # it gets the answer to its next beat, or is gone
 
 
 class Beat:
-    """A worker's end: beats to the address `head`; sets `news` while that is silent or tells another generation.
+    """A worker's end: send beats to the address `head`; set `news` while it is silent or sends another generation.
 
-    `unanswered` counts the last beats that nothing was heard after; `heard`: the last one was answered.
+    `unanswered` counts the beats since the last answer; `heard`: the last beat was answered.
     """
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class Beat:
             self.listen(EVERY_S)
 
     def aim(self, head: str) -> None:
-        """Beat to this address; at once, when it is another, so that the head can tell what is new."""
+        """Send beats to this address, the first at once if it is new, so that the head can send its generation."""
         if head and head != self.head:
             self.head = head
             self.unanswered, self.heard = 0, False
             self._send()
 
     def once(self) -> None:
-        """One beat, and its answer; a head that is silent is news, too."""
+        """Send a beat and wait for the answer; set `news` if there is none."""
         self._send()
         self.unanswered += 1
         self.heard = self._hear()
@@ -89,7 +89,7 @@ class Beat:
             self.news.set()
 
     def listen(self, seconds: float) -> None:
-        """What the head tells by itself until the next beat."""
+        """Receive what the head sends by itself until the next beat."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._socket.settimeout(left)
@@ -100,10 +100,10 @@ class Beat:
         try:
             self._socket.sendto(b"", (self.head, PORT))
         except OSError:
-            pass  # it is not there, or another is head by now
+            pass  # it is gone, or another node is the head by now
 
     def _hear(self) -> bool:
-        """Whether anything was heard in time."""
+        """Receive a datagram; return whether one came in time."""
         try:
             if self._socket.recv(9) != b"%d" % self.generation:
                 self.news.set()
@@ -113,6 +113,6 @@ class Beat:
         return True
 
 
-# One each for a process, however often its agent begins again.
+# One of each per process, however often its agent restarts.
 ear = functools.lru_cache(Ear)
 beat = functools.lru_cache(Beat)

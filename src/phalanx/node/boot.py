@@ -1,4 +1,4 @@
-"""The boot of a node, step by step; a step that fails says so where the user sees it."""
+"""Boot a node step by step, and report a step that fails to where the user sees it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from phalanx.node.settings import Settings
 
 # The trap names the command that failed; bash itself would only stop.
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
-# Of the time that a node may take: before it is up, this one shall be told, and not that the node never said hello.
+# Of the node's timeout, so that a script's timeout is reported before the node's.
 _SCRIPT_SHARE = 0.9
 
 
 def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
-    """Run all steps, then leave the agent running; False when a step failed. Whatever happens, `booted` appears."""
+    """Run all steps and start the agent; return False if a step failed. Always writes the file `booted`."""
     step, failed = "identity", True
     agent = None
     try:
@@ -37,13 +37,13 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
         failure.report(settings, agent, step, error)
     files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
-        # Last, because a hello shall not wait for it.
+        # Last, so that a hello does not wait for it.
         agent.log.close()
     return not failed
 
 
 def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
-    """The steps in their order, each with its name."""
+    """Return the steps in order, each with its name."""
     settings, root = agent.settings, agent.root
 
     def make_user() -> None:
@@ -70,10 +70,10 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
 
 
 def _raise_workers(agent: Agent) -> None:
-    """On a first head: ask for the workers now, so that they boot beside it. The head asks again when it serves."""
+    """On a first head, request the workers now, so that they boot in parallel. `Head.serve` requests them again."""
     if not agent.settings.head:
         return
-    from phalanx.node import head, progress  # what a worker does not compile is a fifth of its CPU
+    from phalanx.node import head, progress  # here, because compiling them would cost a worker a fifth of its CPU time
 
     def work() -> None:
         try:
@@ -87,14 +87,14 @@ def _raise_workers(agent: Agent) -> None:
 
 
 def _run_script(agent: Agent) -> None:
-    """The user's script, by its own interpreter or else by bash, up to the first command that fails."""
+    """Run the user's script by its own interpreter, or by bash up to the first command that fails."""
     settings, root = agent.settings, agent.root
     if not os.path.exists(loader.SCRIPT):
         return
     if settings.head:
         from phalanx.node import progress
 
-        # A script may end this machine, or this process: who waits shall know that it was the script.
+        # A script may end this machine or process: the progress shows then that it was the script.
         progress.tell(agent)
     with open(loader.SCRIPT, "rb") as file:
         has_interpreter = file.read(2) == b"#!"

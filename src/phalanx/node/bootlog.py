@@ -1,4 +1,4 @@
-"""The boot log: printed to the console at once, and shipped to CloudWatch Logs in batches from a thread."""
+"""The boot log: print lines to the console at once, and send them to CloudWatch Logs in batches from a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINES = 1000
 
 
 class BootLog:
-    """Say what happens. What can't be shipped is printed only: evidence must never fail a boot."""
+    """The boot log. Lines that can't be sent are only printed: logging must never fail a boot."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, str]] = []
@@ -29,14 +29,14 @@ class BootLog:
         self._said.set()
 
     def ship(self, stream: LogStream) -> None:
-        """Begin to send what was said and will be; again in a copy of the process, which has no threads."""
+        """Start sending lines. Call it again in a forked process, which has no threads."""
         self._stream = stream
         self._said, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = 10) -> None:
-        """Send the rest; wait for it so long at most."""
+        """Send the rest, and wait for that at most `timeout_s`."""
         self._ended.set()
         self._said.set()
         if self._thread is not None:
@@ -45,7 +45,7 @@ class BootLog:
     def _work(self) -> None:
         while not self._ended.wait(_BATCH_S):
             self._send()
-            # Nothing is said for hours: a look each second would cost a large cluster on one machine a core.
+            # No polling: it would cost a large cluster on one machine a whole core, while nothing is logged for hours.
             self._said.wait()
             self._said.clear()
         self._send()

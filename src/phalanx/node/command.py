@@ -1,4 +1,4 @@
-"""Run a command with a deadline and keep what it said, for the boot log and for the failure report."""
+"""Run a command with a deadline and keep its output, for the boot log and the failure report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TAIL_BYTES = 2048
 
 
 class CommandError(Exception):
-    """A command did not end with 0. `status` is 127 when it could not be started, 124 when its time was up."""
+    """A command failed. `status` is 127 if it could not be started, 124 if it timed out."""
 
     def __init__(self, command: str, status: int, output: str) -> None:
         super().__init__(f"{command}: exit {status}: {output}")
@@ -19,8 +19,8 @@ class CommandError(Exception):
 
 
 def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lambda _: None, **options: Any) -> str:
-    """Output (both streams) of `argv`; each line goes to `say` while it runs. Raises CommandError."""
-    # A memory file, not a pipe: a service that the command leaves behind would keep a pipe open for ever.
+    """Run `argv` and return its output (both streams); pass each line to `say` as it comes. Raises CommandError."""
+    # A memory file, not a pipe: a service that the command starts would keep a pipe open for ever.
     output = os.memfd_create("output")
     try:
         status = _run(argv, output, timeout_s, say, options)
@@ -59,7 +59,7 @@ def _run(
 
 
 def _say_new(output: int, said: int, say: Callable[[str], None], ended: bool) -> int:
-    """Say the lines that came since `said` bytes; the last one only when it is whole. Returns the new offset."""
+    """Pass the lines after offset `said` to `say`, the last one only if it is complete; return the new offset."""
     text = _read(output, said)
     whole = len(text) if ended else text.rfind("\n") + 1
     for line in text[:whole].splitlines():

@@ -1,4 +1,4 @@
-"""The node contract: every file that is derived from the roster, written anew with each generation."""
+"""The node contract: every file that is derived from the roster, rewritten with each generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.node import account, files, trust
 from phalanx.node.roster import MASTER, Node, Roster
 
 _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Where the PyTorch DLAMI has its python (docs/aws-behaviour.md 5.5).
+# The directory of python in the PyTorch DLAMI (docs/aws-behaviour.md 5.5).
 _IMAGE_BIN = "/opt/pytorch/bin"
 SSH = "/etc/ssh/phalanx"
 ROSTER = "/opt/phalanx/roster.json"
@@ -18,9 +18,9 @@ ROSTER = "/opt/phalanx/roster.json"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the files need to know of this machine and its cluster, beside the roster.
+    """What the files need besides the roster: facts about this machine and its cluster.
 
-    `cores` are the ones that processes may really use; `endpoint` is "" on AWS; `path` is the image's PATH.
+    `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH.
     """
 
     region: str
@@ -34,7 +34,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Papers:
-    """What the head gave this node: the authority's public key and two certificates that it signed."""
+    """What the head issued to this node: the authority's public key and two certificates that it signed."""
 
     authority: str
     host_certificate: str
@@ -42,7 +42,7 @@ class Papers:
 
 
 def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Machine:
-    """The Machine that this process runs on."""
+    """Return the Machine that this process runs on."""
     return Machine(
         region,
         shared,
@@ -55,7 +55,7 @@ def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Mac
 
 
 def _image_path(environment: str, has_image_bin: bool) -> str:
-    """The PATH that the image's own part of /etc/environment sets, with the framework's directory first."""
+    """Return the PATH in the image's own part of /etc/environment, with the framework's directory first."""
     found = [_IMAGE_BIN] if has_image_bin else []
     for line in files.without_block(environment).splitlines():
         name, _, value = line.strip().partition("=")
@@ -65,7 +65,7 @@ def _image_path(environment: str, has_image_bin: bool) -> str:
 
 
 def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
-    """The variables that every job and every shell on this node gets."""
+    """Return the variables that every job and every shell on this node gets."""
     crowded = machine.endpoint or node.slots > machine.cores
     variables: dict[str, Optional[str]] = {
         "PATH": machine.path,
@@ -78,10 +78,10 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
         # mpiexec needs no flag: Open MPI 4 and 5.
         "OMPI_MCA_orte_default_hostfile": "/opt/phalanx/hostfile",
         "PRTE_MCA_prte_default_hostfile": "/opt/phalanx/hostfile",
-        # Ranks that share a core must not spin while they wait: 10 allreduces took 10 s so, and 0.2 s with it.
+        # Ranks that share a core must not spin while they wait: 10 allreduces took 10 s, and 0.2 s with this.
         # The nodes of the local cloud share one machine's cores, however few slots each has.
         "OMPI_MCA_mpi_yield_when_idle": "1" if crowded else None,
-        # Nor be bound: rank 0 of every node would get the same first core.
+        # Nor may they be bound: rank 0 of every node would get the same first core.
         "OMPI_MCA_hwloc_base_binding_policy": "none" if crowded else None,
         "PRTE_MCA_hwloc_default_binding_policy": "none" if crowded else None,
         "OMPI_ALLOW_RUN_AS_ROOT": "1" if machine.single_uid else None,
@@ -91,7 +91,7 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
 
 
 def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
-    """Path → text of all files that hold nothing but ours; pure."""
+    """Return path → text of all files that are only ours. A pure function."""
     variables = environment(roster, node, machine)
     names = [n.name for n in roster.nodes]
     return {
@@ -104,7 +104,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         f"{SSH}/revoked": _lines(list(roster.revoked)),
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
-        # Last: who reads the roster may count on the rest.
+        # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
     }
 
@@ -150,7 +150,7 @@ Match User {job_user}
 
 
 def blocks(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
-    """Path → our block in the files that others write to, too; pure."""
+    """Return path → our block in files that others write to as well. A pure function."""
     return {
         "/etc/hosts": _lines([_host_line(n) for n in roster.nodes]),
         "/etc/environment": _lines([f'{k}="{v}"' for k, v in environment(roster, node, machine).items()]),
@@ -158,7 +158,7 @@ def blocks(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
 
 
 def _known_hosts(text: str, roster: Roster, papers: Papers) -> str:
-    """What others wrote, and our one line: whose signature a host of this cluster must show."""
+    """Return the lines of others, and our line with the authority that certifies this cluster's hosts."""
     begin = "@cert-authority deeplearning-*,"
     others = [line for line in text.splitlines() if not line.startswith(begin)]
     return _lines([*others, f"@cert-authority {','.join(_reachable(roster))} {papers.authority}"])
@@ -169,7 +169,7 @@ def _host_line(node: Node) -> str:
 
 
 def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, root: str = "") -> None:
-    """Write the contract of this generation; the same call again changes nothing."""
+    """Write the contract of this generation. Idempotent."""
     node = next(n for n in roster.nodes if n.instance_id == instance_id)
     for path, text in blocks(roster, node, machine).items():
         files.write(root + path, files.with_block(files.read(root + path), text))
@@ -183,7 +183,7 @@ def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, ro
 
 
 def include(path: str, root: str = "") -> None:
-    """Make OpenSSH's main file read its directory of drop-ins, before everything else: the first value counts."""
+    """Include the directory of drop-ins at the top of OpenSSH's main file, since the first value counts."""
     text = files.read(root + path)
     line = f"Include {path}.d/*.conf\n"
     if not any(words[:2] == line.split() for words in map(str.split, text.splitlines())):

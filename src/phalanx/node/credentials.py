@@ -1,7 +1,7 @@
-"""Gives jobs credentials of the role that is theirs, on loopback, by the protocol that AWS's SDKs know from containers.
+"""Serve jobs credentials of their role on loopback, by the protocol that AWS's SDKs use in containers.
 
-Each starter of a job registers the job's token over a unix socket, and stays connected: as long as one does, who names
-the token is given credentials of the job's role. They are asked for when somebody wants them, not before.
+Each starter of a job registers the job's token over a unix socket and stays connected. While at least one is connected,
+a client that sends the token gets credentials of the job's role. They are requested when they are first needed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
-# runner.starter.guest has these, too. Below 1024, where no job can take the agent's place.
+# Also defined in runner.starter.guest. Below 1024, so that no job can take the agent's place.
 SOCKET = "/run/phalanx.sock"
 PORT = 331
 _AT_ONCE = 64
 _PATIENCE_S = 5
 _REQUEST_BYTES = 8192
-# botocore asks again in the last quarter of an hour, others in the last five minutes.
+# botocore renews credentials in their last 15 minutes, other SDKs in the last five.
 _FRESH_S = 1800
 
 
 def serve(settings: Settings, metadata: Metadata) -> None:
-    """Do so from now on, in threads; returns."""
+    """Start serving in threads, and return."""
     if os.path.exists(SOCKET):
         os.unlink(SOCKET)
     desk = Desk(settings, metadata)
@@ -48,7 +48,7 @@ def serve(settings: Settings, metadata: Metadata) -> None:
 
 
 def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) -> None:
-    """A thread for each connection, and no more than so many: who is slow makes only those of his kind wait."""
+    """Handle each connection in a thread, with a limit on their number for each listener."""
     room = threading.Semaphore(_AT_ONCE)
 
     def work(connection: socket.socket) -> None:
@@ -57,7 +57,7 @@ def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) ->
                 connection.settimeout(_PATIENCE_S)
                 handle(connection)
             except (OSError, ValueError):
-                pass  # whoever it was has gone, or is none of ours
+                pass  # the client has gone, or its request is invalid
         room.release()
 
     while True:
@@ -66,7 +66,7 @@ def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) ->
 
 
 class Desk:
-    """Knows which jobs are here, by their starters' connections, and what was lent to them."""
+    """The jobs on this node, known by their starters' connections, and the credentials that they got."""
 
     def __init__(self, settings: Settings, metadata: Metadata) -> None:
         self._uid = account.uid_of(settings.job_user)
@@ -78,7 +78,7 @@ class Desk:
         self._lock = threading.Lock()
 
     def register(self, starter: socket.socket) -> None:
-        """A starter's connection, for as long as it stands; it begins with "TOKEN JOB"."""
+        """Register a starter's job, "TOKEN JOB", for as long as its connection lasts."""
         token, job = starter.recv(_REQUEST_BYTES).decode().split()
         if struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != self._uid:
             return
@@ -90,7 +90,7 @@ class Desk:
             del self._jobs[starter]
 
     def answer(self, client: socket.socket) -> None:
-        """An SDK's request. What is wrong is told as JSON, as the protocol has it."""
+        """Answer an SDK's request. An error is JSON too, as the protocol requires."""
         text = ""
         while "\r\n\r\n" not in text and len(text) < _REQUEST_BYTES:
             piece = client.recv(_REQUEST_BYTES)
@@ -117,8 +117,8 @@ class Desk:
             return "502 Bad Gateway", {"code": type(error).__name__, "message": str(error)}
 
     def _assume(self, job: str) -> dict[str, str]:
-        """A session of an hour at most, since it is a role's that assumes another (docs/aws-behaviour.md 6)."""
-        # As CloudTrail shows it; 64 characters at most.
+        """Assume the job's role, for an hour at most because of role chaining (docs/aws-behaviour.md 6)."""
+        # CloudTrail shows this name; 64 characters at most.
         name = re.sub(r"[^\w+=,.@-]", "-", job)[:44]
         asked = {"RoleArn": self._role, "RoleSessionName": f"{name}@{self._metadata.identity().instance_id}"}
         found = dict(re.findall("<(\\w+)>([^<]+)<", self._aws.query("sts", "2011-06-15", "AssumeRole", asked).decode()))

@@ -1,4 +1,4 @@
-"""The agent that stays: started by systemd where that runs the machine, else as a daemon of its own."""
+"""The agent's daemon: started by systemd if that runs the machine, and otherwise by itself."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _TRIES = 2
 
 
 def start(agent: Agent) -> None:
-    """Leave the agent running and return."""
+    """Start the agent in the background."""
     root = agent.root
     files.enable("phalanx", _UNIT, "multi-user", root)
     if os.path.isdir(f"{root}/run/systemd/system"):
         run(["systemctl", "daemon-reload"], 60)
         run(["systemctl", "start", "phalanx"], 60)
     elif detach(f"{root}{HOME}/agent.log"):
-        # The daemon is a copy of this process, which has imported and asked for all that it needs. It sends the boot
-        # log, too: a stream each would cost the node two more calls.
+        # The daemon is a fork of this process, which has imported and fetched all it needs. It also sends the boot log,
+        # because a second stream would cost the node two more calls.
         serve(agent.settings, agent.metadata, root, agent)
     else:
         agent.log.lines.clear()
 
 
 def detach(log: str) -> bool:
-    """Fork twice; True in the daemon, which has no terminal, no parent and `log` as its output."""
+    """Fork twice; return True in the daemon, which has no terminal and no parent, and writes to `log`."""
     if os.fork():
         return False
     os.setsid()
@@ -64,10 +64,10 @@ def detach(log: str) -> bool:
 
 
 def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Agent] = None) -> None:
-    """Be head or worker; begin again after an error, for the cluster has nobody else. Never returns.
+    """Act as head or worker, and restart after an error. Never returns.
 
-    A mistake of ours is told at once, for whoever waits for this node; the cloud's trouble, which may pass, only when
-    it keeps a node from becoming a member.
+    A bug of ours is reported at once. A failure of the cloud, which may be temporary, is reported only if it keeps the
+    node from becoming a member.
     """
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
     credentials.serve(settings, metadata)
@@ -92,7 +92,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
 
 
 def _live(agent: Agent) -> None:
-    """Never returns. Neither compiles what only the other needs: a third of the agent."""
+    """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
     if agent.settings.head:
         from phalanx.node.head import Head
 

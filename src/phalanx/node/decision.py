@@ -1,7 +1,7 @@
-"""What the head does next: a pure function of what it has heard, what Auto Scaling says, and the clock.
+"""Decide what the head does next: a pure function of what it has heard, Auto Scaling's state, and the clock.
 
-Everything is computed anew from the state each time; nothing counts events, so that messages may come twice, late or
-never. Times are seconds of one monotonic clock.
+Every decision is computed from the whole state and counts no events, so messages may come twice, late or never. Times
+are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Optional, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
 
-# Auto Scaling tries a failed launch again by itself; a shortage is believed after so many attempts, or so long.
+# Auto Scaling retries a failed launch by itself; a shortage is believed after this many attempts, or this time.
 LAUNCH_ATTEMPTS = 3
 LAUNCH_PATIENCE_S = 30.0
 ACK_TIMEOUT_S = 60.0
-# Who beats (node.beats) is lost after so long a silence; who never did, gets time to hear where the head is.
+# A node that beats (node.beats) is lost after this silence; one that never did gets time to find the head.
 LOST_S = 15.0
 FIRST_BEAT_S = 60.0
 # Certificates are good for 24 hours and renewed at half.
@@ -24,7 +24,7 @@ RENEW_S = 12 * 3600.0
 
 @dataclass(frozen=True)
 class Policy:
-    """What is asked for: machines in all (the head included), the fewest, and how long one may take to say hello."""
+    """What was requested: the number of nodes (with the head), the minimum, and the time until a node says hello."""
 
     cluster: str
     nodes: int
@@ -34,7 +34,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Group:
-    """The workers' group when it was last read. `instances`: id → when it was first seen there.
+    """The workers' group when it was last read. `instances`: id → when it was first seen.
 
     `refusals` are the messages of failed launches, newest first, one for each attempt; `refused_since` is when the
     first of them was seen.
@@ -48,9 +48,9 @@ class Group:
 
 @dataclass()
 class State:
-    """All that the head knows. `hellos`: id → node; `heard`: id → when; `failed`: id → why; `acks`: id → generation.
+    """All that the head knows. `hellos`: id → node; `heard`: id → time; `failed`: id → reason; `acks`: id → generation.
 
-    `beats`: address → when; `dropped`: instances that were told to end.
+    `beats`: address → time; `dropped`: instances that were terminated.
     """
 
     me: Node
@@ -70,8 +70,11 @@ class State:
 
 @dataclass(frozen=True)
 class Publish:
-    """Make this roster known. `drop`: instances that will not be nodes; `lost`: those that Auto Scaling is to replace;
-    `desired`: how many workers to ask for, None to leave that as it is."""
+    """Publish this roster.
+
+    `drop`: instances that will not be nodes; `lost`: those that Auto Scaling is to replace; `desired`: the number of
+    workers to request, None for no change.
+    """
 
     roster: Roster
     drop: tuple[str, ...] = ()
@@ -93,7 +96,7 @@ class Succeed:
 
 @dataclass(frozen=True)
 class Fail:
-    """Signal that there will be no cluster, and why."""
+    """Signal that the cluster has failed, with the reason."""
 
     reason: str
 
@@ -102,7 +105,7 @@ Action = Union[Publish, Prove, Succeed, Fail]
 
 
 def decide(state: State, policy: Policy, now: float) -> Optional[Action]:
-    """The next thing to do; None: wait for news."""
+    """Return the next action; None means to wait."""
     if state.roster is None:
         return None if state.signalled else _gather(state, policy, now)
     revised = _revise(state, policy, state.roster, now)
@@ -115,7 +118,7 @@ def decide(state: State, policy: Policy, now: float) -> Optional[Action]:
 
 
 def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
-    """Before the first roster: go ahead when all have answered, or when nothing more is to be expected."""
+    """Publish the first roster when all nodes have answered, or no more can be expected."""
     wanted = policy.nodes - 1
     answered = _answered(state)
     if len(answered) >= wanted:
@@ -140,7 +143,7 @@ def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
 
 
 def _answered(state: State) -> list[Node]:
-    """Workers that said hello and are still there, in the order of their addresses."""
+    """Return the workers that said hello and still exist, ordered by address."""
     return sorted(
         (n for i, n in state.hellos.items() if i not in state.failed and not _left(state, i)),
         key=lambda n: [int(part) for part in n.address.split(".")],
@@ -148,7 +151,7 @@ def _answered(state: State) -> list[Node]:
 
 
 def _left(state: State, instance_id: str) -> bool:
-    """True when the group was read after the node was heard, and does not know it."""
+    """Whether the group was read after the node was last heard, and does not contain it."""
     group = state.group
     return group is not None and instance_id not in group.instances and state.heard.get(instance_id, 0.0) < group.at
 
@@ -167,7 +170,7 @@ def _launch_reason(group: Optional[Group], policy: Policy) -> str:
 
 def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
     nodes = tuple(replace(n, name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
-    # A person may have raised the group beyond what was asked for: only so many can be missing.
+    # A person may have raised the group beyond the requested number, which limits how many can be missing.
     told = reasons[: policy.nodes - len(nodes)]
     missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(told, len(nodes) + 1))
     roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
@@ -175,7 +178,7 @@ def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str]
 
 
 def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optional[Publish]:
-    """The next generation, if the members changed, the certificates age, or this head has just come."""
+    """Return the next generation if the members changed, certificates must be renewed, or this head is new."""
     if state.group is None and roster.requested > 1:
         return None
     gone = {n.name: _why_gone(state, policy, roster, n, now) for n in roster.nodes}
@@ -199,7 +202,7 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
 
 
 def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: float) -> str:
-    """Why a member is one no more; "" while it is."""
+    """Return why a node is no longer a member; "" while it is."""
     who = node.instance_id
     if node.head:
         return "" if who == state.me.instance_id else f"{who} was replaced as head"
@@ -218,14 +221,14 @@ def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: flo
 
 
 def _silent(state: State, node: Node, now: float) -> bool:
-    """True when a node beats no more. A beat from before its hello was of another machine at the same address."""
+    """Whether a node has stopped beating. A beat from before its hello came from another machine at its address."""
     known = max(state.heard.get(node.instance_id, 0.0), state.started_at)
     beat = state.beats.get(node.address, 0.0)
     return now - beat > LOST_S if beat > known else now - known > FIRST_BEAT_S
 
 
 def _strays(state: State, policy: Policy, left: dict[str, str], nodes: list[Node], now: float) -> dict[str, str]:
-    """Instances of the group that will not be nodes, with the reason: id → why. Each is told to end once."""
+    """Return id → reason of the group's instances that will not be nodes. Each is terminated once."""
     members = {n.instance_id for n in nodes} | state.dropped
     found = {}
     for i, since in (state.group.instances if state.group else {}).items():
@@ -243,7 +246,7 @@ def _mute(instance_id: str, policy: Policy) -> str:
 def _missing(
     state: State, policy: Policy, known: dict[str, str], nodes: tuple[Node, ...], news: list[str], now: float
 ) -> tuple[Missing, ...]:
-    """The names that nobody has: the newest reasons first, then Auto Scaling's, then those known."""
+    """Return the names without a node, with the newest reasons first, then Auto Scaling's, then known ones."""
     names = _free(policy, nodes)
     last = state.group.refusals[0] if state.group and _given_up(state.group, now) else ""
     reasons = [*news, *[last] * len(names)]
@@ -257,9 +260,9 @@ def _free(policy: Policy, nodes: tuple[Node, ...]) -> list[str]:
 
 
 def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:
-    """Newcomers with the names that are free: a new head is worker 1, the others fill the gaps from below.
+    """Return new members with free names: a new head is worker 1, and the others fill the gaps from below.
 
-    Who left does not come back: its keys are revoked.
+    A node that left does not return, because its keys are revoked.
     """
     known = {n.instance_id for n in kept}
     heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
@@ -269,7 +272,7 @@ def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ..
 
 
 def _conclude(state: State, roster: Roster) -> Optional[Action]:
-    """Prove who has acknowledged, and signal when all of the roster are proven."""
+    """Prove the nodes once all have acknowledged, and signal success once all are proven."""
     unproven = tuple(n for n in roster.nodes if n.instance_id not in state.proven)
     if unproven and all(state.acks.get(n.instance_id, 0) >= roster.generation for n in unproven):
         return Prove(unproven)
@@ -277,6 +280,6 @@ def _conclude(state: State, roster: Roster) -> Optional[Action]:
 
 
 def _verdict(ready: int, policy: Policy, reasons: list[str]) -> str:
-    """One text with each reason once."""
+    """Return one message with each reason once."""
     lines = "; ".join(dict.fromkeys(reasons)) or "no reason known"
     return f"{ready} of {policy.nodes} nodes, at least {policy.minimum} are needed: {lines}"

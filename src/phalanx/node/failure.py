@@ -1,4 +1,4 @@
-"""Reports a step that failed to whoever waits for this node: the head to CloudFormation, a worker to the head."""
+"""Report a failed step: a head to CloudFormation, a worker to the head."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from phalanx.node.settings import Settings
 
 
 def report(settings: Settings, agent: Optional[Agent], step: str, error: Exception) -> None:
-    """Say what failed, ship the boot log, then tell. `agent` is None when not even identity could be had."""
+    """Log what failed, send the boot log, then report. `agent` is None if even its identity could not be read."""
     failed = error if isinstance(error, CommandError) else _unexpected(error)
     content = {"step": step, "command": failed.command, "exit": failed.status, "output": failed.output}
     where = agent.identity.instance_id if agent else os.uname().nodename
     text = outcome.boot_failure({"instance_id": where, **content})
     (agent.log.say if agent else print)(text)
     if agent:
-        # First the evidence: what follows may end this machine.
+        # The log first, because the report may end this machine.
         agent.log.close()
     try:
         if settings.head:
@@ -32,7 +32,7 @@ def report(settings: Settings, agent: Optional[Agent], step: str, error: Excepti
 
 
 def _unexpected(error: Exception) -> CommandError:
-    """A cloud that refuses is told in its words; a mistake of ours with the place where it is."""
+    """Describe an error of the cloud by its message, and a bug of ours with its traceback."""
     words = str(error)
     if not isinstance(error, (OSError, AwsError)):
         import traceback

@@ -1,4 +1,4 @@
-"""Files that change while others read them: written beside and renamed, only when their text differs."""
+"""Write files atomically, and only when their text differs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _END = "# phalanx: end\n"
 
 
 def read(path: str) -> str:
-    """Text of a file, "" when there is none."""
+    """Return the text of a file; "" if it does not exist."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -19,7 +19,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) -> bool:
-    """Make `path` hold `text`; True when that changed it. `owner` is a uid (and gid)."""
+    """Write `text` to `path`; return True if that changed it. `owner` is a uid (and gid)."""
     if os.path.exists(path) and read(path) == text:
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -34,7 +34,7 @@ def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) 
 
 
 def enable(name: str, unit: str, target: str, root: str = "") -> None:
-    """Have systemd start a service at each boot from now on; by hand, since it need not run yet, or be there."""
+    """Enable a systemd service at each boot. Not by systemctl, because systemd may not be running or installed."""
     units = f"{root}/etc/systemd/system"
     write(f"{units}/{name}.service", unit)
     wanted = f"{units}/{target}.target.wants"
@@ -44,7 +44,7 @@ def enable(name: str, unit: str, target: str, root: str = "") -> None:
 
 
 def chown(path: str, owner: int, group: Optional[int] = None) -> None:
-    """Give `path` to a uid and a group, by default of the same number; nothing to do where they have it."""
+    """Change the owner and group of `path`, by default to the same number, unless it has them."""
     group = owner if group is None else group
     found = os.stat(path)
     if (found.st_uid, found.st_gid) != (owner, group):
@@ -52,7 +52,7 @@ def chown(path: str, owner: int, group: Optional[int] = None) -> None:
 
 
 def with_block(text: str, block: str) -> str:
-    """`text` of a shared file with our block replaced, or added at its end; an empty block removes it."""
+    """Return the text of a shared file with our block replaced or appended; an empty block removes it."""
     rest = without_block(text)
     if not block:
         return rest
@@ -60,6 +60,6 @@ def with_block(text: str, block: str) -> str:
 
 
 def without_block(text: str) -> str:
-    """What others wrote into a shared file."""
+    """Return the text of a shared file without our block."""
     before, begin, rest = text.partition(_BEGIN)
     return before + rest.partition(_END)[2] if begin else text

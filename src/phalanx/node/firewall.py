@@ -1,8 +1,8 @@
-"""Keeps jobs from the instance metadata service: the credentials that it hands out are the agent's alone.
+"""Keep jobs from the instance metadata service, whose credentials are only for the agent.
 
-The kernel looks for a socket's route by the user who made it, also in user namespaces, where users have other numbers.
-Rules shut the way for the job user and all above, subordinate ids included. Users below are the system's, and the
-image's administrator, who can become root anyway.
+The kernel looks up a socket's route by the uid of its creator, also in user namespaces, which map uids. Rules block the
+job user and all higher uids, including subordinate ids. Lower uids are the system's and the image's administrator, who
+can become root anyway.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from phalanx.node.settings import Settings
 
 _SCRIPT = f"{HOME}/firewall"
 _METADATA = ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET6, "fd00:ec2::254"))
-# A rule that prohibits is not enough: for a socket that is bound to a device, IPv4 takes the failed look for a route as
-# "on this link" (docs/aws-behaviour.md 2.24). A route of type broadcast is found, and TCP refuses to take it; each
-# device needs its own, which may come before the device is up. The protocol is for systemd-networkd (2.25).
-# The last user is 4294967294 on a machine, and another in a user namespace, where rules take no users beyond.
+# A rule that prohibits is not enough: for a socket that is bound to a device, IPv4 treats a failed route lookup as
+# "on this link" (docs/aws-behaviour.md 2.24). A route of type broadcast is found, and TCP refuses it. Each device
+# needs its own, which may be added before the device is up. The protocol is for systemd-networkd (2.25). The last uid
+# is 4294967294 on a machine, and another in a user namespace, where rules accept no higher uids.
 _TEXT = """\
 set -- $(tail -n 1 /proc/self/uid_map)
 last=$(($1 + $3 - 1))
@@ -35,7 +35,7 @@ ip -6 rule add pref 1 uidrange {0}-$last to fd00:ec2::254 prohibit protocol kern
   echo rule add pref 1 uidrange {0}-$last to 169.254.169.254 lookup 7312 protocol kernel
 }} | ip -force -batch -
 """
-# Before cron, sshd and whatever else lets a job in: all that is not said to be early comes after this target.
+# Before cron, sshd and anything else that could start a job: ordinary units start after this target.
 _UNIT = f"""[Unit]
 Description=keep jobs from the instance's credentials
 DefaultDependencies=no
@@ -49,15 +49,15 @@ ExecStart=/bin/sh {_SCRIPT}
 [Install]
 WantedBy=sysinit.target
 """
-# Nobody brings a device up before udev is done with it.
+# A device is brought up only after udev has handled it.
 _UDEV = f'SUBSYSTEM=="net", ACTION=="add", RUN+="/bin/sh {_SCRIPT}"\n'
 _LOOK_EVERY_S = 5
 
 
 def install(job_user: str, root: str = "") -> None:
-    """Shut the way, now and at each boot. Raises CommandError unless it is proved to be shut.
+    """Block the way, now and at each boot. Raises CommandError unless it is verified to be blocked.
 
-    Nothing to do where every user is uid 0, the agent too.
+    Does nothing where every user, including the agent, is uid 0.
     """
     uid = account.uid_of(job_user, root)
     if uid:
@@ -68,7 +68,7 @@ def install(job_user: str, root: str = "") -> None:
 
 
 def watch(settings: Settings) -> None:
-    """Shut the way again whenever something has opened it. Never returns."""
+    """Block the way again whenever something has opened it. Never returns."""
     uid = account.uid_of(settings.job_user)
     while True:
         try:
@@ -84,20 +84,20 @@ def _shut(uid: int) -> None:
     try:
         run(["sh", _SCRIPT], 30)
     except CommandError as error:
-        why = error  # what it complains of may be there already
+        why = error  # the rules that it failed to add may exist already
     if is_open(uid):
         raise why
 
 
 def is_open(uid: int) -> bool:
-    """Whether the kernel has a way for this user, by any device. Without IPv6 there is none to that address."""
+    """Whether the kernel has a route for this user by any device. Without IPv6 there is none to that address."""
     devices = ["", *(name for _, name in socket.if_nameindex())]
     return any(_leads(uid, *to, device) for to in _METADATA for device in devices)
 
 
 def _leads(uid: int, family: int, address: str, device: str) -> bool:
     try:
-        # To connect a datagram socket only looks for the way: nothing is sent, and who refuses is the kernel.
+        # Connecting a datagram socket only looks up the route: nothing is sent, and the kernel refuses.
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             os.fchown(probe.fileno(), uid, uid)
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())

@@ -1,4 +1,4 @@
-"""What the head does for ever: raise the workers, hear them, publish the roster, prove it, signal."""
+"""The head's loop: request the workers, receive their messages, publish the roster, prove it, and signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.node.services import Reading
 
 _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
-# A silent node is noticed between two of these.
+# A silent node is noticed between two of these waits.
 _LISTEN_S = 3
 _AWAY_S = 6.0
 _PUTS_AT_ONCE = 8
@@ -26,11 +26,11 @@ _ASKED_AT_ONCE = 200
 
 
 class Deposed(SystemExit):
-    """Another machine is the head by now."""
+    """Another machine has become the head."""
 
 
 class Head:
-    """The cluster's membership, in the hands of the node that is its head."""
+    """The cluster's membership, managed by the head."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -48,7 +48,7 @@ class Head:
         self._refused = 0
 
     def serve(self) -> None:
-        """Never returns."""
+        """Manage the membership. Never returns."""
         self.ear = beats.ear(self.state.me.address)
         self.state.beats = self.ear.heard
         self.restore()
@@ -62,12 +62,12 @@ class Head:
             self.agent.settled = True
 
     def restore(self) -> None:
-        """Go on where an earlier head ended; a first head asks for the workers."""
+        """Continue where an earlier head ended; a first head requests the workers."""
         table, me = self.agent.table, self.state.me.instance_id
         known = table.get("generation")
         if known.get("head", me) != me and files.read(self.agent.root + contract.ROSTER):
             raise Deposed(known["head"])
-        # Of two that come at once, the one with the greater name wins: the other's writes are refused.
+        # If two heads start at once, the one with the greater name wins: the other's writes are refused.
         epoch = known.get("epoch", "0 ")
         table.epoch = epoch if epoch.endswith(me) else f"{int(epoch.split()[0]) + 1:06} {me}"
         item = table.get("roster")
@@ -81,12 +81,12 @@ class Head:
         self._put_generation()
 
     def work(self) -> None:
-        """Do all that can be done with what is known."""
+        """Carry out decisions until there is nothing more to do."""
         while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
 
     def _now(self) -> float:
-        """The time; who was away for long (a machine that slept, a proof that took its time) missed beats."""
+        """Return the time. After a long pause (a suspended machine, a slow proof), missed beats don't count."""
         now, heard = time.monotonic(), self.state.beats
         if now - self._awake_at > _AWAY_S:
             heard.update(dict.fromkeys(list(heard), now))
@@ -104,7 +104,7 @@ class Head:
             self.signal("FAILURE", action.reason)
 
     def listen(self) -> None:
-        """Wait for messages, but not beyond the next look at the group."""
+        """Wait for messages, but not beyond the next reading of the group."""
         due = self._checked_at + self._check_s
         messages = self.agent.queue.receive(min(_LISTEN_S, max(0, round(due - time.monotonic() + 0.5))))
         try:
@@ -116,17 +116,17 @@ class Head:
                 self.admit()
                 self.work()
         finally:
-            # Whatever it led to: it shall not come again and again.
+            # In any case, so that it does not come again and again.
             if messages:
                 self.agent.queue.delete(messages)
 
     def hear(self, body: str, sender_id: str) -> None:
-        """Take in one message, which SQS got from `sender_id`. What is not believed is counted and changes nothing."""
+        """Handle a message that SQS received from `sender_id`. An invalid one is counted and changes nothing."""
         try:
             message = validate.parse(body)
             kind = message.get("kind")
             if kind == "wish" or message.get("Type") == "Notification":
-                # Something happened to the fleet, or shall. Whoever says so, and how often: it is only a hint to look.
+                # The fleet has changed or will. This is only a hint to read the group, whoever sends it.
                 self._check_s = _CHECK_FIRST_S
                 return
             sender = validate.instance_id(message["instance_id"])
@@ -142,13 +142,13 @@ class Head:
             self._refuse(repr(error))
 
     def _refuse(self, why: str) -> None:
-        """Count it; a flood of them makes few lines."""
+        """Count an invalid message; a flood of them is logged in few lines."""
         self._refused += 1
         if not self._refused & (self._refused - 1):
             self.agent.log.say(f"{self._refused} messages were not believed, the last: {why}")
 
     def _hear_hello(self, node: Node) -> None:
-        """A node keeps the keys and the address that it had when it was first heard."""
+        """Record a hello. A node keeps the keys and the address of its first hello."""
         who, state = node.instance_id, self.state
         known = state.hellos.get(who) or self._newcomers.get(who) or (state.roster and state.roster.find(who))
         if known and (known.address, known.host_key, known.user_key) != (node.address, node.host_key, node.user_key):
@@ -161,7 +161,7 @@ class Head:
             self._checked_at = 0.0
 
     def admit(self) -> None:
-        """Believe newcomers whom Auto Scaling lists, at the address that EC2 has for them."""
+        """Accept new nodes that Auto Scaling lists, at the address that EC2 has for them."""
         listed = self.state.group.instances if self.state.group else {}
         asked = [i for i in self._newcomers if i in listed][:_ASKED_AT_ONCE]
         found = self.agent.fleet.addresses(asked) if asked else {}
@@ -181,7 +181,7 @@ class Head:
         self.state.heard[who] = time.monotonic()
 
     def look(self) -> None:
-        """Read the workers' group; less often the longer nothing is wanted of it."""
+        """Read the workers' group; less often the longer nothing is expected of it."""
         self._checked_at = now = time.monotonic()
         self._check_s = min(_CHECK_MOST_S, self._check_s * 1.3)
         try:
@@ -194,7 +194,7 @@ class Head:
         self.work()
 
     def _take(self, reading: Reading, now: float) -> None:
-        """Remember the group as it was read."""
+        """Record the group as it was read."""
         before = self.state.group or Group(now, {})
         refusals = tuple({refusal.cause: refusal.message for refusal in reading.refusals}.values())
         for message in refusals[: len(refusals) - len(before.refusals)]:
@@ -204,14 +204,14 @@ class Head:
         self.state.group = Group(now, seen, refusals, since)
 
     def _read_wish(self) -> None:
-        """How many nodes the user wants by now (`phalanx scale`)."""
+        """Read the number of nodes that the user has requested (`phalanx scale`)."""
         wish = self.agent.table.get("wish")
         self.policy = replace(
             self.policy, nodes=validate.count(wish.get("nodes", self.policy.nodes), validate.NODES_MOST)
         )
 
     def publish(self, action: Publish) -> None:
-        """Sign, write each node's item, then the roster, then the generation; live by it here as well."""
+        """Sign certificates; write each node's item, the roster, then the generation; apply it on this node too."""
         roster = action.roster
         papers = self._sign(roster)
         table, number = self.agent.table, roster.generation
@@ -256,7 +256,7 @@ class Head:
             self.ear.tell(number)
 
     def _give_up(self, action: Publish) -> None:
-        """End what is no node, and ask Auto Scaling for as many as can be had."""
+        """Terminate instances that are not nodes, and set the group's desired capacity."""
         for instance_id in (*action.drop, *action.lost):
             self.agent.fleet.terminate(instance_id, replaced=instance_id in action.lost)
             self.state.dropped.add(instance_id)
@@ -264,7 +264,7 @@ class Head:
             self.agent.fleet.set_desired(action.desired)
 
     def prove(self, nodes: tuple[Node, ...]) -> None:
-        """Log in to these nodes; who does not let us in is a node no more."""
+        """Log in to these nodes; a node that refuses is no longer a member."""
         refused = proof.log_in(nodes, self.agent.settings.job_user, self.agent.job_uid())
         self.state.failed.update(refused)
         self.state.proven.update(n.instance_id for n in nodes if n.instance_id not in refused)
@@ -273,10 +273,10 @@ class Head:
             threading.Thread(target=self._settle_jobs, daemon=True).start()
 
     def _settle_jobs(self) -> None:
-        """Once all nodes let a head in that has come back.
+        """Settle jobs, once all nodes accept logins from a new head.
 
-        Jobs write on the shared directory, so no program there is known by itself. Whoever submitted a job left this
-        command in the table, with a runner's hash in it.
+        Jobs can write to the shared directory, so no program there is trusted by itself. The submitter of a job left
+        this command in the table, with a runner's hash in it.
         """
         try:
             command = self.agent.table.get("settle").get("command", "true")
@@ -285,7 +285,7 @@ class Head:
             self.agent.log.say(f"the jobs of the head before can't be settled: {error}")
 
     def signal(self, status: str, text: str) -> None:
-        """Tell CloudFormation how it ended; once in the cluster's life."""
+        """Signal the outcome to CloudFormation, once in the cluster's life."""
         self.agent.log.say(f"{status}: {text}")
         outcome.signal(self.agent.settings.wait_handle, status, text)
         self.state.signalled = self.agent.settled = True
@@ -293,6 +293,6 @@ class Head:
 
 
 def raise_workers(agent: Agent) -> None:
-    """Ask Auto Scaling for all workers; the same wish twice is no harm."""
+    """Request all workers from Auto Scaling. Idempotent."""
     if agent.settings.workers:
         agent.fleet.set_desired(agent.settings.workers)

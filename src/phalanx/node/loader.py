@@ -1,4 +1,4 @@
-"""Stage 1 of the agent, all that fits into user data: fetch the rest, check it, and put it beside this file.
+"""Stage 1 of the agent, which fits into user data: fetch the rest, verify it, and write it beside this file.
 
 The head reads it from the stack's own template (one call in a cluster's life) and hands it on through the table, which
 answers any number of workers. The user's boot script comes along. User data carries the SHA-256 of both: nobody who can
@@ -22,11 +22,11 @@ _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PAUSE_S = 0.5
 
 SCRIPT = f"{_DIRECTORY}/boot-script"
-"""Where the user's boot script lies, if there is one."""
+"""The path of the user's boot script, if there is one."""
 
 
 def complete(settings: Settings, metadata: Metadata) -> None:
-    """Make sure that stage 2 is here. Raises OSError or AwsError when it can't be had."""
+    """Fetch stage 2 unless it is here. Raises OSError or AwsError."""
     if os.path.exists(f"{_DIRECTORY}/boot.py"):
         return
     aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
@@ -51,7 +51,7 @@ def _unpack(stream: bytes) -> None:
 
 
 def _from_template(aws: Aws, settings: Settings) -> str:
-    from xml.etree import ElementTree  # 10 ms that only the head pays
+    from xml.etree import ElementTree  # 10 ms, which only the head needs
 
     answer = aws.query("cloudformation", "2010-05-15", "GetTemplate", {"StackName": settings.stack_id})
     body = ElementTree.fromstring(answer).findtext(".//{*}TemplateBody", "")
@@ -64,7 +64,7 @@ def _from_template(aws: Aws, settings: Settings) -> str:
 
 
 def _from_table(aws: Aws, settings: Settings) -> str:
-    """The head puts it there before it asks for workers; only after its death may one have to wait."""
+    """Read it from the table. The head writes it before it requests workers, so a wait is rare."""
     end = time.monotonic() + settings.node_timeout_s
     while time.monotonic() < end:
         wish = {"TableName": settings.table, "Key": {"item": {"S": "agent"}}}

@@ -1,4 +1,4 @@
-"""What the instance metadata service (IMDSv2) says: identity, and the role's credentials."""
+"""Read identity and the role's credentials from the instance metadata service (IMDSv2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EARLY_S = 300
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this machine is, in EC2's words."""
+    """This machine's identity in EC2."""
 
     instance_id: str
     address: str
@@ -26,7 +26,7 @@ class Identity:
 
 
 class Metadata:
-    """One session with the service; `AWS_EC2_METADATA_SERVICE_ENDPOINT` overrides where it is, as in the SDKs."""
+    """A session with the service; `AWS_EC2_METADATA_SERVICE_ENDPOINT` overrides its address, as in the SDKs."""
 
     def __init__(self) -> None:
         self._base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
@@ -36,7 +36,7 @@ class Metadata:
         self._expires = ""
 
     def get(self, path: str) -> str:
-        """Text at `/latest/<path>`. Raises OSError after 30 s without an answer."""
+        """Read `/latest/<path>`. Raises OSError after 30 s without an answer."""
         if time.monotonic() > self._token_ends:
             wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
             self._token = self._ask("PUT", "/latest/api/token", wish)
@@ -48,7 +48,7 @@ class Metadata:
         return Identity(known["instanceId"], known["privateIp"], known["availabilityZone"], known["instanceType"])
 
     def credentials(self, fresh: bool = False) -> Credentials:
-        """The role's credentials; asked again 5 minutes before they end, or when `fresh` is wanted."""
+        """Return the role's credentials; read them again 5 minutes before they expire, or if `fresh`."""
         soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _EARLY_S))
         if fresh or self._expires < soon:
             role = self.get(_ROLE).split()[0]

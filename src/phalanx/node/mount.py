@@ -1,4 +1,4 @@
-"""The shared directory: EFS through its helper where the image has it, else NFS 4.1."""
+"""Mount the shared directory: EFS through its helper if the image has it, and otherwise by NFS 4.1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.node.command import CommandError, run
 _NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 _HELPER = "/sbin/mount.efs"
 _NFS_HELPER = "/sbin/mount.nfs4"
-# The name of a new mount target may need a minute in DNS (docs/aws-behaviour.md 4.5).
+# DNS may take a minute to resolve a new mount target (docs/aws-behaviour.md 4.5).
 _DEADLINE_S = 240
 _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no route"
 _INSTALL = (
@@ -23,7 +23,7 @@ _INSTALL = (
 
 
 def mount(file_system: str, region: str, directory: str, owner: int, say: Callable[[str], None]) -> None:
-    """Mount the file system at `directory`, now and at each boot, and give its top to the job user."""
+    """Mount the file system at `directory`, now and at each boot, and make the job user its owner."""
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
         kind, options, source = _source(file_system, region, say)
@@ -34,7 +34,7 @@ def mount(file_system: str, region: str, directory: str, owner: int, say: Callab
 
 
 def _source(file_system: str, region: str, say: Callable[[str], None]) -> tuple[str, str, str]:
-    """Type, options and source of the mount, as this image can do it."""
+    """Return the mount's type, options and source that this image supports."""
     if os.path.exists(_HELPER):
         return "efs", "tls", f"{file_system}:/"
     if not os.path.exists(_NFS_HELPER):

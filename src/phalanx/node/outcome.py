@@ -1,4 +1,4 @@
-"""What the cluster's beginning came to: the texts for people, and the signal to CloudFormation."""
+"""The outcome of the cluster's creation: messages for people, and the signal to CloudFormation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from phalanx.node import wire
 from phalanx.node.roster import Roster
 from phalanx.node.sigv4 import Request
 
-# docs/aws-behaviour.md 1.11: 4,096 bytes, less what CloudFormation puts around.
+# docs/aws-behaviour.md 1.11: 4,096 bytes, less what CloudFormation adds.
 _LIMIT_BYTES = 3900
 _DEADLINE_S = 120
 
 
 def summary(roster: Optional[Roster]) -> str:
-    """The outcome as JSON, short enough for a signal: reasons are cut, then left out, as they must."""
+    """Return the outcome as JSON, short enough for a signal: reasons are cut, and left out if necessary."""
     assert roster is not None
     for most in (1000, 250, 80, 0):
         missing = [asdict(replace(m, reason=m.reason[:most])) for m in roster.missing]
@@ -37,7 +37,7 @@ def _summary(roster: Roster, missing: list[dict[str, Any]]) -> str:
 
 
 def boot_failure(message: dict[str, Any]) -> str:
-    """A `failed` message in words: where, what, and what it said."""
+    """Describe a `failed` message: the node, the command and its output."""
     return (
         f"boot step '{message['step']}' failed on {message['instance_id']}: "
         f"{message['command']}: exit {message['exit']}: {message['output']}"
@@ -45,7 +45,7 @@ def boot_failure(message: dict[str, Any]) -> str:
 
 
 def signal(url: str, status: str, text: str) -> None:
-    """PUT the outcome to the wait condition's handle; a second time is ignored there. Raises OSError.
+    """PUT the outcome to the wait condition's handle, which ignores a second one. Raises OSError.
 
     Without a Content-Type, which the presigned URL would not match (docs/aws-behaviour.md 1.10).
     """

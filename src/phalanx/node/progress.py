@@ -1,4 +1,4 @@
-"""How far the head is while its cluster begins, for whoever waits for it; that the item changes tells that it lives."""
+"""Report the head's progress during creation in a table item, whose changes show that the head is alive."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from phalanx.node.aws_client import AwsError
 
 _EVERY_S = 2
 _ORDER = threading.Lock()
-"""What was read first is also written first: an earlier step never stands in place of a later one."""
+"""Keeps writes in the order of reads, so that an earlier step never replaces a later one."""
 
 
 def begin(agent: Agent) -> None:
-    """Write the item `progress` each 2 s, from a thread, until the agent is `settled` or this process ends."""
+    """Write the item `progress` every 2 s in a thread, until the agent is `settled` or this process ends."""
     threading.Thread(target=_work, args=(agent,), daemon=True).start()
 
 
 def tell(agent: Agent) -> None:
-    """Write it now."""
+    """Write the item now."""
     me = agent.identity.instance_id
     with _ORDER:
         try:
-            # The heads before this one stay in the item with their last steps: who asks seldom still learns them.
+            # Earlier heads stay in the item with their last steps, for a reader that polls seldom.
             said = {head: step for head, step in agent.table.get("progress").items() if head[:2] == "i-"}
             said.update({me: agent.step, "at": int(time.time()), "head": me, "answered": json.dumps(agent.answered)})
             agent.table.tell("progress", **said)

@@ -1,4 +1,4 @@
-"""The proof that a node can be used: log in to it as jobs do, by name, over ssh."""
+"""Prove that a node is usable: log in to it as jobs do, by name, over ssh."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE = 16
 
 
 def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
-    """Instance id → why, for each node that did not let `user` in within 30 s of the first try."""
+    """Return instance id → reason for each node that did not accept `user` within 30 s of the first attempt."""
     refused: dict[str, str] = {}
     options = _as_user(user, uid)
 
@@ -30,15 +30,15 @@ def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
 
 
 def settle_jobs(command: str, user: str, uid: int) -> None:
-    """Let the jobs whose runner died with an earlier head start again, or end as lost: `command` does it.
+    """Run `command`, which restarts the jobs whose runner died with an earlier head, or marks them as lost.
 
-    By a login, which gives them what every job gets. Raises CommandError.
+    It runs in a login, for the environment that every job gets. Raises CommandError.
     """
     run(["ssh", "-o", "BatchMode=yes", MASTER, command], _SETTLE_S, **_as_user(user, uid))
 
 
 def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
-    """ "" when it worked. Tried again: an sshd that reads its configuration anew is away for some milliseconds."""
+    """Return "" if the login worked, or the reason. Retries, since a reloading sshd is away for some milliseconds."""
     pause_s = 0.02
     while True:
         try:
@@ -52,7 +52,7 @@ def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
 
 
 def _as_user(user: str, uid: int) -> dict[str, Any]:
-    """Options of Popen to be that user; none where there is only one uid, and setgroups is refused."""
+    """Return Popen's options for this user; none if there is only one uid, where setgroups is refused."""
     if uid == os.getuid():
         return {}
     environment = {**os.environ, "HOME": f"/home/{user}", "USER": user, "LOGNAME": user}

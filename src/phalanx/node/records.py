@@ -1,4 +1,4 @@
-"""What the agent needs of `dataclasses`, in whose place its payload has this: 15 ms of CPU less for a node that boots.
+"""A replacement for `dataclasses` in the agent's payload, which saves 15 ms of CPU at boot.
 
 That imports `inspect` and compiles methods. Here nothing is frozen, what is too much is passed over, and only records
 of one kind can be compared: mistakes of ours are found where the same sources run with the real ones.
@@ -10,12 +10,12 @@ from typing import Any, Callable
 
 
 def dataclass(**_options: Any) -> Callable[[Any], Any]:
-    """Always called, as in `@dataclass()`."""
+    """Return the decorator; it is always called, as in `@dataclass()`."""
     return _completed
 
 
 def _completed(kind: Any) -> Any:
-    """Gives a class a constructor and equality."""
+    """Give a class a constructor and equality."""
     names = list(getattr(kind, "__annotations__", ()))  # Python 3.9 gives a class without fields none
     defaults = {name: getattr(kind, name) for name in names if hasattr(kind, name)}
 
@@ -31,17 +31,17 @@ def _completed(kind: Any) -> Any:
 
 
 def field(default_factory: Any) -> Any:
-    """The default is a type, of which each record gets a new one."""
+    """Return a default that is a type, so that each record gets a new instance."""
     return default_factory
 
 
 def replace(record: Any, **changes: Any) -> Any:
-    """A copy with other values."""
+    """Return a copy with changed values."""
     return type(record)(**{**record.__dict__, **changes})
 
 
 def asdict(value: Any) -> Any:
-    """A record as a dictionary, and so what it holds."""
+    """Convert a record, and the records in it, to dictionaries."""
     if isinstance(value, tuple):
         return [asdict(item) for item in value]
     return {k: asdict(v) for k, v in value.__dict__.items()} if hasattr(value, "__dict__") else value

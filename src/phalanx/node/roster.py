@@ -1,4 +1,4 @@
-"""The membership of a cluster: which nodes answered, which are missing and why. Pure data, as JSON everywhere."""
+"""The membership of a cluster: the nodes that answered, and the missing ones with reasons. Pure data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Optional
 VERSION = 1
 MASTER = "deeplearning-master"
 COMING = "it is being launched"
-"""The reason of a node that was asked for just now."""
+"""The reason for a node that has only just been requested."""
 _WORKER = "deeplearning-worker"
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine that answered. `slots` is how many processes it takes; keys are OpenSSH public key lines."""
+    """A machine that answered. `slots` is how many processes it runs; keys are OpenSSH public key lines."""
 
     name: str
     instance_id: str
@@ -32,7 +32,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Missing:
-    """A node that was requested and is not there, with the reason in the cloud's own words."""
+    """A node that was requested and is missing, with the cloud's own reason."""
 
     name: str
     reason: str
@@ -40,7 +40,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Roster:
-    """One generation of the membership. `nodes` begins with the head; `revoked` are public keys of who left."""
+    """One generation of the membership. `nodes` begins with the head; `revoked`: public keys of nodes that left."""
 
     cluster: str
     generation: int
@@ -55,21 +55,21 @@ class Roster:
         return next(node for node in self.nodes if node.head)
 
     def find(self, key: str) -> Optional[Node]:
-        """The node with this name, instance id, address or host name; None when there is none."""
+        """Return the node with this name, instance id, address or host name; None if there is none."""
         if key == MASTER:
             return self.head
         return next((n for n in self.nodes if key in (n.name, n.instance_id, n.address, n.hostname)), None)
 
     def to_json(self) -> str:
-        """Compact JSON, the same text for the same roster; node.validate reads it."""
+        """Return compact JSON, the same text for the same roster; node.validate parses it."""
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
 
 
 def worker_name(number: int) -> str:
-    """Name of the worker with this number, from 1; number 1 is the head."""
+    """Return the name of the worker with this number, from 1; number 1 is the head."""
     return f"{_WORKER}{number}"
 
 
 def worker_number(name: str) -> int:
-    """The number in a worker's name, to sort by."""
+    """Return the number in a worker's name, for sorting."""
     return int(name[len(_WORKER) :])

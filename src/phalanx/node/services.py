@@ -12,7 +12,7 @@ _TEN = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["SenderId"]}
 
 
 class Queue:
-    """The head's SQS queue: every node sends, only the head receives."""
+    """The head's SQS queue: all nodes send, only the head receives."""
 
     def __init__(self, aws: Aws, url: str) -> None:
         self._aws, self._url = aws, url
@@ -21,12 +21,12 @@ class Queue:
         self._call("SendMessage", MessageBody=json.dumps(message))
 
     def receive(self, wait_s: int) -> list[dict[str, Any]]:
-        """Up to 10 raw messages with their senders; waits for the first at most `wait_s` (0 to 20)."""
+        """Return up to 10 raw messages with their senders; wait at most `wait_s` (0 to 20) for the first."""
         answer = self._call("ReceiveMessage", wait_s + 10, **_TEN, WaitTimeSeconds=wait_s)
         return answer.get("Messages") or []
 
     def delete(self, messages: list[dict[str, Any]]) -> None:
-        """Forget messages that `receive` gave; one that can't be deleted comes again, which does no harm."""
+        """Delete received messages. One that can't be deleted is received again, which is harmless."""
         entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
         self._call("DeleteMessageBatch", Entries=entries)
 
@@ -35,23 +35,23 @@ class Queue:
 
 
 class Table:
-    """The roster table in DynamoDB; items are flat, with texts, whole numbers and truth values."""
+    """The roster table in DynamoDB. Items are flat, with strings, integers and booleans."""
 
     def __init__(self, aws: Aws, name: str) -> None:
         self._aws, self._name = aws, name
         self.epoch = ""
 
     def get(self, item: str, consistent: bool = True) -> dict[str, Any]:
-        """The item's attributes, {} when there is none. Not consistent: half the price, seconds old at worst."""
+        """Return the item's attributes, {} if it does not exist. Eventually consistent, at half the price."""
         answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
         return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
 
     def tell(self, item: str, **attributes: Any) -> None:
-        """Write an item that nothing is decided by, whoever is head."""
+        """Write an item on which no decision depends, without checking who is head."""
         self._call("PutItem", Item=_item(item, attributes))
 
     def put(self, item: str, **attributes: Any) -> None:
-        """Raises SystemExit when a later head (one of a greater `epoch`) has written the item: this one is deposed."""
+        """Write an item as head. Raises SystemExit if a later head (a greater `epoch`) has written it."""
         try:
             self._call(
                 "PutItem",
@@ -85,7 +85,7 @@ def _typed(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A launch that Auto Scaling gave up; one attempt has one cause, however many instances it was for."""
+    """A failed launch of Auto Scaling; one attempt has one cause, however many instances it was for."""
 
     cause: str
     message: str
@@ -93,7 +93,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Reading:
-    """The workers' group at one moment. `instances`: ids of all that are there or coming."""
+    """The workers' group at one moment. `instances`: ids of all that exist or are being launched."""
 
     desired: int
     instances: tuple[str, ...]
@@ -110,11 +110,11 @@ class Fleet:
         self._aws, self._group = aws, group
 
     def set_desired(self, number: int) -> None:
-        """Ask for so many, at most as many as the user allows: the group's MaxSize is not the head's to change."""
+        """Request this many workers, up to the group's MaxSize, which only the user may change."""
         self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
-        """End an instance; unless it is `replaced`, lower the desired capacity by it. No error when it is gone."""
+        """Terminate an instance and, unless it is `replaced`, lower the desired capacity. No error if it is gone."""
         fewer = "false" if replaced else "true"
         try:
             self._call(
@@ -125,7 +125,7 @@ class Fleet:
                 raise
 
     def read(self) -> Reading:
-        """The group and its failed launches, newest first (docs/aws-behaviour.md 3.5, 3.8)."""
+        """Read the group and its failed launches, newest first (docs/aws-behaviour.md 3.5, 3.8)."""
         group = self._call("DescribeAutoScalingGroups", **{"AutoScalingGroupNames.member.1": self._group})
         instances = [
             i.findtext("{*}InstanceId", "")
@@ -136,7 +136,7 @@ class Fleet:
         return Reading(desired, tuple(instances), self._refusals() if len(instances) < desired else ())
 
     def addresses(self, instance_ids: list[str]) -> dict[str, str]:
-        """Id → private address, for those of these instances that EC2 knows by now."""
+        """Return id → private address of those instances that EC2 already knows."""
         asked = {f"Filter.1.Value.{n}": i for n, i in enumerate(instance_ids, 1)}
         parameters = {"Filter.1.Name": "instance-id", **asked}
         answer = _xml(self._aws.query("ec2", "2016-11-15", "DescribeInstances", parameters))
@@ -149,7 +149,7 @@ class Fleet:
         for activity in answer.iterfind(".//{*}Activities/{*}member"):
             status = activity.findtext("{*}StatusCode")
             if status == "Successful":
-                break  # what failed before is over
+                break  # earlier failures no longer matter
             if status in ("Failed", "Cancelled"):
                 found.append(Refusal(activity.findtext("{*}Cause", ""), _words(activity)))
         return tuple(found)
@@ -159,25 +159,25 @@ class Fleet:
 
 
 def _xml(text: bytes) -> Any:
-    from xml.etree import ElementTree  # 10 ms that only the head pays
+    from xml.etree import ElementTree  # 10 ms, which only the head needs
 
     return ElementTree.fromstring(text)
 
 
 def _words(activity: Any) -> str:
-    """Why a launch failed, as Auto Scaling says it."""
+    """Return why a launch failed, as Auto Scaling reports it."""
     return activity.findtext("{*}StatusMessage") or activity.findtext("{*}Description") or "no reason given"
 
 
 class LogStream:
-    """One stream of the cluster's log group."""
+    """A stream of the cluster's log group."""
 
     def __init__(self, aws: Aws, group: str, stream: str) -> None:
         self._aws, self._names = aws, {"logGroupName": group, "logStreamName": stream}
         self._made = False
 
     def put(self, events: list[tuple[int, str]]) -> None:
-        """Append lines; each with its time in milliseconds, oldest first."""
+        """Append lines, each with its time in milliseconds, oldest first."""
         if not self._made:
             self._make()
         lines = [{"timestamp": at, "message": text or " "} for at, text in events]

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 @dataclass(frozen=True)
 class Credentials:
-    """Keys of a role or a user; `token` only with temporary ones. Never printed."""
+    """Keys of a role or a user; temporary ones have a `token`. Never printed."""
 
     access_key_id: str
     secret_access_key: str
@@ -23,7 +23,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Request:
-    """One HTTP request. `url` has its path already percent-encoded, as it goes over the wire."""
+    """An HTTP request. The path in `url` is already percent-encoded."""
 
     method: str
     url: str
@@ -32,7 +32,7 @@ class Request:
 
 
 def signed_headers(request: Request, credentials: Credentials, region: str, service: str, now: str) -> dict[str, str]:
-    """All headers to send: the request's own, Host, X-Amz-Date and Authorization.
+    """Return all headers to send: the request's own, Host, X-Amz-Date and Authorization.
 
     `now` is UTC as `20261121T080000Z`.
     """
@@ -50,7 +50,7 @@ def signed_headers(request: Request, credentials: Credentials, region: str, serv
 
 
 def _canonical(request: Request, headers: dict[str, str]) -> tuple[str, str]:
-    """The names of the signed headers, and the canonical request."""
+    """Return the names of the signed headers, and the canonical request."""
     parts = urlsplit(request.url)
     lower = sorted((name.lower(), " ".join(value.split())) for name, value in headers.items())
     names = ";".join(name for name, _ in lower)

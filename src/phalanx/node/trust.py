@@ -1,4 +1,4 @@
-"""The cluster's ssh certificate authority, and the keys of a node. Private keys stay where they are made."""
+"""The cluster's ssh certificate authority, and a node's keys. Private keys never leave their machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALIDITY = f"-5m:+{VALID_S}s"
 
 
 def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
-    """Public key line of the key at `path`, which is made when it is not there."""
+    """Return the public key line of the key at `path`; generate the key if it does not exist."""
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", comment, "-f", path], 30)
@@ -25,7 +25,7 @@ def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
 
 
 class Authority:
-    """Signs certificates with the key at `path`; it is made on the first use."""
+    """Signs certificates with the key at `path`, which is generated at the first use."""
 
     def __init__(self, path: str, cluster: str) -> None:
         self._path, self._cluster = path, cluster
@@ -34,7 +34,7 @@ class Authority:
         self.public_key = make_key(path, f"{cluster} authority", "ecdsa")
 
     def sign(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
-        """Host and user certificate of each node, by instance id; valid for 24 hours from 5 minutes ago.
+        """Return host and user certificate of each node by instance id, valid for 24 hours from 5 minutes ago.
 
         A user's is good for logins from inside the VPC alone: a copy of it elsewhere opens nothing.
         """
@@ -59,7 +59,7 @@ class Authority:
 
 
 def _collect(path: str) -> tuple[str, str]:
-    """The two certificates beside `path`; all files of the signing are removed."""
+    """Return the two certificates beside `path`, and remove all files of the signing."""
     host, user = files.read(f"{path}.host-cert.pub"), files.read(f"{path}.user-cert.pub")
     for kind in ("host", "user"):
         os.unlink(f"{path}.{kind}.pub")
@@ -68,7 +68,7 @@ def _collect(path: str) -> tuple[str, str]:
 
 
 def in_parallel(jobs: Iterable[Callable[[], Any]], width: int) -> None:
-    """Call all `jobs` in at most `width` threads; the first error is raised when all have ended."""
+    """Call all `jobs` in at most `width` threads; raise the first error when all have ended."""
     waiting, errors = list(jobs)[::-1], []
 
     def work() -> None:
@@ -88,7 +88,7 @@ def in_parallel(jobs: Iterable[Callable[[], Any]], width: int) -> None:
 
 
 def reload_sshd(proc: str = "/proc") -> int:
-    """Tell the listening sshd to read its configuration again; how many there were.
+    """Make the listening sshd reload its configuration; return how many there were.
 
     The same everywhere: what `systemctl reload` does is this signal. With socket activation (Ubuntu 24.04)
     there may be none; the next one reads the new files anyway.

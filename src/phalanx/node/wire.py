@@ -1,4 +1,4 @@
-"""HTTP exchanges over connections that are kept, and the one way to try again."""
+"""HTTP over persistent connections, and retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from phalanx.node.sigv4 import Request
 
 if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-    # http.client imports ssl when it can; a node whose API speaks plain HTTP saves 6 ms and 1 MB of each process.
+    # http.client imports ssl if it can; a node whose API uses plain HTTP saves 6 ms and 1 MB in each process.
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
 import http.client
 
@@ -21,7 +21,7 @@ _kept = threading.local()
 
 
 class HttpError(OSError):
-    """The server answered, but not with 2xx."""
+    """The server answered with another status than 2xx."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP {status}: {body[:500].decode('utf-8', 'replace')}")
@@ -29,7 +29,7 @@ class HttpError(OSError):
 
 
 def fetch(request: Request, timeout_s: float) -> bytes:
-    """Body of the answer. Raises HttpError, or OSError when none came."""
+    """Send a request and return the body of the answer. Raises HttpError, or OSError if none came."""
     parts = urlsplit(request.url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     key = f"{parts.scheme} {parts.netloc}"
@@ -55,7 +55,7 @@ def fetch(request: Request, timeout_s: float) -> bytes:
 
 
 def insist(attempt: Callable[[], bytes], deadline_s: float, what: str) -> bytes:
-    """Try until it works, with growing, random pauses. Raises OSError after `deadline_s`; 4xx at once."""
+    """Retry with growing, random pauses. Raises OSError after `deadline_s`, and at once for 4xx."""
     end = time.monotonic() + deadline_s
     for count in range(1000):
         try:

@@ -1,4 +1,4 @@
-"""What a worker does for ever: say hello until the roster names it, and live by the newest generation."""
+"""The worker's loop: say hello until the roster names this node, and apply the newest generation."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from phalanx.node.roster import Node
 _HELLO_AGAIN_S = 30.0
 _POLL_MOST_S = 5.0
 _POLL_LEAST_S = 0.1
-# A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we take a third of that.
+# A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we use a third of that.
 _READS_PER_S = 2000
 _POLL_SETTLED_S = 15.0
-# Beats, of 3 s each while nobody answers: a machine that only starts again is mostly back by then.
+# Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
 _CONNECT_S = 5
-# Of all workers, so many try to end it at a time: Auto Scaling's calls are few (docs/aws-behaviour.md 3.20).
+# How many workers try to terminate it at a time: Auto Scaling limits calls (docs/aws-behaviour.md 3.20).
 _AT_ONCE = 8
 
 
 def serve(agent: Agent) -> None:
-    """Never returns."""
+    """Run the worker's loop. Never returns."""
     me = agent.describe()
     began = hello_at = time.monotonic()
     hello(agent, me)
@@ -46,16 +46,16 @@ def serve(agent: Agent) -> None:
         if applied is None and now - hello_at > _HELLO_AGAIN_S:
             hello_at = now
             hello(agent, me)
-        # The head's answer to a beat ends the pause when there is news; without it the poll finds them.
+        # The answer to a beat ends the pause when there is a new generation; without it, the poll finds it.
         settled = beat.heard or applied is not None
         if beat.news.wait(poll_pause_s(now - began, agent.settings.workers, settled)):
-            # All workers hear it at the same moment.
+            # All workers are notified at the same moment.
             time.sleep(random.uniform(0, agent.settings.workers / _READS_PER_S))
         beat.news.clear()
 
 
 def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> None:
-    """End a head that is gone without a word; its group brings another. EC2 itself takes minutes to notice (3.16).
+    """Terminate a head that is gone, so that its group launches another. EC2 takes minutes to notice (3.16).
 
     This node stands in the newest roster: a head that lives and does not hear it would have taken it out long ago, so
     that it is not this node which is cut off. A machine whose network answers in any way is left to EC2.
@@ -65,7 +65,7 @@ def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> 
     beat.unanswered = 0
     if agent.table.get("generation") == known:
         agent.log.say(f"the head {known['head']} at {beat.head} is gone: it is replaced")
-        # Beside the rest: who comes second is refused, again and again, and must hear of the new head meanwhile.
+        # In a thread: a second caller is refused repeatedly, and must learn of the new head meanwhile.
         threading.Thread(target=agent.fleet.terminate, args=(known["head"], True), daemon=True).start()
 
 
@@ -80,9 +80,9 @@ def _answers(address: str) -> bool:
 
 
 def poll_pause_s(elapsed_s: float, workers: int, settled: bool) -> float:
-    """How long to wait before the next look: a third of the wait so far, less often the more workers there are.
+    """Return the pause before the next poll: a third of the wait so far, longer the more workers there are.
 
-    The head tells of news by itself; this is for who does not know it yet, or does not hear it.
+    The head announces generations by itself; this is for workers that it can't reach, or that don't know it yet.
     """
     least = max(_POLL_LEAST_S, workers / _READS_PER_S)
     pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
@@ -98,7 +98,7 @@ def hello(agent: Agent, me: Node) -> None:
 
 
 def follow(agent: Agent, me: Node) -> bool:
-    """Apply the newest roster and acknowledge it; False when it is not whole yet or does not name this node."""
+    """Apply the newest roster and acknowledge it; return False if it is incomplete or does not name this node."""
     item = agent.table.get("roster")
     papers = agent.table.get(f"node#{me.instance_id}")
     if not item or papers.get("generation", -1) < item["generation"]:
