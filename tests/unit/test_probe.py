@@ -25,7 +25,7 @@ APPARMOR = dataclasses.replace(UBUNTU, restricted_by_apparmor=True)
 
 
 @pytest.mark.parametrize(
-    ("step", "code", "host", "mend"),
+    ("step", "code", "host", "fix"),
     [
         ("uid_map", errno.EPERM, APPARMOR, "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
         ("mount bind on /", errno.EACCES, APPARMOR, "profile phalanx /home/ada/venv/bin/python3.12"),
@@ -44,8 +44,8 @@ APPARMOR = dataclasses.replace(UBUNTU, restricted_by_apparmor=True)
         ("mount overlay on /etc", errno.ENODEV, UBUNTU, "sudo modprobe -a bridge veth overlay"),
     ],
 )
-def test_each_cause_has_its_remedy(step: str, code: int, host: Host, mend: str) -> None:
-    assert mend in diagnose(step, code, "words of the kernel", host).mend
+def test_each_cause_has_its_remedy(step: str, code: int, host: Host, fix: str) -> None:
+    assert fix in diagnose(step, code, "words of the kernel", host).fix
 
 
 def test_an_unknown_failure_names_its_step() -> None:
@@ -67,7 +67,7 @@ def test_single_comes_with_a_warning_and_the_way_out(monkeypatch: pytest.MonkeyP
     verdict = probe.find_mode()
     assert (verdict.ok, verdict.mode) == (True, "single")
     assert "not separated" in verdict.missing[0].what
-    assert verdict.missing[0].mend == "sudo apt-get install -y uidmap"
+    assert verdict.missing[0].fix == "sudo apt-get install -y uidmap"
 
 
 def test_where_nothing_works_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_an_ordinary_user_who_asks_for_the_mode_root_gets_an_explanation(monkeyp
     problem = probe.try_mode("root")
     assert problem is not None
     assert "needs root" in problem.what
-    assert "unset PHALANX_LOCAL_MODE" in problem.mend
+    assert "unset PHALANX_LOCAL_MODE" in problem.fix
 
 
 def test_another_system_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_an_old_kernel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_absent_programs_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.os, "access", lambda path, _mode: False)
     packages = ["openssh-server", "openssh-client", "openssh-client", "util-linux"]
-    assert [missing.mend.split()[-1] for missing in probe.find_mode().missing] == packages
+    assert [missing.fix.split()[-1] for missing in probe.find_mode().missing] == packages
 
 
 def test_own_ids_map_to_themselves() -> None:

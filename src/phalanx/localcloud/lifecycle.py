@@ -1,4 +1,4 @@
-"""Starting the local cloud as a daemon, one per state directory, and ending it in order."""
+"""Start the local cloud as a daemon, one per state directory, and stop it cleanly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY = b"ready"
 
 
 class CannotStart(Exception):  # noqa: N818
-    """The local cloud can't run; the message is for the user: one line a cause, each followed by what mends it."""
+    """The local cloud can't run; the message is for the user: one line a cause, each followed by its fix."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Options:
 
 
 def start(options: Options) -> None:
-    """Returns when the local cloud answers, started now or by someone else; raises CannotStart."""
+    """Start the local cloud unless it runs, and return when it answers. Raises CannotStart."""
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_private(options.state)
     if _lock(options.state) is None:
@@ -100,7 +100,7 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
     from phalanx.localcloud.nodes import limits
 
     verdict = probe.find_mode(wanted)
-    texts = tuple(f"{item.what}\n{item.mend}" for item in verdict.missing)
+    texts = tuple(f"{item.what}\n{item.fix}" for item in verdict.missing)
     if not verdict.ok:
         raise CannotStart("\n".join(texts))
     is_kernels_root = os.geteuid() == userns.root_of_nodes(verdict.mode) == 0
@@ -108,7 +108,7 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
-    """Forks the daemon and waits until it says that it answers; ends it when it does not."""
+    """Fork the daemon and wait until it reports that it answers; kill it if it does not."""
     hears, says = os.pipe()
     daemon = os.fork()
     if daemon == 0:

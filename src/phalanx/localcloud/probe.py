@@ -1,4 +1,4 @@
-"""What this machine can do: tries to build a node in each mode, and says how to get what is missing."""
+"""Check what this machine supports: try to build a node in each mode, and show how to install what is missing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SYSCTL = Path("/proc/sys")
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that is not there, and the command that mends it."""
+    """Something that is missing, and the command that fixes it."""
 
     what: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def find_mode(wanted: str = "auto") -> Verdict:
 
 
 def _unseparated(no_range: Missing) -> Missing:
-    return Missing(f"Accounts on nodes are not separated (every user is uid 0 there): {no_range.what}", no_range.mend)
+    return Missing(f"Accounts on nodes are not separated (every user is uid 0 there): {no_range.what}", no_range.fix)
 
 
 def _missing_basics() -> tuple[Missing, ...]:
@@ -235,7 +235,7 @@ def _sysctl(name: str) -> str:
 
 
 def diagnose(step: str, code: int, words: str, host: Host) -> Missing:
-    """What a failed step means on this host, and the command that mends it."""
+    """Return what a failed step means on this host, and the command that fixes it."""
     if step in ("newuidmap", "newgidmap", "subordinate ids"):
         return _no_range(step, words, host)
     if code == errno.ENOSPC and step == "unshare":
@@ -262,12 +262,12 @@ def _forbidden(step: str, words: str, host: Host) -> Missing:
     if host.restricted_by_apparmor and not host.root:
         what = "AppArmor forbids user namespaces to ordinary users (Ubuntu's default since 23.10)."
         profile = f"profile phalanx {host.python} flags=(unconfined) {{ userns, }}"
-        mend = (
+        fix = (
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   (until the next boot; or, for this Python "
             f"only: printf 'abi <abi/4.0>,\\n{profile}\\n' | sudo tee /etc/apparmor.d/phalanx && "
             "sudo apparmor_parser -r /etc/apparmor.d/phalanx)"
         )
-        return Missing(what, mend)
+        return Missing(what, fix)
     if host.clone_forbidden and not host.root:
         what = "User namespaces are switched off for ordinary users."
         return Missing(what, "sudo sysctl -w kernel.unprivileged_userns_clone=1")

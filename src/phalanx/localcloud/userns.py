@@ -23,7 +23,7 @@ _HELPER_TIMEOUT_S = 5
 
 
 class NamespaceError(Exception):
-    """A step of making namespaces failed: its name, the errno (0: none), and what was said."""
+    """A step of creating namespaces failed: its name, the errno (0: none) and the message."""
 
     def __init__(self, step: str, code: int, detail: str) -> None:
         super().__init__(f"{step}: {detail}")
@@ -58,7 +58,7 @@ def spawn(mode: str, main: Callable[[], int]) -> int:
 
 
 def exit_status(status: int) -> int:
-    """A wait status as shells count: 128 + the signal's number when one ended the process."""
+    """Convert a wait status as shells do: 128 + the signal's number if a signal ended the process."""
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code
 

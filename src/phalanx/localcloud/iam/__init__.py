@@ -1,4 +1,4 @@
-"""Permissions of the local cloud: role credentials are handed out here, and every request they sign is judged."""
+"""Permissions of the local cloud: issue role credentials, and authorize every request."""
 
 from phalanx.localcloud.iam.middleware import PATCHED, install, wrap
 

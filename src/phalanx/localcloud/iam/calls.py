@@ -1,4 +1,4 @@
-"""An API request taken apart: service, operation and parameters, whichever of AWS's protocols it speaks."""
+"""Parse an API request in any of AWS's protocols: its service, operation and parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY_LIMIT_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Call:
-    """What a request asks for. `protocol` is json, query, ec2 or rest."""
+    """A parsed request. `protocol` is json, query, ec2 or rest."""
 
     access_key_id: str
     region: str
@@ -125,5 +125,5 @@ def _form_call(environ: Mapping[str, Any], body: bytes, service: str) -> _Read |
 
 
 def _rest_call(environ: Mapping[str, Any]) -> _Read:
-    """REST services name no operation; whoever is refused one at least reads which request it was."""
+    """Return the request itself as the operation, since REST services name none; a refusal then shows it."""
     return "rest", f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}", {}

@@ -23,7 +23,7 @@ RENEW_BEFORE = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Session:
-    """Who holds a set of role credentials, and until when. `name` is the instance id or the function's name."""
+    """A session of a role. `name` is the id of the instance or the name of the function."""
 
     issued: Issued
     role: str
@@ -56,7 +56,7 @@ _by_holder: dict[tuple[str, str], Session] = {}
 
 
 def forget_all() -> None:
-    """Empties the table; a new local cloud starts with no session."""
+    """Remove all sessions: a new local cloud starts without any."""
     with _lock:
         _by_key.clear()
         _by_holder.clear()
@@ -74,7 +74,7 @@ def caller() -> str:
 
 @contextmanager
 def calling(user_id: str) -> Iterator[None]:
-    """Within, what is done is done in the name of this user id."""
+    """Make calls in the block on behalf of this user id."""
     before = _caller.set(user_id)
     try:
         yield
@@ -118,7 +118,7 @@ def document(session: Session) -> dict[str, str]:
 
 
 def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
-    """A session of its own for whoever may assume the role."""
+    """Create a new session of the role."""
     now = context.clock.now()
     with _lock:
         session = Session(context.issue(role.name), role.name, name, now + lasts, role_id=role.id)
@@ -176,7 +176,7 @@ def trusts(role: Role, service: str) -> bool:
 
 
 def trust_policy(role: Role) -> dict[str, Any]:
-    """Who may assume the role."""
+    """Return the role's trust policy."""
     text: Any = role.assume_role_policy_document
     return json.loads(text) if isinstance(text, str) else dict(text or {})
 

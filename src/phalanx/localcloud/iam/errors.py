@@ -1,4 +1,4 @@
-"""Refusals in the format of each AWS protocol, with AWS's words."""
+"""Refusals in the format of each AWS protocol, with AWS's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MISSING_TOKEN = "Request is missing Authentication Token"
 
 
 def words(principal: str, action: str, resource: str, decision: Decision) -> str:
-    """The sentence of AccessDenied."""
+    """Return the message of AccessDenied."""
     why = (
         "with an explicit deny in an identity-based policy"
         if decision is Decision.DENIED

@@ -1,4 +1,4 @@
-"""Judges every request: who signed it, what it wants, and whether the role's policies allow that."""
+"""Authorize every request: check its signature, and whether the role's policies allow it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wrap(context: Context, app: App) -> App:
 
 
 def judge(context: Context, session: Session, call: Call) -> str:
-    """Empty when the role may do it, else AWS's sentence: who, what, on which resource, and why not."""
+    """Return "" if the role may make the call, and AWS's message otherwise."""
     found = resources.targets(call, context.account)
     if found is None:
         log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)

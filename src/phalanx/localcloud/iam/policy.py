@@ -24,7 +24,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Ask:
-    """One question: may `action` be done to `resource`? `keys` are the condition keys, names in lower case."""
+    """A question: may `action` be done to `resource`? `keys` are the condition keys, names in lower case."""
 
     action: str
     resource: str
