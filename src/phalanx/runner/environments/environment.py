@@ -228,8 +228,9 @@ class _Installer:
             place = os.path.join(self._path, _FILES, "constraints.txt")
             names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
             quiet.update(dict.fromkeys(names, place))
-        uv = from_pip(own) if self._uv else {}
-        return {**own, **uv, **quiet, **self._wanted["variables"]}
+        variables = self._wanted["variables"]
+        uv = from_pip({**own, **variables}) if self._uv else {}
+        return {**own, **uv, **quiet, **variables}
 
     def _run(self, argv: Sequence[str], name: str, hint: str = "") -> None:
         where = os.path.join(self._path, _FILES)
