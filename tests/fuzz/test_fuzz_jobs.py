@@ -221,6 +221,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
         nodes = conductor.run()
         job_state({**STATE, **conductor.outcome.record, "nodes": nodes})
+        for file in (output._index, output._processes, *(fd for fd, _ in output._files.values())):
+            os.close(file)
 
     valid = b"".join(frames.pack_json(kind, body, process) for kind, body, process in SAID)
     changed = st.one_of(

@@ -145,7 +145,7 @@ def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
 
 
 def test_it_is_started_and_awaited(monkeypatch):
-    monkeypatch.setattr(endpoint, "_words", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
+    monkeypatch.setattr(endpoint, "_command_line", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
     record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
     record |= {"dial": "d", "state": "s"}
     path = endpoint.state() / "endpoint.json"

@@ -147,7 +147,7 @@ def test_a_lock_whose_file_its_holder_removed_is_taken_again(tmp_path):
     inside, most = [], []
 
     def enter():
-        with module._alone(tmp_path / "lock"):
+        with module._lock_file(tmp_path / "lock"):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.002)
@@ -247,7 +247,7 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
             NotListening,
             "its address belongs to no running instance",
         ),
-        ("", ConnectionLost, "without a word"),
+        ("", ConnectionLost, "without a message"),
     ],
 )
 def test_what_ssh_says_becomes_one_sentence(said, kind, words):

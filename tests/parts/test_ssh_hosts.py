@@ -98,7 +98,7 @@ def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):
     assert "ssh demo, ssh demo-worker2" in told.out
     assert "To undo this, delete that line" in told.err
     assert cli.execute(["ssh-config", "--install"]) == 0
-    assert "included it already" in capsys.readouterr().err
+    assert "already includes it" in capsys.readouterr().err
 
 
 def test_a_cluster_that_comes_up_again_is_known_to_plain_ssh_at_once(home, monkeypatch):

@@ -19,6 +19,13 @@ def chunk(number: int) -> tuple[int, int, bytes]:
     return number % 3, 1 + number // 3 % 2, bytes(value % 256 for value in range(number, number + 1 + number // 6))
 
 
+def close(writer: OutputWriter, reader: OutputReader) -> None:
+    """A process that writes or reads output ends soon; this one tries hundreds of outputs."""
+    files = (writer._index, writer._processes, *(fd for fd, _ in writer._files.values()), *reader._files.values())
+    for file in files:
+        os.close(file)
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=30).map(lambda numbers: [chunk(number) for number in numbers]))
 def test_the_merged_order_and_every_byte_come_back(chunks):
@@ -31,8 +38,7 @@ def test_the_merged_order_and_every_byte_come_back(chunks):
         reader = OutputReader(directory)
         assert [process["label"] for process in reader.refresh()] == ["0", "1", "2"]
         assert [(record[3], record[4], reader.data(record)) for _, record in reader.records()] == chunks
-        for file in (writer._index, writer._processes, *(fd for fd, _ in writer._files.values())):
-            os.close(file)
+        close(writer, reader)
 
 
 def test_output_that_a_power_failure_cut_short_is_called_so(tmp_path):
@@ -94,15 +100,15 @@ def test_the_last_lines_are_there_from_their_beginnings(chunks, count, first, la
             chunk for rank, data in chunks for chunk in ([(rank, data), (rank, b"")] if rank == 2 else [(rank, data)])
         ]
         first = min(first, len(every))
-        begin = first_of_last_lines(OutputReader(directory), range(first, len(every)), count, label)
+        reader = OutputReader(directory)
+        begin = first_of_last_lines(reader, range(first, len(every)), count, label)
         assert first <= begin <= len(every)
         wanted, seen = (
             [line for line in whole_lines(some) if label in (None, str(line[0]))]
             for some in (every[first:], every[begin:])
         )
         assert seen[len(seen) - min(count, len(seen)) :] == wanted[len(wanted) - min(count, len(wanted)) :]
-        for file in (writer._index, writer._processes, *(fd for fd, _ in writer._files.values())):
-            os.close(file)
+        close(writer, reader)
 
 
 def test_the_last_lines_of_much_output_need_little_of_it(tmp_path, monkeypatch):
