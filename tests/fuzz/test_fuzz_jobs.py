@@ -148,12 +148,13 @@ class PatientLoop(Loop):
 
 
 class HostileStarter:
-    """A node's starter that answers any request with these bytes, and ends."""
+    """A node's starter that answers any request with these bytes, as many as its pipe takes at once, and ends."""
 
     def __init__(self, loop: Loop, words: bytes) -> None:
         self._words = words
         self._to_us, self._to_fd = os.pipe()
         self._from_fd, self._out_fd = os.pipe()
+        os.set_blocking(self._out_fd, False)
         self._error_fd, error = os.pipe()
         os.close(error)
         loop.watch(self._to_us, self._speak)
