@@ -78,8 +78,8 @@ DEFENCES = (
         "test_web_page.py::test_a_page_gets_no_answer_and_changes_nothing",
         (
             "localcloud/api.py",
-            "guarded = iam.wrap(context, buckets.wrap(context, _services(context, engine)))",
-            "guarded = buckets.wrap(context, _services(context, engine))",
+            "guarded = iam.wrap(context, _services(context, engine))",
+            "guarded = _services(context, engine)",
         ),
     ),
     defence(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from rosters import a_node
 
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
 from phalanx.plan.plan import Facts
 
@@ -79,19 +79,15 @@ class FakeCloud:
     progress: dict[str, str] = field(default_factory=dict)
     deleted_file_systems: list[str] = field(default_factory=list)
     stopped: int = 0
-    unusable_buckets: dict[str, SpecError] = field(default_factory=dict)
-    sent_through: list[str | None] = field(default_factory=list)
-    cleared: list[tuple[str, str]] = field(default_factory=list)
     made: int = 0
     sent: list[str] = field(default_factory=list)  # templates
 
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
 
-    def create_stack(self, name, template, parameters, bucket=None):
+    def create_stack(self, name, template, parameters):
         if self.refuse_create:
             raise self.refuse_create
-        self.sent_through.append(bucket)
         self.sent.append(template)
         return self.put(name, "CREATE_IN_PROGRESS", self.script, parameters=dict(parameters))
 
@@ -163,13 +159,6 @@ class FakeCloud:
 
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)
-
-    def require_bucket(self, bucket):
-        if bucket in self.unusable_buckets:
-            raise self.unusable_buckets[bucket]
-
-    def clear_bucket(self, bucket, name):
-        self.cleared.append((bucket, name))
 
     def ssh_route(self):
         return SshRoute(("ProxyCommand dial %h %p",), worker_host="instance_id")

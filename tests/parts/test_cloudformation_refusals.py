@@ -80,6 +80,10 @@ TEMPLATES = {
         json.dumps({"Resources": {f"T{n}": TOPIC for n in range(501)}}, separators=(",", ":")),
         "Number of resources, 501, is greater than maximum allowed, 500",
     ),
+    "201 parameters": (
+        body(Parameters={f"P{n}": {"Type": "String", "Default": ""} for n in range(201)}),
+        "Template format error: Parameter count 201 is greater than max allowed 200",
+    ),
     "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "supports neither Transform nor Rules"),
 }
 

@@ -7,6 +7,7 @@ import base64
 import json
 import lzma
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -66,9 +67,8 @@ def test_a_setting_can_not_bring_a_line_of_its_own():
 
 
 def test_the_payload_needs_no_quoting_and_no_escape():
-    parts = userdata.payload("echo")
-    stage_1 = parts["first"].rpartition("#agent=")[2]
-    stage_2, script = parts["rest"].split(":")
+    stage_1 = userdata.first_stage().rpartition("#agent=")[2]
+    stage_2, script = "".join(userdata.parameters("echo").values()).split(":")
     assert not set(stage_1 + stage_2 + script) & set("'\"\\ \n/:,")
 
 
@@ -77,12 +77,12 @@ def test_user_data_has_room_left():
 
 
 def elsewhere(cache: Path) -> str:
-    """Compute the payload in another process, where sets have another order."""
+    """Pack the agent in another process, where sets have another order."""
     done = subprocess.run(
         [
             sys.executable,
             "-c",
-            "from phalanx.template import userdata; print(*userdata.payload().values(), sep=':', end='')",
+            "from phalanx.template import userdata; print(*userdata._stages(), sep=':', end='')",
         ],
         env={**os.environ, "PYTHONHASHSEED": "1", "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
@@ -95,7 +95,7 @@ def elsewhere(cache: Path) -> str:
 
 def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path):
     packed = elsewhere(tmp_path)
-    assert packed == ":".join(userdata.payload().values())
+    assert packed == ":".join(userdata._stages())
     (kept,) = (tmp_path / "phalanx").iterdir()
     kept.write_text("first:second")
     assert elsewhere(tmp_path).endswith("first:second")
@@ -106,19 +106,19 @@ def test_the_payload_is_the_same_in_another_process_and_is_packed_once(tmp_path)
 
 def test_other_sources_are_packed_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    payload, source = userdata.payload(), userdata._source
+    packed, source = userdata._stages(), userdata._source
     monkeypatch.setattr(userdata, "_source", lambda name: source(name) + "\nMORE = 1\n" * (name == "roster"))
     userdata._stages.cache_clear()
-    assert userdata.payload() != payload
+    assert userdata._stages() != packed
     monkeypatch.undo()
     userdata._stages.cache_clear()
-    assert userdata.payload() == payload
+    assert userdata._stages() == packed
 
 
 class Cloud(BaseHTTPRequestHandler):
     """Stands in for the metadata service, CloudFormation, the table and a wait handle, for stage 1."""
 
-    template = ""
+    parameters: dict[str, str]
     signals: list[dict]
 
     def answer(self, text: str) -> None:
@@ -147,7 +147,9 @@ class Cloud(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("X-Amz-Target") == "AmazonSQS.SendMessage":
             self.signals.append(json.loads(json.loads(body)["MessageBody"]))
-        xml = f'<R xmlns="http://x/"><TemplateBody>{escaped(self.template)}</TemplateBody></R>'
+        member = "<member><ParameterKey>{}</ParameterKey><ParameterValue>{}</ParameterValue></member>"
+        given = "".join(member.format(key, escaped(value)) for key, value in self.parameters.items())
+        xml = f'<R xmlns="http://x/"><Stacks><member><Parameters>{given}</Parameters></member></Stacks></R>'
         self.answer("{}" if self.headers.get("X-Amz-Target") else xml)
 
     def log_message(self, *_) -> None:
@@ -160,17 +162,13 @@ def escaped(text: str) -> str:
 
 @pytest.fixture
 def cloud():
-    handler = type("Here", (Cloud,), {"signals": []})
+    handler = type("Here", (Cloud,), {"signals": [], "parameters": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield handler, f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-
-
-def document(**payload: str) -> str:
-    return json.dumps({"Mappings": {"Agent": {"payload": payload}}}, separators=(",", ":"))
 
 
 def run_user_data(
@@ -193,15 +191,19 @@ def run_user_data(
 @pytest.mark.parametrize("python", pythons())
 def test_it_unpacks_and_completes_itself(python, tmp_path, cloud):
     handler, url = cloud
-    handler.template = document(**userdata.payload("echo hello"))
-    done = run_user_data(python, tmp_path, url, boot="echo hello")
+    boot = "echo hello # " + random.Random(1).randbytes(20_000).hex()
+    agent = userdata.parameters(boot)
+    assert "Agent10" in agent
+    # CloudFormation documents no order.
+    handler.parameters = {"Workers": "3", **dict(reversed(agent.items()))}
+    done = run_user_data(python, tmp_path, url, boot=boot)
     assert (done.stdout, done.stderr, done.returncode) == ("phalanx: the agent is complete\n", "", 0)
     here = tmp_path / "root/opt/phalanx"
     config = json.loads((here / "config.json").read_text())
     assert {key: config[key] for key in CONFIG} == CONFIG
     assert (here / "config.json").stat().st_mode & 0o777 == 0o600
     script = here / "agent/phalanx/node/boot-script"
-    assert (script.read_text(), script.stat().st_mode & 0o777) == ("echo hello", 0o700)
+    assert (script.read_text(), script.stat().st_mode & 0o777) == (boot, 0o700)
     assert {path.stem for path in (here / "agent/phalanx/node").glob("*.py")} == {*userdata.STAGE_1, *userdata.STAGE_2}
     assert_all_is_light(python, here / "agent")
 
@@ -218,7 +220,7 @@ def assert_all_is_light(python: str, agent: Path) -> None:
 def test_a_changed_stage_2_is_refused_and_reported(tmp_path, cloud):
     handler, url = cloud
     evil = base64.b85encode(lzma.compress(b"boot\0print('evil')")).decode()
-    handler.template = document(rest=evil)
+    handler.parameters = {"Agent01": evil}
     done = run_user_data(sys.executable, tmp_path, url, wait_handle=f"{url}/handle")
     assert done.returncode == 1
     assert "SHA-256" in done.stdout and done.stderr == ""
@@ -229,19 +231,19 @@ def test_a_changed_stage_2_is_refused_and_reported(tmp_path, cloud):
 
 def test_a_changed_boot_script_is_refused(tmp_path, cloud):
     handler, url = cloud
-    handler.template = document(**userdata.payload("echo evil"))
+    handler.parameters = userdata.parameters("echo evil")
     done = run_user_data(sys.executable, tmp_path, url, boot="echo good", wait_handle=f"{url}/handle")
     assert done.returncode == 1 and "SHA-256" in done.stdout
     assert not (tmp_path / "root/opt/phalanx/agent/phalanx/node/boot-script").exists()
 
 
-def test_a_template_without_an_agent_is_reported(tmp_path, cloud):
+def test_a_stack_without_an_agent_is_reported(tmp_path, cloud):
     handler, url = cloud
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "holds no agent" in done.stdout
+    assert "SHA-256" in done.stdout
     (told,) = handler.signals
-    assert told["kind"] == "failed" and told["instance_id"] == "i-1" and "holds no agent" in told["output"]
+    assert told["kind"] == "failed" and told["instance_id"] == "i-1" and "SHA-256" in told["output"]
 
 
 def test_a_wrong_setting_is_reported_with_its_place(tmp_path, cloud):

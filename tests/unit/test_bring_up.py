@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, roster, write_key
 
+from phalanx import template
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp, Note
@@ -19,7 +20,7 @@ def state(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
     monkeypatch.setattr(store, "_generate", write_key)
-    monkeypatch.setattr(bring_up, "synthesize", lambda plan: "{}")
+    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
     return tmp_path / "state"
 
 
@@ -116,8 +117,8 @@ def test_a_killed_up_is_picked_up_by_the_next():
 
 def test_of_two_ups_at_once_the_refused_one_follows_the_other():
     class Overtaken(FakeCloud):
-        def create_stack(self, name, template, parameters, bucket=None):
-            super().create_stack(name, template, parameters, bucket)
+        def create_stack(self, name, template, parameters):
+            super().create_stack(name, template, parameters)
             raise CloudError("AlreadyExistsException")
 
     result, _ = up(Overtaken())

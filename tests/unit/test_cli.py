@@ -13,18 +13,17 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, FakeCloud, roster, write_key
 from prompts import Prompt
 
-from phalanx import cli, clouds
+from phalanx import cli, clouds, template
 from phalanx.cli import following
 from phalanx.cli.console import duration
 from phalanx.clouds import endpoint
-from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, JobError, SpecError
 from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.jobs.job_output import OutputLine
 from phalanx.ssh.remote import Remote
-from phalanx.template import synthesize
+from phalanx.template import request
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def cloud(monkeypatch, tmp_path):
     monkeypatch.setattr(endpoint, "find", lambda: "it runs")
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
     monkeypatch.setattr(store, "_generate", write_key)
-    monkeypatch.setattr(bring_up, "synthesize", lambda plan: "{}")
+    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake
 
@@ -189,14 +188,18 @@ def test_init_writes_a_spec_that_loads_and_refuses_to_overwrite_it(phalanx, tmp_
 
 
 def test_the_template_is_on_screen_and_in_a_file_what_up_sends(phalanx, cloud, tmp_path, monkeypatch):
-    monkeypatch.setattr(bring_up, "synthesize", synthesize)
+    monkeypatch.setattr(template, "request", request)
     assert phalanx("up") == 0
-    (sent,) = cloud.sent
+    (sent,) = map(json.loads, cloud.sent)
+    values = cloud.describe_stack("demo").parameters
+    for name in sent["Parameters"]:
+        if name.startswith("Agent"):
+            sent["Parameters"][name]["Default"] = values[name]
     assert phalanx("template") == 0
-    assert phalanx.out == sent
+    assert json.loads(phalanx.out) == sent
+    printed = phalanx.out
     assert phalanx("template", "-o", "cluster.json") == 0
-    assert (tmp_path / "cluster.json").read_text() == sent
-    assert json.loads(sent)["Resources"]
+    assert (tmp_path / "cluster.json").read_text() == printed
 
 
 def test_plan_has_json(phalanx, cloud):

@@ -60,7 +60,6 @@ def test_two_lines_are_enough(write):
         "file_system": None,
         "keep": None,
         "boot": None,
-        "bucket": None,
     }
 
 

@@ -117,7 +117,6 @@ WRONG = {
     "node_timeout": st.from_regex(r"\A([0-9]{1,4}|[0-9]{1,3} ?(min|sec|d))\Z"),
     "file_system": st.from_regex(r"\Afs-[g-z]{8}\Z"),
     "keep": st.from_regex(r"\A[a-z]{4,6}\Z"),
-    "bucket": st.from_regex(r"\A[A-Z._]{3,9}\Z"),
 }
 OF_ANOTHER_KIND = {"string": [4, 1.5, True, ["a"], {"a": "b"}], "integer": ["many", "4", 1.5, True, [4]]}
 

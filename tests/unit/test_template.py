@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import lzma
+import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from clusters import FACTS, plan
 from plans import PLANS, WORST, default_document, resources
 
-from phalanx.template import LIMIT_BYTES, fleet, synthesize, userdata
+from phalanx.spec import spec_checks as checks
+from phalanx.template import LIMIT_BYTES, fleet, request, synthesize, userdata
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +23,41 @@ def document() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_it_fits_into_a_request(name):
-    assert len(synthesize(PLANS[name]).encode()) <= LIMIT_BYTES
+def test_it_fits_into_a_request_and_leaves_room_for_what_is_to_come(name):
+    room = 1000 if PLANS[name] is WORST else 5000
+    document, _ = request(PLANS[name])
+    assert len(document.encode()) <= LIMIT_BYTES - room
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_room_is_left_for_what_is_to_come(name):
-    room = 1000 if PLANS[name] is WORST else 5000
-    assert len(synthesize(PLANS[name]).encode()) <= LIMIT_BYTES - room
+def test_parameters_keep_cloudformations_limits(name):
+    document, sent = request(PLANS[name])
+    assert len(json.loads(document)["Parameters"]) <= 200
+    assert max(len(value.encode()) for value in sent.values()) <= 4096
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_up_sends_the_document_without_the_agent_which_travels_as_values(name):
+    complete = json.loads(synthesize(PLANS[name]))
+    document, sent = request(PLANS[name])
+    agent = userdata.parameters(PLANS[name].spec.boot)
+    assert sent.items() >= agent.items()
+    assert {key: complete["Parameters"][key].pop("Default") for key in agent} == agent
+    assert json.loads(document) == complete
+
+
+def test_every_parameter_but_the_agents_is_used(document):
+    """cfn-lint, which checks this otherwise, would complain about the agent's."""
+    text = json.dumps([document["Resources"], document["Conditions"]])
+    used = {name for name in document["Parameters"] if f'"{name}"' in text or f"${{{name}}}" in text}
+    assert set(document["Parameters"]) - used == set(userdata.parameters())
+
+
+def test_the_largest_boot_script_leaves_parameters_free():
+    boot = random.Random(1).randbytes(checks.LARGEST_BOOT_BYTES * 7 // 8).hex()
+    assert checks.boot(boot)
+    agent = userdata.parameters(boot)
+    assert 16 < len(agent) < 99 and sorted(agent) == list(agent)
 
 
 @pytest.mark.parametrize("role", ["head", "worker"])
@@ -104,7 +133,8 @@ def test_outputs(document):
 
 
 def test_parameters_have_the_plans_defaults(document):
-    defaults = {name: parameter["Default"] for name, parameter in document["Parameters"].items()}
+    parameters = document["Parameters"].items()
+    defaults = {name: parameter["Default"] for name, parameter in parameters if not name.startswith("Agent")}
     assert defaults == {
         "Workers": 3,
         "MinNodes": 2,
@@ -137,11 +167,10 @@ def test_a_file_system_that_is_there_takes_the_place_of_a_new_one():
     assert plan(replace(FACTS, kept_file_system="fs-4567abcd")).parameters()["FileSystemId"] == "fs-4567abcd"
 
 
-def test_the_console_shows_every_parameter_in_a_group(document):
-    shown = document["Metadata"]["AWS::CloudFormation::Interface"]
-    assert sorted(name for group in shown["ParameterGroups"] for name in group["Parameters"]) == sorted(
-        document["Parameters"]
-    )
+def test_the_console_shows_every_parameter_in_a_group_and_the_agent_last(document):
+    groups = document["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    assert sorted(name for group in groups for name in group["Parameters"]) == sorted(document["Parameters"])
+    assert groups[-1] == {"Label": {"default": "Do not change"}, "Parameters": list(userdata.parameters())}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -174,12 +203,10 @@ def test_what_the_console_takes(document, parameter, text, fits):
 
 
 def test_a_boot_script_travels_once_and_reaches_both():
-    text = synthesize(plan(boot="echo hello\n"))
-    document = json.loads(text)
-    rest = document["Mappings"]["Agent"]["payload"]["rest"]
+    document = json.loads(synthesize(plan(boot="echo hello\n")))
+    rest = "".join(document["Parameters"][name]["Default"] for name in userdata.parameters("echo hello\n"))
     _, packed = rest.split(":")
     assert lzma.decompress(base64.b85decode(packed)) == b"echo hello\n"
-    assert text.count(packed) == 1
     digest = hashlib.sha256(rest.encode()).hexdigest()
     for template in resources(document, "AWS::EC2::LaunchTemplate").values():
         assert f"#digest={digest}\n" in template["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"][0]
@@ -210,7 +237,7 @@ def test_boot_logs_outlive_the_stack_without_blocking_the_next(document):
 
 
 def test_the_agent_is_carried_once():
-    for part in userdata.payload().values():
+    for part in (userdata.first_stage(), *userdata.parameters().values()):
         assert synthesize(plan()).count(json.dumps(part)[1:-1]) == 1
 
 

@@ -9,7 +9,7 @@ import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
-from phalanx.cli.planning import large_template, offline_option, planned
+from phalanx.cli.planning import offline_option, planned
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
@@ -33,14 +33,11 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
     from phalanx.plan import plan_text
 
     plan = planned(file, offline)
-    large = large_template(file, plan, offline) if plan.spec.boot else None
     requested = None if offline else _requested_nodes(plan)
     if as_json:
-        print_json({**plan_text.as_dict(plan), "large_template": large, "requested": requested})
+        print_json({**plan_text.as_dict(plan), "requested": requested})
     else:
         say("\n".join(plan_text.explain(plan)))
-        if large:
-            say(f"The template: {large}.")
         if requested not in (None, plan.spec.nodes):
             say(
                 f"Cluster {plan.spec.name} is up already; `phalanx scale` requested {requested} nodes, "

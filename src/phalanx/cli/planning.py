@@ -30,31 +30,6 @@ def planned(file: Path, offline: bool = False) -> Plan:
         return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
 
 
-def large_template(file: Path, plan: Plan, offline: bool) -> str | None:
-    """Describe how a template that is too large for a request is sent; None if it fits.
-
-    Raises SpecError if it can't be sent: without a bucket or, unless `offline`, with an unusable one.
-    """
-    from phalanx.cluster import delivery
-    from phalanx.spec.spec_load import with_location
-    from phalanx.template import synthesize
-
-    template = synthesize(plan)
-    with with_location(file):
-        bucket = delivery.bucket_for(plan, template)
-        if bucket and not offline:
-            _require(plan.spec, bucket)
-    return delivery.described(template, bucket) if bucket else None
-
-
-def _require(spec: ClusterSpec, bucket: str) -> None:
-    cloud = clouds.get(spec.cloud, spec.region)
-    try:
-        cloud.require_bucket(bucket)
-    finally:
-        cloud.stop_if_idle()
-
-
 def _facts(spec: ClusterSpec) -> Facts:
     cloud = clouds.get(spec.cloud, spec.region)
     try:

@@ -18,7 +18,7 @@ from phalanx.errors import SpecError
 @offline_option
 @debug_option
 def command(file: Path, output: Path | None, offline: bool) -> None:
-    """Print the CloudFormation document, byte for byte as `up` sends it. AWS's console accepts it as well.
+    """Print the CloudFormation document, complete for AWS's console. `up` sends the agent in it as parameters.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import buckets, heads, remains
+from phalanx.clouds import heads, remains
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
@@ -111,24 +111,12 @@ class ApiCloud(ABC):
 
         return lookups.facts(self, spec, ssh_public_key)
 
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str], bucket: str | None = None) -> str:
-        if bucket is None:
-            return self._create_stack(name, parameters, TemplateBody=template)
-        with buckets.lent(self, bucket, name, template) as url:
-            return self._create_stack(name, parameters, TemplateURL=url)
-
-    def require_bucket(self, bucket: str) -> None:
-        buckets.require_usable(self, bucket)
-
-    def clear_bucket(self, bucket: str, name: str) -> None:
-        buckets.clear(self, bucket, name)
-
-    def _create_stack(self, name: str, parameters: Mapping[str, str], **template: str) -> str:
+    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
         answer = self.call(
             "cloudformation",
             "create_stack",
             StackName=name,
-            **template,
+            TemplateBody=template,
             Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
             Capabilities=["CAPABILITY_IAM"],
             OnFailure="ROLLBACK",

@@ -79,15 +79,6 @@ class LocalCloud(ApiCloud):
         endpoint.begin()
         return super().facts(spec, ssh_public_key)
 
-    def require_bucket(self, bucket: str) -> None:
-        """Create the bucket if it is missing, since the local cloud loses its buckets when it ends; then check it."""
-        endpoint.begin()
-        if bucket not in [known["Name"] for known in self.call("s3", "list_buckets")["Buckets"]]:
-            # S3 requires the region everywhere but in us-east-1.
-            there = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
-            self.call("s3", "create_bucket", Bucket=bucket, **({} if self.region == "us-east-1" else there))
-        super().require_bucket(bucket)
-
     @property
     def _directory(self) -> Path:
         return state_directory() / "local"

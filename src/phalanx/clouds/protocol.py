@@ -107,19 +107,8 @@ class Cloud(Protocol):
         """Look up what a plan needs; changes nothing."""
         ...
 
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str], bucket: str | None = None) -> str:
-        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG.
-
-        With a `bucket`, the template is uploaded to it, and deleted from it before this returns or raises.
-        """
-        ...
-
-    def require_bucket(self, bucket: str) -> None:
-        """Raise SpecError unless this S3 bucket is the account's own, private and encrypted."""
-        ...
-
-    def clear_bucket(self, bucket: str, name: str) -> None:
-        """Delete a template that a killed `create_stack` left in the bucket; no error without one."""
+    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
+        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:

@@ -12,7 +12,6 @@ from phalanx.clouds.protocol import Cloud, SshRoute, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.delivery import bucket_for, described
 from phalanx.cluster.stack import (
     Creation,
     Deletion,
@@ -30,15 +29,12 @@ from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
-from phalanx.template import synthesize
 
 # The nodes' log streams; those of the Lambda function have other names.
 _ADDRESS = re.compile(r"[0-9.]+")
 _INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
-# Settings that may change without a new cluster.
-_CHANGE_NOTHING = ("keep", "bucket")
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
@@ -82,8 +78,6 @@ class BringUp:
             yield from self._create()
             return
         self._require_same(found)
-        if self.spec.bucket:
-            self.cloud.clear_bucket(self.spec.bucket, found.name)
         if found.ready:
             self._finish(found, already=True)
         else:
@@ -122,10 +116,7 @@ class BringUp:
             if plan.facts.kept_file_system:
                 yield Note(f"{self.spec.shared} uses the file system that `down` kept: {plan.facts.kept_file_system}")
             yield from (Note(f"warning: {warning}") for warning in warnings(plan))
-            template = synthesize(plan)
-            if bucket := bucket_for(plan, template):
-                yield Note(f"the template: {described(template, bucket)}")
-            stack = self._deploy(plan, template)
+            stack = self._deploy(plan)
         except PhalanxError:
             cluster.forget()
             raise
@@ -139,10 +130,10 @@ class BringUp:
         except ClusterError as error:
             yield Note(f"warning: {error.message}. {error.hint}")
 
-    def _deploy(self, plan: Plan, template: str) -> Stack:
+    def _deploy(self, plan: Plan) -> Stack:
         """Create the stack, or follow it if another `up` has just created it."""
         try:
-            return deploy(self.cloud, plan, template)
+            return deploy(self.cloud, plan)
         except CloudError:
             found = self.cloud.describe_stack(self.spec.name)
             if found is None or not found.creating or not found.ours:
@@ -202,7 +193,7 @@ class BringUp:
         changes = {
             key: (before, wanted[key])
             for key, before in cluster.spec.items()
-            if key in wanted and key not in _CHANGE_NOTHING and before != wanted[key]
+            if key in wanted and key != "keep" and before != wanted[key]
         }
         if "nodes" in changes and self._requested_nodes(cluster) == self.spec.nodes:
             del changes["nodes"]

@@ -95,19 +95,11 @@ class Stack:
     stack_id: str
 
 
-def deploy(cloud: Cloud, plan: Plan, template: str | None = None) -> Stack:
-    """Start creating the stack of a plan; `template` defaults to exactly what `phalanx template` prints.
+def deploy(cloud: Cloud, plan: Plan) -> Stack:
+    """Start creating the stack of a plan."""
+    from phalanx.template import request
 
-    Raises SpecError for a template that is too large to send, and for an unusable bucket.
-    """
-    from phalanx.cluster.delivery import bucket_for
-    from phalanx.template import synthesize
-
-    template = synthesize(plan) if template is None else template
-    bucket = bucket_for(plan, template)
-    if bucket:
-        cloud.require_bucket(bucket)
-    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, template, plan.parameters(), bucket))
+    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, *request(plan)))
 
 
 class Follower:

@@ -51,12 +51,7 @@ class TakeDown:
         if self._state is not None:
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             yield from Deletion(stack, self._doomed).steps()
-        record = self._record()
         forget(self.name)
-        bucket = record.spec.get("bucket") if record else None
-        if bucket:
-            # A killed `up` may have left its template there.
-            self.cloud.clear_bucket(str(bucket), self.name)
         self.cloud.stop_if_idle()
 
     def _find(self) -> StackState | None:

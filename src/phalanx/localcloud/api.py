@@ -14,7 +14,6 @@ from werkzeug.wrappers import Response
 
 from phalanx.localcloud import (
     autoscaling,
-    buckets,
     ec2,
     file_systems,
     functions,
@@ -43,7 +42,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
-PARTS = (file_systems, buckets, ec2, functions, queues, notifications, autoscaling, iam)
+PARTS = (file_systems, ec2, functions, queues, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
@@ -57,7 +56,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         ssm=lambda region, name: parameters.value(context.account, region, name),
         zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
-    guarded = iam.wrap(context, buckets.wrap(context, _services(context, engine)))
+    guarded = iam.wrap(context, _services(context, engine))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

@@ -171,17 +171,6 @@ class ClusterSpec:
         "pip install my-package\n",
         default=None,
     )
-    bucket: str | None = _key(
-        "A private S3 bucket of yours. A template too large for a request goes through it and is deleted there: "
-        "one with a boot script beyond some 4 KiB, compressed.",
-        matching(
-            r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]",
-            "'{}' can't be the name of an S3 bucket for this",
-            "3 to 63 lower-case letters, digits and '-'; no dots, which TLS certificates do not match",
-        ),
-        "my-bucket",
-        default=None,
-    )
 
     def __post_init__(self) -> None:
         accepted, wrong = check({one.name: getattr(self, one.name) for one in fields(self)})

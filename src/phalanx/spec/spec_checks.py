@@ -17,8 +17,8 @@ PARAMETER = r"/[A-Za-z0-9_./-]{1,1010}"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
 DURATION = r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
-# The workers read it, in base85, from an item of the table, which may have 400 KB (docs/aws-behaviour.md 8).
-LARGEST_BOOT_BYTES = 256 * 1024
+# It travels in base85, as parameters of one request, whose own limit is not documented (docs/aws-behaviour.md 1.28).
+LARGEST_BOOT_BYTES = 64 * 1024
 ANYWHERE = "anywhere"
 EVERYWHERE = "0.0.0.0/0"
 
@@ -162,7 +162,7 @@ def duration_s(value: str) -> int:
 
 
 def boot(value: str) -> str:
-    """Check the size of a shell script, which is part of the template, as the agent is."""
+    """Check the size of a shell script, which travels in parameters of the stack, as the agent does."""
     if "\0" in value:
         raise WrongError("contains a NUL character")
     size = len(packed_boot(value))

@@ -122,8 +122,8 @@ def _fleet_of_head() -> list[dict[str, Any]]:
 
 
 def _agent_of_head() -> dict[str, Any]:
-    """Let the head read the template, as most of the agent does not fit into user data (docs/aws-behaviour.md 2.1)."""
-    return _allow(["cloudformation:GetTemplate"], Ref("AWS::StackId"))
+    """Let the head read the stack's parameters: most of the agent does not fit into user data (aws-behaviour 2.1)."""
+    return _allow(["cloudformation:DescribeStacks"], Ref("AWS::StackId"))
 
 
 def _membership_of_worker() -> list[dict[str, Any]]:

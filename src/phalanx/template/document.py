@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from troposphere import Template
 
@@ -15,15 +16,31 @@ LIMIT_BYTES = 51_200
 
 
 def synthesize(plan: Plan) -> str:
-    """Return the CloudFormation document of a plan; `phalanx.cluster.delivery` handles one beyond LIMIT_BYTES."""
-    return json.dumps(build(plan).to_dict(), separators=(",", ":"), ensure_ascii=False)
+    """Return the CloudFormation document of a plan. Nothing else is needed to create the stack, as in the console."""
+    return _serialized(build(plan).to_dict())
+
+
+def request(plan: Plan) -> tuple[str, dict[str, str]]:
+    """Return what `up` sends: the document without the agent, which has to fit into a request, and the parameters.
+
+    The agent's parameters have their texts as values here, and as defaults in the complete document.
+    """
+    document = build(plan).to_dict()
+    agent = userdata.parameters(plan.spec.boot)
+    for name in agent:
+        del document["Parameters"][name]["Default"]
+    return _serialized(document), {**plan.parameters(), **agent}
+
+
+def _serialized(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def build(plan: Plan) -> Template:
     template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
     template.set_version()
-    template.set_metadata({"phalanx": {"version": __version__}, **parameters.interface()})
-    template.add_mapping("Agent", {"payload": userdata.payload(plan.spec.boot)})
+    template.set_metadata({"phalanx": {"version": __version__}, **parameters.metadata(plan)})
+    template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
     for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
         part.add_to(template, plan)
     return template

@@ -1,4 +1,4 @@
-"""The parameters that a person can set in the CloudFormation console; the defaults are the plan's."""
+"""The stack's parameters: those that a person can set in the console, with the plan's defaults, and the agent's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.template import userdata
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
 _PUBLIC_KEY = (
@@ -23,17 +24,24 @@ _GROUPS = (
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, settings in (_sizes(plan) | _places(plan) | _access(plan) | _jobs(plan)).items():
+    for name, settings in (_sizes(plan) | _places(plan) | _access(plan) | _jobs(plan) | _agent(plan)).items():
         template.add_parameter(Parameter(name, **settings))
     template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
 
 
-def interface() -> dict[str, Any]:
-    """Group the parameters for the console; their names and descriptions make labels unnecessary."""
-    groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in _GROUPS]
-    return {"AWS::CloudFormation::Interface": {"ParameterGroups": groups}}
+def metadata(plan: Plan) -> dict[str, Any]:
+    """Group the parameters for the console; their names and descriptions make labels unnecessary.
+
+    cfn-lint would warn of parameters that no resource uses: the head reads the agent's from the stack itself.
+    """
+    labelled = (*_GROUPS, ("Do not change", _agent(plan)))
+    groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in labelled]
+    return {
+        "AWS::CloudFormation::Interface": {"ParameterGroups": groups},
+        "cfn-lint": {"config": {"ignore_checks": ["W2001"]}},
+    }
 
 
 def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -114,6 +122,10 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             "A node that has not answered by then counts as missing.",
         ),
     }
+
+
+def _agent(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {name: {"Type": "String", "Default": text} for name, text in userdata.parameters(plan.spec.boot).items()}
 
 
 def _number(default: int, least: int, most: int, description: str) -> dict[str, Any]:

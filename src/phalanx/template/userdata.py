@@ -1,4 +1,4 @@
-"""The user data that starts the agent, and the mapping that carries the agent and the boot script."""
+"""The user data that starts the agent, and the stack's parameters that carry the rest of it and the boot script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx import __version__
 from phalanx.code.cache import cache_directory, keep
 from phalanx.spec.spec_checks import packed_boot
 
-__all__ = ["LIMIT_BYTES", "agent_version", "payload", "render", "rendered_size", "script_size", "user_data"]
+__all__ = ["LIMIT_BYTES", "agent_version", "first_stage", "parameters", "render", "rendered_size", "user_data"]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
@@ -31,6 +31,9 @@ STAGE_2 = (
 
 Both stages together are twice the limit of user data, so user data carries the first stage, which fetches the second.
 """
+
+# The longest value of a parameter (docs/aws-behaviour.md 1.28).
+_VALUE_BYTES = 4096
 
 # Separates base85 texts, whose alphabet has no colon.
 _BETWEEN = ":"
@@ -73,7 +76,7 @@ exec(m)
 
 def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
     """Return a launch template's UserData; `config` values are text or references that CloudFormation resolves."""
-    variables: dict[str, Any] = {"Agent": FindInMap("Agent", "payload", "first")}
+    variables: dict[str, Any] = {"Agent": FindInMap("Agent", "stage", "first")}
     settings = {**config, "digest": _digest(boot)}
     lines = [f"#{key}={_inline(key, value, variables)}\n" for key, value in settings.items()]
     return Base64(Sub("${Agent}\n" + "".join(lines), **variables))
@@ -108,27 +111,24 @@ def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
     """Return the user data as a node receives it, for size checks and to run it without CloudFormation."""
     settings = {**config, "digest": _digest(boot)}
     lines = (f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())
-    return (_first() + "\n" + "".join(lines)).encode()
+    return (first_stage() + "\n" + "".join(lines)).encode()
 
 
-def payload(boot: str | None = None) -> dict[str, str]:
-    """Return the mapping: `first` goes into user data, and the head reads `rest` from the template."""
-    return {"first": _first(), "rest": _rest(boot)}
+def parameters(boot: str | None = None) -> dict[str, str]:
+    """Return stage 2 of the agent and the boot script as parameters of the stack, in the order of their names."""
+    rest = _rest(boot)
+    pieces = [rest[begin : begin + _VALUE_BYTES] for begin in range(0, len(rest), _VALUE_BYTES)]
+    return {f"Agent{number:02}": piece for number, piece in enumerate(pieces, 1)}
 
 
-def script_size(boot: str | None) -> int:
-    """Return the bytes that a boot script takes in the template."""
-    return len(_rest(boot)) - len(_rest())
+def first_stage() -> str:
+    """Return the script and stage 1 of the agent, with which the user data begins."""
+    return _SCRIPT + _stages()[0]
 
 
 def agent_version() -> str:
     """Return the version of phalanx and a hash of the packed agent."""
-    return f"{__version__}+{hashlib.sha256((_first() + _rest()).encode()).hexdigest()[:8]}"
-
-
-def _first() -> str:
-    """Return the script and stage 1 of the agent."""
-    return _SCRIPT + _stages()[0]
+    return f"{__version__}+{hashlib.sha256((first_stage() + _rest()).encode()).hexdigest()[:8]}"
 
 
 def _rest(boot: str | None = None) -> str:

@@ -13,7 +13,7 @@ from phalanx.localcloud.cloudformation.template import Template
 SSM_VALUE = re.compile(r"AWS::SSM::Parameter::Value<(.+)>")
 LIST = re.compile(r"(?:List<.+>|CommaDelimitedList)")
 AWS_TYPE = re.compile(r"(?:List<)?AWS::(?:EC2|Route53|SSM)::[A-Za-z0-9:]+>?")
-MAX_VALUE_BYTES = 4096  # docs/aws-behaviour.md 1.14
+MAX_VALUE_BYTES = 4096  # docs/aws-behaviour.md 1.28
 MASK = "****"
 
 

@@ -74,12 +74,10 @@ def refuse_template(template: Template) -> None:
 
 
 def _too_many(template: Template) -> str | None:
-    # docs/aws-behaviour.md 1.14
-    for what, section, limit in (
-        ("resources", template.resources, 500),
-        ("parameters", template.parameters, 200),
-        ("outputs", template.outputs, 200),
-    ):
+    # docs/aws-behaviour.md 1.14, 1.28
+    if len(template.parameters) > 200:
+        return f"Template format error: Parameter count {len(template.parameters)} is greater than max allowed 200"
+    for what, section, limit in (("resources", template.resources, 500), ("outputs", template.outputs, 200)):
         if len(section) > limit:
             return f"Template format error: Number of {what}, {len(section)}, is greater than maximum allowed, {limit}"
     return None
