@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import heads, remains
+from phalanx.clouds import heads, remains, transcript
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
@@ -101,7 +101,9 @@ class ApiCloud(ABC):
             self._session = self.session()
         retries = {"mode": self.retry_mode, "max_attempts": self.attempts}
         config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
-        return cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
+        client = cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
+        transcript.attach(client)
+        return client
 
     # -- phalanx.clouds.protocol.Cloud -----------------------------------------------------------------------------
 

@@ -1,0 +1,113 @@
+"""The transcript of API calls, and what it must not contain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from boto3.session import Session
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from phalanx.clouds import redaction, transcript
+from phalanx.errors import CloudError
+
+SECRETS = {
+    "an access key": ("AKIAIOSFODNN7EXAMPLE is not known", "<key id> is not known"),
+    "an account": ("arn:aws:sns:us-east-1:123456789012:x", "arn:aws:sns:us-east-1:<account>:x"),
+    "a user": ("User: arn:aws:iam::123456789012:user/ann is", "User: arn:aws:iam::<account>:user/<user> is"),
+    "a signed-in user": ("arn:aws:sts::1:assumed-role/R/ann@x.org,", "arn:aws:sts::1:assumed-role/R/<user>,"),
+    "a public address": ("to 52.94.236.248:22 and [2600:1f18::1]", "to <address>:22 and [<address>]"),
+    "an address at the end": ("no route to 52.94.236.248.", "no route to <address>."),
+    "a public host name": ("ec2-52-94-236-248.compute-1.amazonaws.com", "<address>.compute-1.amazonaws.com"),
+    "a public key": (f"ssh-ed25519 AAAA{'c' * 40} ann@laptop", "ssh-ed25519 <key>"),
+    "a private key": ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3\n-----END OPENSSH PRIVATE KEY-----\nx", "<key>\nx"),
+    "a cut private key": ("-----BEGIN RSA PRIVATE KEY-----\nb3Blb", "<key>"),
+    "a fingerprint": (f"ED25519 key SHA256:{'x' * 43}", "ED25519 key <fingerprint>"),
+    "a signed URL": (
+        "https://b/k?X-Amz-Signature=abc&X-Amz-Credential=me/1",
+        "https://b/k?X-Amz-Signature=<secret>&X-Amz-Credential=<secret>",
+    ),
+    "an e-mail address": ("contact ann.b@example.org", "contact <e-mail>"),
+}
+KEPT = (
+    "node 10.0.128.7 (i-0123456789abcdef0) at 12:31:50",
+    "arn:aws:sts::1:assumed-role/smoke-WorkerRole/i-0123456789abcdef0",
+    "06:1a:2b:3c:4d:5e chacha20-poly1305@openssh.com",
+    "vpc 10.0.0.0/16, everyone 0.0.0.0/0, 169.254.169.254, example 203.0.113.7/32",
+    "e30a6de6-9d04-4b2a-9d3f-123456789012",
+)
+
+
+@pytest.mark.parametrize(("before", "after"), SECRETS.values(), ids=SECRETS)
+def test_what_must_not_be_shown_is_replaced(before, after):
+    assert redaction.text(before) == after
+
+
+@pytest.mark.parametrize("words", KEPT)
+def test_what_explains_a_failure_is_kept(words):
+    assert redaction.text(words) == words
+
+
+def test_parameters_lose_secrets_by_name_and_long_texts():
+    before = {"StackName": "demo", "NextToken": "x", "TemplateBody": "t" * 501, "Tags": [{"Key": "k", "Value": 1}]}
+    after = redaction.parameters(before)
+    assert after["StackName"] == "demo"
+    assert after["NextToken"] == "<secret>"
+    assert after["TemplateBody"].startswith("<501 bytes, SHA-256 ")
+    assert after["Tags"] == [{"Key": "k", "Value": 1}]
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    path = tmp_path / "calls.jsonl"
+    monkeypatch.setenv(transcript.VARIABLE, str(path))
+    return path
+
+
+def a_client(answers):
+    """Return a client whose requests get these answers, each a status and a JSON body, from no network."""
+    keys = {"aws_access_key_id": "AKIAIOSFODNN7EXAMPLE", "aws_secret_access_key": "very-secret"}
+    retries = Config(retries={"mode": "standard", "max_attempts": len(answers)})
+    client = Session(**keys, region_name="us-east-1").client("dynamodb", config=retries)
+    left = iter(answers)
+
+    def answer(request, **_):
+        status, body = next(left)
+        headers = {"x-amzn-RequestId": f"request-{status}"}
+        raw = type("Raw", (), {"stream": lambda self: iter([json.dumps(body).encode()])})()
+        return AWSResponse(request.url, status, headers, raw)
+
+    client.meta.events.register("before-send", answer)
+    transcript.attach(client)
+    return client
+
+
+def test_each_attempt_of_a_call_is_a_line(log, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    throttled = {"__type": "ThrottlingException", "message": "Rate exceeded for 123456789012"}
+    a_client([(400, throttled), (200, {"Item": {}})]).get_item(TableName="demo", Key={"item": {"S": "roster"}})
+    first, second = map(json.loads, log.read_text().splitlines())
+    assert first["call"] == second["call"] == "dynamodb:GetItem"
+    assert (first["attempt"], first["status"], first["request_id"]) == (1, 400, "request-400")
+    assert first["error"] == "ThrottlingException: Rate exceeded for <account>"
+    assert (second["attempt"], second["status"], second["request_id"]) == (2, 200, "request-200")
+    assert "error" not in second
+    assert second["parameters"] == {"TableName": "demo", "Key": {"item": {"S": "roster"}}}
+    assert second["took_s"] >= 0
+
+
+def test_a_refused_call_is_in_the_transcript_and_its_keys_are_not(log):
+    with pytest.raises(ClientError):
+        a_client([(400, {"__type": "ValidationException", "message": "no"})]).describe_table(TableName="demo")
+    assert json.loads(log.read_text())["error"] == "ValidationException: no"
+    assert "very-secret" not in log.read_text()
+    assert "AKIA" not in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_transcript_that_can_t_be_written_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv(transcript.VARIABLE, str(tmp_path / "missing" / "calls.jsonl"))
+    with pytest.raises(CloudError, match=r"can't write .*calls\.jsonl: No such file"):
+        a_client([])
