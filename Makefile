@@ -1,10 +1,10 @@
-.PHONY: fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 setup: ## Set up .venv and the system packages (quick when they are installed)
 	@scripts/setup $(MAKECMDGOALS)
@@ -57,6 +57,10 @@ soak: PART ?= soak
 soak: SEED ?= 1
 soak: setup ## Kill 200 random processes or nodes of a real cluster, or cut its power 50 times: make soak PART=power COUNT=50
 	@.venv/bin/python -m benchmarks.$(PART) $(if $(COUNT),--count $(COUNT)) --seed $(SEED)
+
+smoke-aws: ENDPOINT ?= aws
+smoke-aws: setup ## Try phalanx on your AWS account, for less than 20 cents; it asks first (a rehearsal here: make smoke-aws ENDPOINT=local)
+	@.venv/bin/python -m benchmarks.smoke --endpoint $(ENDPOINT) $(ARGUMENTS)
 
 fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh

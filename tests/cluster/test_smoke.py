@@ -1,0 +1,66 @@
+"""`make smoke-aws` on the local cloud: whatever ends it, it deletes everything, and reports what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from benchmarks.measure import ROOT
+
+from conftest import SPEC, a_terminal, assert_nothing_is_left
+
+pytestmark = pytest.mark.cluster
+
+
+def test_ctrl_c_ends_it_with_everything_deleted_and_a_report(tmp_path):
+    with a_terminal(SPEC) as terminal:
+        smoke = start_smoke(terminal, tmp_path)
+        shown = read_until(smoke, "2 nodes come up")
+        pids = terminal.local_cloud_pids()
+        smoke.send_signal(signal.SIGINT)
+        shown += read_until(smoke, "$ phalanx down")
+        # A second Ctrl-C must not stop the deletion.
+        smoke.send_signal(signal.SIGINT)
+        shown += smoke.communicate(timeout=180)[0]
+        assert smoke.returncode == 1, shown
+        assert "interrupted; deleting everything" in shown
+        assert "still deleting" in shown
+        assert_nothing_is_left(terminal, pids)
+    (directory,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    steps = {step["name"]: step["problem"] for step in json.loads((directory / "report.json").read_text())["steps"]}
+    assert (steps["2 nodes come up"], steps["hello over MPI"]) == ("", "interrupted")
+    assert (steps["everything is deleted"], steps["nothing is left"]) == ("", "")
+    assert len(list((directory / "boot-logs").glob("10.0.*.log"))) == 2
+    calls = Counter(json.loads(line)["call"] for line in (directory / "api.jsonl").read_text().splitlines())
+    assert (calls["cloudformation:CreateStack"], calls["cloudformation:DeleteStack"]) == (1, 1)
+    assert calls["ec2:DescribeVolumes"]
+    assert (directory.with_name(f"{directory.name}.tar.gz")).stat().st_size > 1000
+    written = "".join(path.read_text() for path in directory.rglob("*.*"))
+    assert not [secret for secret in ("123456789012", "AAAAC3", "AKIA") if secret in written]
+
+
+def start_smoke(terminal, output):
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.smoke", "--endpoint", "local", "--yes", "--output", str(output)],
+        cwd=ROOT,
+        env={**os.environ, "PHALANX_STATE_DIR": str(terminal.state)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(process, words):
+    """Return the output up to the first line that contains these words, or all of it."""
+    shown = []
+    for line in process.stdout:
+        shown.append(line)
+        if words in line:
+            break
+    return "".join(shown)
