@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from prompts import Prompt
 
+from conftest import PHALANX
 from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
 
@@ -60,6 +62,53 @@ def test_a_cluster_that_was_never_made_is_that_for_every_command(phalanx):
     assert "never created" in phalanx.out
     assert phalanx("status") == 6
     assert "cluster demo was never created" in phalanx.err
+
+
+# Each command that logs in to the head.
+WAIT_FOR_THE_HEAD = (
+    ["jobs"],
+    ["logs"],
+    ["stop"],
+    ["get", "result.txt"],
+    ["put", "phalanx.yaml"],
+    ["ssh"],
+    ["ssh", "head", "--", "true"],
+    ["run", "--", "true"],
+    ["forward", "18811:8888"],
+    ["recipes", "--prune"],
+    ["down"],
+)
+
+
+def test_a_command_says_that_it_waits_for_the_head_and_after_ctrl_c_it_can_be_given_again(phalanx, tmp_path):
+    """The head accepts connections and then says nothing."""
+    cluster = Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1", "/efs").save()
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\n")
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        port = silent.getsockname()[1]
+        cluster.ssh_config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {port}\n")
+        for commands in (WAIT_FOR_THE_HEAD, WAIT_FOR_THE_HEAD[:1]):
+            started = [start(tmp_path, command) for command in commands]
+            for command, (process, terminal) in zip(commands, started, strict=True):
+                with process:
+                    assert process.stderr
+                    shown = process.stderr.readline()
+                    assert shown.startswith("waiting for deeplearning-worker1 to accept ssh ("), (command, shown)
+                    process.send_signal(signal.SIGINT)
+                    shown = process.communicate(timeout=10)[1]
+                    assert (process.returncode, shown) == (130, "interrupted\n"), command
+                os.close(terminal)
+    words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [one for one in words if os.fsencode(cluster.ssh_config) in one]
+    assert Cluster.load("demo") == cluster
+
+
+def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], int]:
+    """Start `phalanx …` with a terminal for its input and a pipe for its errors; return the terminal's end, too."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen([str(PHALANX), *command], cwd=directory, stdin=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    return process, ours
 
 
 @pytest.mark.parametrize("command", ["plan", "up", "status", "run", "down"])

@@ -69,7 +69,7 @@ def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
     path: Path, host: str, port: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says").write_text("ssh: before\n")
-    monkeypatch.setenv("PHALANX_PROXY_SAYS", str(tmp_path / "says"))
+    monkeypatch.setenv("PHALANX_PROXY_ERRORS", str(tmp_path / "says"))
     done = _run(path, host, port)
     assert done.returncode == 1
     assert (tmp_path / "says").read_text() == f"ssh: before\n{done.stderr}"

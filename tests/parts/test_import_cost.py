@@ -45,6 +45,7 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
         "phalanx.cli.group",
         "phalanx.errors",
         "phalanx.version",
+        "phalanx.waits",
     ]
 
 

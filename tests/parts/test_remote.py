@@ -32,7 +32,7 @@ if "-O" in words:
 elif "-N" in words:
     if os.path.exists(here + "/refusal"):
         if os.path.exists(here + "/proxy"):
-            with open(os.environ["PHALANX_PROXY_SAYS"], "a") as says:
+            with open(os.environ["PHALANX_PROXY_ERRORS"], "a") as says:
                 says.write(open(here + "/proxy").read())
         sys.stderr.write(open(here + "/refusal").read())
         sys.exit(255)

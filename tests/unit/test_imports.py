@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "data", "node"),
+    ("errors", "version", "waits", "data", "node"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),

@@ -12,15 +12,21 @@ if _python_handles_it := signal.getsignal(signal.SIGINT) is signal.default_int_h
     except ValueError:  # imported by a thread
         _python_handles_it = False
 
+import functools
 import gc
 import os
 import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import __version__
+from phalanx import __version__, waits
 from phalanx.cli.group import LazyGroup
 from phalanx.errors import PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.cli.waiting import Waits
 
 # Section → command → (module, one line for the help). `phalanx --help` imports none of the modules.
 COMMANDS = {
@@ -97,6 +103,7 @@ def main() -> None:
 
 def execute(arguments: list[str]) -> int:
     """Run a command line and return its exit code. Only this function turns errors into messages."""
+    waits.show_with(_show_wait)
     context: click.Context | None = None
     try:
         with cli.make_context("phalanx", list(arguments)) as context:
@@ -119,6 +126,17 @@ def execute(arguments: list[str]) -> int:
         return _report_os_error(error, _debugging(context))
     except Exception as error:
         return _report_unexpected(error, _debugging(context))
+
+
+@functools.cache
+def _waits() -> Waits:
+    from phalanx.cli.waiting import Waits
+
+    return Waits()
+
+
+def _show_wait(what: str) -> AbstractContextManager[object]:
+    return _waits()(what)
 
 
 def _report_os_error(error: OSError, debug: bool) -> int:

@@ -43,7 +43,7 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
     started_s = time.monotonic()
     scaling = Scaling(load_cluster(name, file), nodes)
     _check(scaling, yes, force)
-    scaling.ask()
+    scaling.request()
     for roster in scaling.follow(_DEADLINE_S):
         note(f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes")
     replace(scaling.cluster, nodes=len(scaling.roster.nodes), control=None).save()
@@ -57,7 +57,7 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
         require_terminal()
     jobs = [] if force and yes else scaling.jobs_in_the_way()
     if jobs and not force:
-        names = ", ".join(node.name for node in scaling.going())
+        names = ", ".join(node.name for node in scaling.leaving())
         raise ClusterError(
             f"{' and '.join(jobs)} would lose {names}",
             "Wait until the job ends, stop it with `phalanx stop`, or add --force.",

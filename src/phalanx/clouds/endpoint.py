@@ -20,6 +20,7 @@ from typing import Any
 import phalanx
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import LocalCloudError
+from phalanx.waits import waiting
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 45.0
@@ -145,7 +146,11 @@ def wait(timeout_s: float = START_TIMEOUT_S) -> Endpoint:
     """Wait for a local cloud that `begin` started. Raises LocalCloudError with the reason that it printed."""
     if not _starting:
         return running()
-    process, errors = _starting[-1]
+    with waiting("the local cloud to start"):
+        return _started(*_starting[-1], timeout_s)
+
+
+def _started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> Endpoint:
     deadline_s = time.monotonic() + timeout_s
     while True:
         endpoint = find_process()
@@ -177,7 +182,8 @@ def stop(force: bool = False) -> bool:
         code, answer = _end_unresponsive(endpoint, force), {}
     if code == 409:
         raise StacksLeft([str(stack.get("name", stack)) for stack in answer.get("stacks", [])])
-    _wait_gone(endpoint)
+    with waiting("the local cloud to stop"):
+        _wait_gone(endpoint)
     return True
 
 
@@ -270,7 +276,7 @@ def _request(
     where = urllib.parse.urlsplit(endpoint.url)
     headers = {"X-Localcloud-Key": endpoint.secret_access_key, "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=ANSWER_TIMEOUT_S)
-    with contextlib.closing(connection):
+    with contextlib.closing(connection), waiting("the local cloud to answer"):
         try:
             connection.request(method, f"/_localcloud{path}", json.dumps(body or {}), headers)
             response = connection.getresponse()

@@ -18,6 +18,7 @@ from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
 from phalanx.node import validate
 from phalanx.node.roster import COMING, Node, Roster, worker_number
+from phalanx.waits import waiting
 
 
 class Scaling:
@@ -29,17 +30,17 @@ class Scaling:
         self.cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
         self.roster = self._read()
 
-    def going(self) -> list[Node]:
+    def leaving(self) -> list[Node]:
         """Return the members that leave when the cluster shrinks: the highest numbers, never the head."""
         return [node for node in self.roster.nodes if worker_number(node.name) > self.nodes]
 
     def jobs_in_the_way(self) -> list[str]:
         """Return the ids of running jobs that started with a node that would leave."""
-        going = {node.instance_id for node in self.going()}
-        running = [job.id for job in list_jobs(self.cluster) if not job.state.final] if going else []
-        return [job for job in running if going & {node.instance_id for node in self._roster_of(job)}]
+        leaving = {node.instance_id for node in self.leaving()}
+        running = [job.id for job in list_jobs(self.cluster) if not job.state.final] if leaving else []
+        return [job for job in running if leaving & {node.instance_id for node in self._roster_of(job)}]
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
         if self.nodes > self.roster.requested:
             self._allow()
@@ -52,11 +53,21 @@ class Scaling:
     def follow(self, deadline_s: float) -> Iterator[Roster]:
         """Yield each new roster until no node is outstanding. Raises ClusterError at the deadline."""
         end = time.monotonic() + deadline_s
+        with waiting(f"cluster {self.cluster.name} to have {self.nodes} nodes"):
+            yield from self._new_rosters(end)
+            # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
+            while self._desired() > self._workers:
+                if time.monotonic() > end:
+                    return
+                time.sleep(self.cloud.poll_interval_s)
+        self._allow()
+
+    def _new_rosters(self, end: float) -> Iterator[Roster]:
         known = -1
         while not self.settled:
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"cluster {self.cluster.name} did not reach {self.nodes} nodes in {deadline_s:.0f} s",
+                    f"cluster {self.cluster.name} did not reach {self.nodes} nodes in time",
                     "`phalanx status` shows the progress; the head continues.",
                 )
             if self.roster.generation != known:
@@ -64,12 +75,6 @@ class Scaling:
                 yield self.roster
             time.sleep(self.cloud.poll_interval_s)
             self.roster = self._read()
-        # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
-        while self._desired() > self._workers:
-            if time.monotonic() > end:
-                return
-            time.sleep(self.cloud.poll_interval_s)
-        self._allow()
 
     def _allow(self) -> None:
         self.cloud.call(

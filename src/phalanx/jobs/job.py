@@ -19,6 +19,7 @@ from phalanx.jobs.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.runner.checked import UNAVAILABLE
 from phalanx.ssh.remote import Remote
+from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.code.bundle import SendProgress
@@ -81,14 +82,17 @@ def submit(
         from phalanx.jobs.submission import Submission
 
         submission = Submission(spec, progress or (lambda _: None))
-        connection = _with_runner(connection, job, cluster, spec, detach)
+        with waiting("the head to accept the job"):
+            connection = _with_runner(connection, job, cluster, spec, detach)
     except BaseException:
         connection.close()
         raise
     try:
-        connection.send(lambda out: submission.write(out, connection))
+        with waiting("the code to arrive at the head"):
+            connection.send(lambda out: submission.write(out, connection))
         cluster.settle_by(_listing(cluster))
-        job._accept(connection, detach)
+        with waiting("the head to accept the job"):
+            job._accept(connection, detach)
         if detach:
             _report_sharing(connection.answer("shares"), spec, progress)
             connection.close()
@@ -321,7 +325,8 @@ class Job:
                 failure = connection.error_tail()
             finally:
                 connection.close()
-            connection = self._reconnect(decoder, options, failure, silent_since)
+            with waiting("a new connection to the job"):
+                connection = self._reconnect(decoder, options, failure, silent_since)
 
     def _restore_runner(self, status: int) -> None:
         """Send the zipapp to a head that lacks it. Raises JobError when the job's directory is missing."""

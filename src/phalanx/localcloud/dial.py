@@ -48,10 +48,10 @@ def _ask(path: str, request: str) -> tuple[bytes | None, str]:
 
 
 def _report(text: str) -> int:
-    """Write the reason to stderr and to $PHALANX_PROXY_SAYS: ssh gives us no stderr with ControlPersist."""
+    """Write the reason to stderr and to $PHALANX_PROXY_ERRORS: ssh gives us no stderr with ControlPersist."""
     message = f"phalanx: {text}\n"
     sys.stderr.write(message)
-    place = posix.environ.get(b"PHALANX_PROXY_SAYS")
+    place = posix.environ.get(b"PHALANX_PROXY_ERRORS")
     if place:
         fd = posix.open(place, posix.O_WRONLY | posix.O_APPEND)
         posix.write(fd, message.encode())

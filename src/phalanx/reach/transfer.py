@@ -18,6 +18,7 @@ from phalanx.jobs.job import ClusterAccess, Job
 from phalanx.runner.files import carry
 from phalanx.runner.names import WORK
 from phalanx.ssh import head_answers
+from phalanx.waits import waiting
 
 
 class TransferError(PhalanxError):
@@ -88,7 +89,8 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
         raise TransferError(f"there is no {source} here", _siblings(source))
     target = shared_path(cluster, destination)
     try:
-        load = carry.survey(str(source))
+        with waiting(f"the list of the files in {source}"):
+            load = carry.survey(str(source))
     except carry.CarryError as error:
         raise TransferError(str(error)) from error
     toolbox.ready(cluster.remote(), cluster.shared)
@@ -133,7 +135,8 @@ def _target(destination: str | Path | None, name: str) -> Path:
 
 def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, Any]:
     try:
-        header = carry.read_header(stdout)
+        with waiting("the head to read the files"):
+            header = carry.read_header(stdout)
     except carry.CarryError as error:
         raise TransferError(f"the head sent nothing: {_text(said) or error}") from error
     if "missing" in header:
@@ -162,7 +165,8 @@ def _send(process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progr
             carry.send(stdin, load, count)
     except (OSError, carry.CarryError) as error:
         failure = error
-    lines = [line for line in process.stdout.read(_MAX_ANSWER_BYTES).splitlines() if line.startswith(b"{")]
+    with waiting("the head to store the files"):
+        lines = [line for line in process.stdout.read(_MAX_ANSWER_BYTES).splitlines() if line.startswith(b"{")]
     answer = head_answers.fields(head_answers.parsed(lines[-1]), _ANSWER) if lines else {}
     if failure is None and "place" in answer:
         return answer["place"]

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from phalanx.errors import ClusterError
 from phalanx.ssh import bounded
+from phalanx.waits import waiting
 
 CONNECT_TIMEOUT_S = 20.0
 _PERSIST_S = 600
@@ -68,7 +69,8 @@ class Remote:
         """
         self.connect()
         try:
-            done = bounded.run(self.argv(command), input, timeout_s)
+            with waiting(f"an answer from {self.host}"):
+                done = bounded.run(self.argv(command), input, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise ClusterError(f"`{command}` on {self.host} did not end within {timeout_s:g} s") from error
         except bounded.TooMuch as error:
@@ -124,7 +126,7 @@ class Remote:
         if self.connected():
             return
         # One at a time: if two masters started, one would go on without a socket, and nothing could end it.
-        with _lock_file(Path(f"{self.control_path}.lock")):
+        with waiting(f"{self.host} to accept ssh"), _lock_file(Path(f"{self.control_path}.lock")):
             if not self.connected():
                 self._connect_or_repair(timeout_s)
 
@@ -175,7 +177,7 @@ class Remote:
         # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
         # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.
         with tempfile.NamedTemporaryFile() as output, open(output.name, "ab") as stderr:
-            env = {**os.environ, "PHALANX_PROXY_SAYS": output.name}
+            env = {**os.environ, "PHALANX_PROXY_ERRORS": output.name}
             null = subprocess.DEVNULL
             try:
                 done = subprocess.run(argv, stdin=null, stdout=null, stderr=stderr, timeout=timeout_s, env=env)
