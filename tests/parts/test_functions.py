@@ -80,6 +80,10 @@ def test_a_handler_gets_its_event_its_context_and_its_environment(local):
     assert [line.split(" ")[0] for line in lines] == ["START", "loaded", "got", "END", "REPORT"]
 
 
+def test_a_handler_answers_a_cloud_with_many_open_files(local, many_open_files):
+    assert result(local, function(local, "def handler(event, context): return event"), 7) == 7
+
+
 def test_a_second_event_finds_the_process_warm_and_other_code_does_not(local):
     made = function(local, "import os\ndef handler(event, context): return os.getpid()")
     first = result(local, made)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +14,10 @@ from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.names import REFUSED_PREFIX
 from phalanx.ssh import head_answers
 from phalanx.ssh.bounded import file_without_name
+from phalanx.ssh.reading import Reader
 from phalanx.ssh.remote import Remote
+from phalanx.waits import waiting
 
-_READ_BYTES = 1 << 18
 _ANSWER_WITHIN_S = 60.0
 _MAX_STDERR_BYTES = 1 << 20
 _ANSWERS: dict[str, head_answers.Check] = {
@@ -33,13 +32,13 @@ class HeadCommand:
     """A command on the head whose output is read as it comes; its stderr is kept for messages."""
 
     def __init__(self, remote: Remote, command: str, stdin: int) -> None:
-        self._first = b""
         self._errors = file_without_name()
         try:
             self._process = remote.popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors)
         except BaseException:
             self._errors.close()
             raise
+        self._output = Reader(self._process.stdout)
 
     def offer(self, data: bytes) -> None:
         """Write to its stdin before it has answered. A command that reads nothing reports why in its answer."""
@@ -84,30 +83,24 @@ class HeadCommand:
 
     def answer(self, key: str) -> Any:
         """Return `key` of the next line of JSON; skip empty lines (signs of life). Raises OSError, ClusterError."""
-        line = b""
-        while not line.startswith(b'{"'):
-            line = self._line()
-        return head_answers.required(head_answers.parsed(line), {key: _ANSWERS[key]})[key]
+        while (line := self._output.line(_ANSWER_WITHIN_S)) is not None:
+            if line.startswith(b'{"'):
+                return head_answers.required(head_answers.parsed(line), {key: _ANSWERS[key]})[key]
+        raise BrokenPipeError("the head did not answer")
 
     def begins_within(self, timeout_s: float) -> bool:
         """Return whether it writes something within timeout_s. `chunks` returns the data."""
-        if not self._first and self._ready(timeout_s):
-            self._first = os.read(self._stdout, _READ_BYTES)
-        return bool(self._first)
+        return self._output.has_data(timeout_s)
 
     def end_within(self, timeout_s: float) -> bool:
         """Return whether it ends within timeout_s, with exit status 0."""
-        return self._ready(timeout_s) and self.end() == 0
+        return self._output.ready(timeout_s) and self.end() == 0
 
     def chunks(self, deadline: float | None) -> Iterator[bytes]:
         """Yield what it writes, until its end or the deadline."""
-        if self._first:
-            yield self._first
-        while deadline is None or self._ready(max(0.0, deadline - time.monotonic())):
-            data = os.read(self._stdout, _READ_BYTES)
-            if not data:
-                return
-            yield data
+        with waiting("an answer from the head"):
+            self.begins_within(_ANSWER_WITHIN_S if deadline is None else deadline - time.monotonic())
+        return self._output.chunks(deadline)
 
     def end(self) -> int:
         """Return its exit status, which follows soon after its output has ended."""
@@ -143,26 +136,6 @@ class HeadCommand:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
         self._errors.close()
-
-    def _ready(self, timeout_s: float) -> bool:
-        """Return whether there is output to read, or its end."""
-        return bool(select.select([self._stdout], [], [], timeout_s)[0])
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._first:
-            data = os.read(self._stdout, _READ_BYTES) if self._ready(_ANSWER_WITHIN_S) else b""
-            if not data:
-                raise BrokenPipeError("the head did not answer")
-            self._first += data
-            if len(self._first) > head_answers.LONGEST_LINE_BYTES:
-                raise head_answers.InvalidAnswerError("a line without an end")
-        line, _, self._first = self._first.partition(b"\n")
-        return line
-
-    @property
-    def _stdout(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
 
 
 def error_tail(stderr: str) -> str:

@@ -149,9 +149,11 @@ class Environment:
         """Read one line of the result pipe: b"" when the process ended, None after the timeout."""
         deadline = time.monotonic() + timeout_s
         line = b""
+        poll = select.poll()
+        poll.register(self._results, select.POLLIN)
         while not line.endswith(b"\n"):
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or not select.select([self._results], [], [], remaining_s)[0]:
+            if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
                 return None
             chunk = os.read(self._results.fileno(), 65_536)
             if not chunk:

@@ -26,12 +26,12 @@ READY = b"ready"
 
 
 class CannotStart(Exception):  # noqa: N818
-    """The local cloud can't run; the message is for the user: one line a cause, each followed by its fix."""
+    """The local cloud can't run. The message is for the user: a line for each cause, followed by its fix."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `serve` was given. `mode` is auto, range, single or root."""
+    """The options of `serve`. `mode` is auto, range, single or root."""
 
     state: Path
     binds: tuple[Path, ...]
@@ -40,7 +40,7 @@ class Options:
 
 
 def start(options: Options) -> None:
-    """Start the local cloud unless it runs, and return when it answers. Raises CannotStart."""
+    """Start the local cloud unless it is running, and return when it answers. Raises CannotStart."""
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_private(options.state)
     if _lock(options.state) is None:
@@ -52,16 +52,16 @@ def start(options: Options) -> None:
 
 
 def _check_private(state: Path) -> None:
-    """The administrator's key, the dialer and all file systems lie there."""
+    """Refuse a directory that others can enter: it contains the administrator's key and all file systems."""
     found = state.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise CannotStart(f"{state} is not yours alone\nchown $(id -un) {state} && chmod 700 {state}")
 
 
 def _lock(state: Path) -> int | None:
-    """The lock, held as long as any process of the local cloud lives; None when another one holds it and answers.
+    """Return the lock, which every process of the local cloud holds; None if another local cloud holds it and answers.
 
-    One that is just ending holds the lock without an endpoint: its end is waited for.
+    One that is about to end holds the lock without an endpoint: this waits for its end.
     """
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -109,51 +109,53 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
 
 def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
     """Fork the daemon and wait until it reports that it answers; kill it if it does not."""
-    hears, says = os.pipe()
+    reader, writer = os.pipe()
     daemon = os.fork()
     if daemon == 0:
-        os.close(hears)
-        os._exit(_daemon(options, mode, warnings, says))
-    os.close(says)
-    said = _hear(hears, time.monotonic() + START_TIMEOUT_S)
-    os.close(hears)
-    if said != READY:
-        # Our own child, not waited for yet: the number can't be another's.
+        os.close(reader)
+        os._exit(_daemon(options, mode, warnings, writer))
+    os.close(writer)
+    report = _read_report(reader, time.monotonic() + START_TIMEOUT_S)
+    os.close(reader)
+    if report != READY:
+        # Our own child, not waited for yet: the pid can't belong to another process.
         os.kill(daemon, signal.SIGTERM)
         log = options.state / "localcloud.log"
-        raise CannotStart(f"{said.decode() or 'the local cloud ended while it started'}\nsee {log}")
+        raise CannotStart(f"{report.decode() or 'the local cloud ended while it started'}\nsee {log}")
 
 
-def _hear(hears: int, deadline_s: float) -> bytes:
-    said = b""
-    while said != READY:
+def _read_report(reader: int, deadline_s: float) -> bytes:
+    report = b""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    while report != READY:
         left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not select.select([hears], [], [], left_s)[0]:
+        if left_s <= 0 or not poll.poll(left_s * 1000):
             return f"the local cloud did not answer within {START_TIMEOUT_S:g} s".encode()
-        piece = os.read(hears, 4096)
+        piece = os.read(reader, 4096)
         if not piece:
             break
-        said += piece
-    return said
+        report += piece
+    return report
 
 
-def _daemon(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
-    """The daemon's life: it holds the lock, waits for the API process, and takes the endpoint away at the end."""
+def _daemon(options: Options, mode: str, warnings: tuple[str, ...], writer: int) -> int:
+    """Run the daemon: it holds the lock, waits for the API process, and removes the endpoint at the end."""
     os.setsid()
     _redirect(options.state / "localcloud.log")
     status = 1
     try:
         _stop_in_order(options.state)
-        status = _run(options, mode, warnings, says)
+        status = _run(options, mode, warnings, writer)
     except BaseException as error:
         logging.getLogger(__name__).exception("the local cloud ended")
-        _say(says, str(error).encode())
+        _report(writer, str(error).encode())
     finally:
         endpoint_file.remove(options.state)
     return status
 
 
-def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> int:
+def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) -> int:
     from phalanx.localcloud import pip_settings, server
     from phalanx.localcloud.nodes import cgroups, start_supervisor
 
@@ -163,9 +165,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> i
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
-            server.serve(daemon, runner, listener, lambda: _say(says, READY))
+            server.serve(daemon, runner, listener, lambda: _report(writer, READY))
         except Exception as error:
-            _say(says, str(error).encode())
+            _report(writer, str(error).encode())
             raise
 
     pip = pip_settings.read()
@@ -179,7 +181,7 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], says: int) -> i
 
 
 def _cgroup() -> tuple[Path | None, tuple[str, ...]]:
-    """The control group of all nodes; or a warning instead."""
+    """Return the control group of all nodes, or a warning if there is none."""
     from phalanx.localcloud.nodes import cgroups
 
     try:
@@ -188,10 +190,10 @@ def _cgroup() -> tuple[Path | None, tuple[str, ...]]:
         return None, (f"The memory of nodes' processes is not limited: {reason}",)
 
 
-def _say(says: int, words: bytes) -> None:
+def _report(writer: int, text: bytes) -> None:
     with contextlib.suppress(OSError):
-        os.write(says, words)
-        os.close(says)
+        os.write(writer, text)
+        os.close(writer)
 
 
 def _redirect(log: Path) -> None:
@@ -207,7 +209,7 @@ def _redirect(log: Path) -> None:
 
 
 def _stop_in_order(state: Path) -> None:
-    """SIGTERM to the daemon asks the API to stop. Its forks inherit the handler, so it looks who it is."""
+    """Make SIGTERM stop the API first. Forks inherit the handler, so it checks which process it is in."""
     own_namespace = Path("/proc/self/ns/pid")
     daemon = os.getpid(), own_namespace.readlink()
 

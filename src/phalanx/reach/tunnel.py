@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import select
 import socket
 import subprocess
 import tempfile
@@ -21,7 +19,9 @@ from phalanx.jobs.job import ClusterAccess, Job
 from phalanx.node import validate
 from phalanx.runner.verbs.service import PORT
 from phalanx.ssh import head_answers
+from phalanx.ssh.reading import Reader
 from phalanx.ssh.remote import Remote
+from phalanx.waits import waiting
 
 _READ_BYTES = 1 << 16
 _READY_TIMEOUT_S = 30.0
@@ -106,7 +106,7 @@ def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.P
     require_free(local_port)
     with tempfile.TemporaryFile() as said, remote.forward(local_port, port, said) as process:
         try:
-            if b"ready" not in _Lines(process.stdout).next(_READY_TIMEOUT_S):
+            if b"ready" not in (Reader(process.stdout).line(_READY_TIMEOUT_S) or b""):
                 raise ClusterError(f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}")
             yield process
         finally:
@@ -139,7 +139,7 @@ class Service:
         command = toolbox.command(cluster.shared, "service", name, program.needs, place, *program.argv)
         pipe = subprocess.PIPE
         self._process = cluster.remote().popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
-        self._lines = _Lines(self._process.stdout)
+        self._output = Reader(self._process.stdout)
 
     def start(self) -> int:
         """Start the program and return its port on the head. Raises ClusterError when it is missing or ends at once."""
@@ -157,7 +157,7 @@ class Service:
 
     def ended(self) -> bool:
         """Whether the program has ended by itself."""
-        return self._lines.ready(0)
+        return self._output.ready(0)
 
     def end(self) -> Ended:
         """End the program and return the proof. Raises ClusterError when the head does not report it."""
@@ -180,7 +180,11 @@ class Service:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        while line := self._lines.next(deadline - time.monotonic()):
+        with waiting(f"{self._program.name} on the head"):
+            return self._answer_before(deadline)
+
+    def _answer_before(self, deadline: float) -> dict[str, Any]:
+        while (line := self._output.line(deadline - time.monotonic())) is not None:
             if line.startswith(b"{"):
                 return head_answers.fields(head_answers.parsed(line), _ANSWER)
         return {}
@@ -189,34 +193,6 @@ class Service:
 def _install(program: str) -> str:
     package = {"jupyter": "jupyterlab"}.get(program, program)
     return f"Put `{package}` into a job's requirements.txt and name that job, or install it in `boot:` of phalanx.yaml."
-
-
-class _Lines:
-    """Reads lines from a pipe, each with a deadline."""
-
-    def __init__(self, pipe: IO[bytes] | None) -> None:
-        assert pipe is not None
-        self._fd = pipe.fileno()
-        self._data = b""
-
-    def ready(self, timeout_s: float) -> bool:
-        """Whether there is something to read, or the end of the pipe."""
-        return bool(self._data or select.select([self._fd], [], [], max(0.0, timeout_s))[0])
-
-    def next(self, timeout_s: float) -> bytes:
-        """Return the next line, or b"" at the end or after the timeout."""
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._data:
-            if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return b""
-            data = os.read(self._fd, _READ_BYTES)
-            if not data:
-                return b""
-            self._data += data
-            if len(self._data) > head_answers.LONGEST_LINE_BYTES:
-                raise head_answers.InvalidAnswerError("a line without an end")
-        line, _, self._data = self._data.partition(b"\n")
-        return line
 
 
 def _text(said: IO[bytes]) -> str:

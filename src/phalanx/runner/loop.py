@@ -17,6 +17,13 @@ PAUSE_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 
 
+def is_readable(fd: int, timeout_s: float) -> bool:
+    """Return whether fd has something to read, or its end, within timeout_s; select() fails for fds from 1,024 on."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+
 class Loop:
     """Calls the handler of each file descriptor that becomes ready."""
 

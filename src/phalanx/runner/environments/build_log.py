@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import select
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.record import open_to_append
+from phalanx.runner.loop import is_readable
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,21 +31,16 @@ class BuildLog:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, NAME)
-        self._file = os.fdopen(open_to_append(self._path), "ab")
         self._lines = 0
         self._error_at = 0
         self._error: List[bytes] = []
 
     def follow(self, process: subprocess.Popen[bytes]) -> int:
         """Log what the process writes to stdout; return its exit code."""
-        rest = b""
-        for data in _chunks(process):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
+        with os.fdopen(open_to_append(self._path), "ab") as file:
+            for line in _lines(process):
+                file.write(line + b"\n")
                 self._take(line)
-        if rest:
-            self._take(rest)
-        self._file.flush()
         return process.wait()
 
     def explain(self) -> None:
@@ -56,7 +51,6 @@ class BuildLog:
                 _show(line)
 
     def _take(self, line: bytes) -> None:
-        self._file.write(line + b"\n")
         self._lines += 1
         if not self._error_at and _ERROR.search(line):
             self._error_at = self._lines
@@ -68,12 +62,21 @@ class BuildLog:
             _show(f"… the rest is in {self._path}".encode())
 
 
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for data in _chunks(process):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
 def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """Yield output until the process has ended: a process that it left (a compiler's cache) may keep stdout open."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
-    while select.select([fd], [], [], _LOOK_EVERY_S)[0] or process.poll() is None:
-        if select.select([fd], [], [], 0)[0]:
+    while is_readable(fd, _LOOK_EVERY_S) or process.poll() is None:
+        if is_readable(fd, 0):
             data = os.read(fd, _READ_BYTES)
             if not data:
                 return

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from typing import TYPE_CHECKING
 
+from phalanx.runner.loop import is_readable
 from phalanx.runner.system import spawn
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def output_of(argv: Sequence[str], env: Dict[str, str]) -> str:
     os.close(null)
     deadline = time.monotonic() + _WITHIN_S
     text = b""
-    while select.select([out_read], [], [], max(0, deadline - time.monotonic()))[0]:
+    while is_readable(out_read, deadline - time.monotonic()):
         data = os.read(out_read, 4096)
         if not data:
             break

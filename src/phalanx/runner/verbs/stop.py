@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 
@@ -12,6 +11,7 @@ from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.head.doorway import request_stop
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
+from phalanx.runner.loop import is_readable
 from phalanx.runner.names import STOP
 
 _LOOK_EVERY_S = 0.1
@@ -64,5 +64,5 @@ def _stop_runner(pid: int, timeout_s: float) -> None:
     except ProcessLookupError:
         return
     signal.pidfd_send_signal(handle, STOP)
-    select.select([handle], [], [], timeout_s)
+    is_readable(handle, timeout_s)
     os.close(handle)
