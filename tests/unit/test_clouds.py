@@ -91,6 +91,16 @@ def test_events_come_oldest_first_and_only_new_pages_are_read():
     assert len(cloud.asked) == 2
 
 
+def test_the_boot_logs_of_more_nodes_than_a_page_holds_are_read():
+    streams = [
+        {"logStreams": [{"logStreamName": name}], **more} for name, more in (("a", {"nextToken": "n"}), ("b", {}))
+    ]
+    lines = [{"events": [{"message": f"boot of {name}\n"}]} for name in "ab"]
+    answers = {("logs", "describe_log_streams"): [{}, *streams], ("logs", "get_log_events"): lines}
+    cloud = Scripted(answers)
+    assert cloud.boot_logs("group") == {"a": "boot of a", "b": "boot of b"}
+
+
 def test_a_stack_that_is_not_there_is_none():
     gone = refused("ValidationError", "Stack with id demo does not exist")
     assert Scripted({("cloudformation", "describe_stacks"): gone}).describe_stack("demo") is None

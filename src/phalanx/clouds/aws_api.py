@@ -16,6 +16,7 @@ from phalanx.clouds import heads, remains, transcript
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
+from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.plan.plan import Facts
@@ -62,7 +63,8 @@ class ApiCloud(ABC):
         """Make an API call by boto3's names. Raises CloudError, with boto3's error as its cause."""
         action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
         try:
-            return getattr(self.client(service), operation)(**arguments)
+            with waiting(f"the answer to {action}"):
+                return getattr(self.client(service), operation)(**arguments)
         except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
@@ -71,9 +73,10 @@ class ApiCloud(ABC):
         while True:
             page = self.call(service, operation, **arguments)
             yield from page.get(key, [])
-            if not page.get("NextToken"):
+            token = "nextToken" if "nextToken" in page else "NextToken"  # CloudWatch Logs has a spelling of its own
+            if not page.get(token):
                 return
-            arguments["NextToken"] = page["NextToken"]
+            arguments[token] = page[token]
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the answer, or None when the resource does not exist."""
@@ -162,7 +165,7 @@ class ApiCloud(ABC):
     def boot_logs(self, log_group: str) -> dict[str, str]:
         if self.exists("logs", "describe_log_streams", logGroupName=log_group, limit=1) is None:
             return {}
-        streams = self.call("logs", "describe_log_streams", logGroupName=log_group, limit=50)["logStreams"]
+        streams = self.pages("logs", "describe_log_streams", "logStreams", logGroupName=log_group)
         return {stream["logStreamName"]: self._boot_log(log_group, stream["logStreamName"]) for stream in streams}
 
     def delete_file_system(self, file_system: str) -> None:

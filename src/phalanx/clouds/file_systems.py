@@ -49,8 +49,8 @@ def kept_beside(directory: Path, cluster: str, region: str) -> str:
     """Return what `kept` does for a local cloud that need not run, from the notes in its directory."""
     newest_first = sorted(directory.glob("efs/fs-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in newest_first:
-        note = json.loads(path.read_text())
-        if note["region"] == region and {"Key": CLUSTER_TAG, "Value": cluster} in note["tags"]:
+        note = _note(path)
+        if note.get("region") == region and {"Key": CLUSTER_TAG, "Value": cluster} in note["tags"]:
             return path.stem
     return ""
 
@@ -61,7 +61,22 @@ def region_of(directory: Path, file_system: str) -> str:
     if file_system not in notes:
         kept = f"Kept file systems: {', '.join(sorted(notes))}." if notes else "There are none."
         raise LocalCloudError(f"there is no kept file system '{file_system}'", kept)
-    return json.loads(notes[file_system].read_text())["region"]
+    region = _note(notes[file_system]).get("region")
+    if not isinstance(region, str):
+        raise LocalCloudError(
+            f"the record of {file_system} is damaged: {notes[file_system]}",
+            f"Its files are in {notes[file_system].with_suffix('')}. To delete them, delete both.",
+        )
+    return region
+
+
+def _note(path: Path) -> dict[str, Any]:
+    """Return a record of the local cloud; {} for one that is damaged, which `phalanx local status` names."""
+    try:
+        note = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) and isinstance(note.get("tags"), list) else {}
 
 
 def _all(api: Api) -> Iterator[dict[str, Any]]:

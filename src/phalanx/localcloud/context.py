@@ -39,6 +39,7 @@ class Context:
     `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
+    `warnings` are shown by `phalanx local status`.
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
 
@@ -52,6 +53,7 @@ class Context:
     clock: Clock = field(default_factory=RealClock)
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None
     close_vpc: Callable[[str], None] = lambda _vpc_id: None
+    warnings: list[str] = field(default_factory=list)
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 
     def issue(self, principal: str) -> Issued:
@@ -63,6 +65,11 @@ class Context:
         issued = Issued(key_id, secrets.token_urlsafe(30), token, principal)
         self.issued[key_id] = issued
         return issued
+
+    def warn(self, message: str) -> None:
+        """Log a warning, and show it to the user."""
+        log.warning(message)
+        self.warnings.append(message)
 
     def spawn(self, call: Callable[..., object], *args: Any, name: str = "") -> threading.Thread:
         """Run `call(*args)` on a daemon thread, and log what it raises."""

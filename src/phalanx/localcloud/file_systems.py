@@ -49,7 +49,7 @@ def install(context: Context) -> None:
             self.tagging_service.get_tag_dict_for_resource(made.file_system_id)
         )
         kept = {"region": self.region_name, "token": creation_token, "encrypted": made.encrypted, "tags": tags}
-        _record(context.state, made.file_system_id).write_text(json.dumps(kept))
+        _write(_record(context.state, made.file_system_id), json.dumps(kept))
         return made
 
     def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
@@ -62,11 +62,24 @@ def install(context: Context) -> None:
     sweep(context.state)
     for record in sorted((context.state / "efs").glob("*.json")):
         owners.shift(directory(context.state, record.stem), context.root_of_nodes)
-        _restore(context, record.stem, json.loads(record.read_text()))
+        try:
+            _restore(context, record.stem, json.loads(record.read_text()))
+        except (ValueError, KeyError, TypeError) as error:
+            context.warn(
+                f"{record.stem} is not restored: {record} is damaged ({error!r}). Its files are in "
+                f"{record.with_suffix('')}; to delete them, delete both."
+            )
 
 
 def _record(state: Path, file_system_id: str) -> Path:
     return state / "efs" / f"{file_system_id}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write beside and rename, so that a record is whole even if the local cloud is killed meanwhile."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
 
 
 def _restore(context: Context, file_system_id: str, kept: dict[str, Any]) -> None:

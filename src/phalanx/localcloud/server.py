@@ -1,4 +1,4 @@
-"""The process behind the endpoint: the API on every socket it is to be reached at, until it is asked to stop."""
+"""The process behind the endpoint: it serves the API on all its sockets until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DIAL_SOCKET = "dial.sock"
 
 @dataclass(frozen=True)
 class Daemon:
-    """What the starting process knows of this local cloud. `pid` is its own, as this machine counts."""
+    """What the daemon passes to the API's process. `pid` is the daemon's, as processes on this machine see it."""
 
     state: Path
     mode: str
@@ -45,7 +45,7 @@ class IdleWatch:
         self._clock.call_later(IDLE_S, self._look)
 
     def touch(self) -> None:
-        """Something was asked for just now."""
+        """Record a request."""
         self._last = self._clock.now()
 
     def _look(self) -> None:
@@ -59,7 +59,7 @@ class IdleWatch:
 
 
 class VpcDoors:
-    """Makes the API and the metadata service answer inside VPCs."""
+    """Lets the API and the metadata service answer inside VPCs."""
 
     def __init__(self, runner: NodeRunner, http: HttpServer, imds: Imds) -> None:
         self._runner, self._http, self._imds = runner, http, imds
@@ -67,7 +67,7 @@ class VpcDoors:
         self._lock = threading.Lock()
 
     def open(self, vpc_id: str) -> None:
-        """Harmless when it is open already."""
+        """Open the VPC's sockets, unless they are open."""
         with self._lock:
             if vpc_id not in self._open:
                 self._open[vpc_id] = self._runner.listen(vpc_id, API_ADDRESS, API_PORT)
@@ -76,7 +76,7 @@ class VpcDoors:
                 self._imds.attach(vpc_id, self._runner.listen(vpc_id, IMDS_ADDRESS, IMDS_PORT))
 
     def close(self, vpc_id: str) -> None:
-        """Takes the VPC's network away too; harmless when there is none."""
+        """Close the VPC's sockets and remove its network, if it has one."""
         with self._lock:
             listener = self._open.pop(vpc_id, None)
             if listener:
@@ -87,13 +87,13 @@ class VpcDoors:
 
 
 def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Runs the API until it is stopped; `ready` is called when endpoint.json is there."""
+    """Run the API until it is stopped; call `ready` once endpoint.json is written."""
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     root = userns.root_of_nodes(daemon.mode)
     context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root)
     admin = context.issue(ADMIN)
     stopped = threading.Event()
-    # Until moto is whole there is nothing but what stays: looking for garbage in it takes a sixth of the start.
+    # While moto is loaded there is no garbage to find, and the search would take a sixth of the start.
     gc.disable()
     moto_setup.install()
     # moto must be set up before the first module that imports its EC2.
@@ -104,7 +104,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, daemon.pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
     context.spawn(_preload, context.account)
-    endpoint_file.write(daemon.state, _endpoint(daemon, url, admin))
+    endpoint_file.write(daemon.state, _endpoint(daemon, context, admin))
     ready()
     stopped.wait()
     _end(daemon, context, engine)
@@ -134,7 +134,7 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
 
 
 def _own_address() -> socket.socket:
-    """The API's address inside VPCs, in the API's own network namespace as well: for the Lambda functions it runs."""
+    """Listen at the API's address inside VPCs in our own network namespace too, for the Lambda functions."""
     from phalanx.localcloud.netlink import Rtnetlink
 
     link = Rtnetlink()
@@ -143,9 +143,9 @@ def _own_address() -> socket.socket:
     return socket.create_server((API_ADDRESS, API_PORT), backlog=128)
 
 
-def _endpoint(daemon: Daemon, url: str, admin: Issued) -> dict[str, Any]:
+def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]:
     return {
-        "url": url,
+        "url": context.url_host,
         "pid": daemon.pid,
         "mode": daemon.mode,
         "access_key_id": admin.access_key_id,
@@ -153,7 +153,7 @@ def _endpoint(daemon: Daemon, url: str, admin: Issued) -> dict[str, Any]:
         "dial": str(daemon.state / DIAL_SOCKET),
         "state": str(daemon.state),
         "accounts_separated": daemon.mode != "single",
-        "warnings": list(daemon.warnings),
+        "warnings": [*daemon.warnings, *context.warnings],
     }
 
 
