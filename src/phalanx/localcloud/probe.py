@@ -47,7 +47,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`mode` is the one to use ("" when `ok` is false); `missing` then explains what keeps a better one away."""
+    """`mode` is the mode to use, "" if `ok` is false; `missing` explains why a better mode does not work."""
 
     ok: bool
     mode: str
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Print the verdict as JSON; status 0 when the local cloud can run here."""
+    """Print the verdict as JSON; return 0 if the local cloud can run here, otherwise 1."""
     parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud probe")
     parser.add_argument("--mode", choices=("auto", *userns.MODES), default="auto")
     verdict = find_mode(parser.parse_args(arguments).mode)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def find_mode(wanted: str = "auto") -> Verdict:
-    """Try `wanted`; "auto" is range and else single (root is never chosen, only asked for)."""
+    """Try `wanted`; "auto" is range, or else single (root must be requested)."""
     if missing := _missing_basics():
         return Verdict(False, "", missing)
     if wanted != "auto":
@@ -104,10 +104,10 @@ def _version(release: str) -> tuple[int, int]:
 
 
 def try_mode(mode: str) -> Missing | None:
-    """Build a node's namespaces, network and root file system in a child; None when all of it worked."""
+    """Build a node's namespaces, network and root file system in a child; return None if all of it worked."""
     if mode == "root" and os.geteuid() != 0:
-        what = f"The mode root makes no user namespace and so needs root, and this is {userns.user_name()}."
-        return Missing(what, "unset PHALANX_LOCAL_MODE   (what an ordinary user can have is found out then)")
+        what = f"The mode root creates no user namespace, so it needs root; this is {userns.user_name()}."
+        return Missing(what, "unset PHALANX_LOCAL_MODE   (phalanx then finds out what an ordinary user can use)")
     with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as scratch:
         try:
             failure = _run_trial(mode, Path(scratch).resolve())
@@ -117,21 +117,21 @@ def try_mode(mode: str) -> Missing | None:
 
 
 def _run_trial(mode: str, scratch: Path) -> tuple[str, int, str] | None:
-    """(step, errno, words) of what failed."""
-    said_r, said_w = os.pipe()
-    pid = userns.spawn(mode, lambda: _trial(mode, scratch, said_w))
-    os.close(said_w)
-    with os.fdopen(said_r) as said:
-        text = said.read()
+    """Return (step, errno, message) of what failed."""
+    result_r, result_w = os.pipe()
+    pid = userns.spawn(mode, lambda: _trial(mode, scratch, result_w))
+    os.close(result_w)
+    with os.fdopen(result_r) as result:
+        text = result.read()
     os.waitpid(pid, 0)
     if text == "ok":
         return None
-    step, code, words = json.loads(text) if text else ("trial", 0, "it ended without a word")
-    return step, code, words
+    step, code, message = json.loads(text) if text else ("trial", 0, "it ended without a report")
+    return step, code, message
 
 
-def _trial(mode: str, scratch: Path, said_w: int) -> int:
-    """In the child. The alarm is the deadline: its end closes the pipe."""
+def _trial(mode: str, scratch: Path, result_w: int) -> int:
+    """Run in the child. The alarm is the deadline: it ends the child, which closes the pipe."""
     signal.alarm(_TRIAL_TIMEOUT_S)
     try:
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
@@ -139,15 +139,15 @@ def _trial(mode: str, scratch: Path, said_w: int) -> int:
         pid = os.fork()
         if pid == 0:
             kernel.die_with_parent()
-            os._exit(_build(mode, scratch, said_w))
+            os._exit(_build(mode, scratch, result_w))
         os.waitpid(pid, 0)
     except OSError as problem:
-        _say(said_w, problem)
+        _report(result_w, problem)
     return 0
 
 
-def _build(mode: str, scratch: Path, said_w: int) -> int:
-    """As process 1 of a pid namespace: what the supervisor and a node's init do first."""
+def _build(mode: str, scratch: Path, result_w: int) -> int:
+    """Do, as process 1 of a pid namespace, what the supervisor and a node's init do first."""
     try:
         kernel.mount(None, "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
         kernel.mount("proc", "/proc", "proc")
@@ -177,34 +177,34 @@ def _build(mode: str, scratch: Path, said_w: int) -> int:
         isolation.enter(site, partial(vpc.connect, "probe", machine.address))
         pid = os.fork()
         if pid == 0:
-            os._exit(_enter(site, machine, said_w))
+            os._exit(_enter(site, machine, result_w))
         os.waitpid(pid, 0)
     except OSError as problem:
-        _say(said_w, problem)
+        _report(result_w, problem)
     except Exception:
-        os.write(said_w, json.dumps(["trial", 0, traceback.format_exc()[-2000:]]).encode())
+        os.write(result_w, json.dumps(["trial", 0, traceback.format_exc()[-2000:]]).encode())
     return 0
 
 
-def _enter(site: Site, machine: Machine, said_w: int) -> int:
-    """As process 1 of the node."""
+def _enter(site: Site, machine: Machine, result_w: int) -> int:
+    """Finish the node, as its process 1."""
     try:
         rootfs.enter(site, machine.vcpus)
         configure(machine.address, machine.vpc_cidr)
-        os.write(said_w, b"ok")
+        os.write(result_w, b"ok")
     except OSError as problem:
-        _say(said_w, problem)
+        _report(result_w, problem)
     return 0
 
 
-def _say(said_w: int, problem: OSError) -> None:
+def _report(result_w: int, problem: OSError) -> None:
     step = str(problem.filename or problem.strerror or problem)
-    os.write(said_w, json.dumps([step, problem.errno or 0, problem.strerror or ""]).encode())
+    os.write(result_w, json.dumps([step, problem.errno or 0, problem.strerror or ""]).encode())
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the diagnosis of a failure looks at."""
+    """The facts of this machine on which the diagnosis of a failure depends."""
 
     user: str
     root: bool
@@ -234,31 +234,31 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def diagnose(step: str, code: int, words: str, host: Host) -> Missing:
+def diagnose(step: str, code: int, message: str, host: Host) -> Missing:
     """Return what a failed step means on this host, and the command that fixes it."""
     if step in ("newuidmap", "newgidmap", "subordinate ids"):
-        return _no_range(step, words, host)
+        return _no_range(step, message, host)
     if code == errno.ENOSPC and step == "unshare":
         what = f"The limit of user namespaces (user.max_user_namespaces = {host.max_user_namespaces}) is reached."
         return Missing(what, "sudo sysctl -w user.max_user_namespaces=65536")
     if code in (errno.EPERM, errno.EACCES):
-        return _forbidden(step, words, host)
+        return _forbidden(step, message, host)
     if code in (errno.EOPNOTSUPP, errno.ENODEV) or (code == errno.ENOENT and step.startswith("rtnetlink")):
         modules = "bridge veth overlay sch_ingress cls_bpf"
-        return Missing(f"The kernel lacks a module: {step}: {words}.", f"sudo modprobe -a {modules}")
-    return Missing(f"Building a node failed at {step}: {words}.", "Please report this as a bug of phalanx.")
+        return Missing(f"The kernel lacks a module: {step}: {message}.", f"sudo modprobe -a {modules}")
+    return Missing(f"Building a node failed at {step}: {message}.", "Please report this as a bug of phalanx.")
 
 
-def _no_range(step: str, words: str, host: Host) -> Missing:
+def _no_range(step: str, message: str, host: Host) -> Missing:
     if not host.has_newuidmap:
         return Missing("newuidmap is not installed.", "sudo apt-get install -y uidmap")
     if step == "subordinate ids":
         ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
-        return Missing(f"{host.user} has no subordinate ids: {words}.", f"sudo usermod {ranges} {host.user}")
-    return Missing(f"{step} failed: {words}.", "sudo apt-get install -y --reinstall uidmap")
+        return Missing(f"{host.user} has no subordinate ids: {message}.", f"sudo usermod {ranges} {host.user}")
+    return Missing(f"{step} failed: {message}.", "sudo apt-get install -y --reinstall uidmap")
 
 
-def _forbidden(step: str, words: str, host: Host) -> Missing:
+def _forbidden(step: str, message: str, host: Host) -> Missing:
     if host.restricted_by_apparmor and not host.root:
         what = "AppArmor forbids user namespaces to ordinary users (Ubuntu's default since 23.10)."
         profile = f"profile phalanx {host.python} flags=(unconfined) {{ userns, }}"
@@ -271,5 +271,5 @@ def _forbidden(step: str, words: str, host: Host) -> Missing:
     if host.clone_forbidden and not host.root:
         what = "User namespaces are switched off for ordinary users."
         return Missing(what, "sudo sysctl -w kernel.unprivileged_userns_clone=1")
-    what = f"Namespaces are forbidden here, as in most containers: {step}: {words}."
+    what = f"Namespaces are forbidden here, as in most containers: {step}: {message}."
     return Missing(what, "docker run --privileged …  (or run phalanx outside of the container)")

@@ -33,27 +33,27 @@ class NamespaceError(Exception):
 
 
 def spawn(mode: str, main: Callable[[], int]) -> int:
-    """Run `main` as root of a new user namespace in a child that dies with this process; returns its pid.
+    """Run `main` as root of a new user namespace in a child that dies with this process; return its pid.
 
-    Raises NamespaceError when the namespace or its map can't be had. `main`'s result is the exit status.
+    Raises NamespaceError if the namespace or its map can't be made. `main`'s result is the exit status.
     """
-    said_r, said_w = os.pipe()
-    go_r, go_w = os.pipe()
+    result_r, result_w = os.pipe()
+    start_r, start_w = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(said_r)
-        os.close(go_w)
-        _child(mode, main, said_w, go_r)
-    os.close(said_w)
-    os.close(go_r)
+        os.close(result_r)
+        os.close(start_w)
+        _child(mode, main, result_w, start_r)
+    os.close(result_w)
+    os.close(start_r)
     try:
-        _lead(mode, pid, said_r)
-        os.write(go_w, b"g")
+        _lead(mode, pid, result_r)
+        os.write(start_w, b"g")
     except BaseException:
-        os.close(go_w)
+        os.close(start_w)
         os.waitpid(pid, 0)
         raise
-    os.close(go_w)
+    os.close(start_w)
     return pid
 
 
@@ -63,10 +63,10 @@ def exit_status(status: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _lead(mode: str, pid: int, said_r: int) -> None:
-    """The parent's half: wait for the child's new namespace, then write its maps."""
-    with os.fdopen(said_r, "rb") as said:
-        code = int(said.read() or b"-1")
+def _lead(mode: str, pid: int, result_r: int) -> None:
+    """Do the parent's part: wait for the child's new namespace, then write its maps."""
+    with os.fdopen(result_r, "rb") as result:
+        code = int(result.read() or b"-1")
     if code:
         raise NamespaceError("unshare", code, os.strerror(code))
     if mode == "single":
@@ -75,13 +75,13 @@ def _lead(mode: str, pid: int, said_r: int) -> None:
         _write_range_map(pid)
 
 
-def _child(mode: str, main: Callable[[], int], said_w: int, go_r: int) -> None:
-    """Never returns."""
+def _child(mode: str, main: Callable[[], int], result_w: int, start_r: int) -> None:
+    """Do the child's part. Never returns."""
     status = 1
     try:
-        _enter(mode, said_w)
-        if os.read(go_r, 1):
-            os.close(go_r)
+        _enter(mode, result_w)
+        if os.read(start_r, 1):
+            os.close(start_r)
             _become_root(mode)
             status = main()
     except BaseException:
@@ -90,15 +90,15 @@ def _child(mode: str, main: Callable[[], int], said_w: int, go_r: int) -> None:
         os._exit(status)
 
 
-def _enter(mode: str, said_w: int) -> None:
+def _enter(mode: str, result_w: int) -> None:
     code = 0
     try:
         if mode != "root":
             kernel.unshare(kernel.CLONE_NEWUSER)
     except OSError as problem:
         code = problem.errno or 1
-    os.write(said_w, str(code).encode())
-    os.close(said_w)
+    os.write(result_w, str(code).encode())
+    os.close(result_w)
 
 
 def _become_root(mode: str) -> None:
@@ -126,7 +126,7 @@ def _write_range_map(pid: int) -> None:
 
 
 def root_of_nodes(mode: str) -> int:
-    """The uid and gid that a node's root has in the local cloud's user namespace.
+    """Return the uid and gid that a node's root has in the local cloud's user namespace.
 
     This is 0, the user that runs it, unless that user is root. In a container with few ids it is 0 for root, too.
     """
@@ -135,14 +135,14 @@ def root_of_nodes(mode: str) -> int:
 
 
 def plain_id(number: int) -> int:
-    """The uid or gid inside a node for `number` outside; nobody's if nodes have no such id."""
+    """Return the uid or gid inside a node for `number` outside; nobody's if nodes have no such id."""
     return number - _NODES_ROOT if _NODES_ROOT <= number < _NODES_ROOT + _NODES_IDS else min(number, _NOBODY)
 
 
 def map_ids(pid: int, root: int = 0) -> None:
-    """Map all our ids unchanged into the new user namespace of `pid`; given `root`, the nodes' ids from there on.
+    """Map all our ids unchanged into the new user namespace of `pid`; with `root`, the nodes' ids, starting there.
 
-    Needs root's capabilities in our own user namespace.
+    Requires root's capabilities in our own user namespace.
     """
     for name in ("gid_map", "uid_map"):
         shifted = f"0 {root} {_NODES_IDS}\n"
@@ -156,7 +156,7 @@ def _has_nodes_ids(map_name: str) -> bool:
 
 
 def user_name() -> str:
-    """Ours; the uid as text where it has no account."""
+    """Return our account's name, or the uid as text if it has no account."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -164,13 +164,13 @@ def user_name() -> str:
 
 
 def identity_map(own_map: str) -> str:
-    """A map of every id that we have to itself (in a container that need not be all 2^32)."""
+    """Return a map of each of our ids to itself (in a container, they may be fewer than 2^32)."""
     extents = [line.split() for line in own_map.splitlines()]
     return "".join(f"{inside} {inside} {count}\n" for inside, _outside, count in extents)
 
 
 def subordinate_range(file: Path, name: str, uid: int) -> tuple[int, int]:
-    """(first id, count) of this user's first line with 65,536 ids or more in /etc/subuid or /etc/subgid."""
+    """Return (first id, count) of this user's first line with 65,536 ids or more in /etc/subuid or /etc/subgid."""
     try:
         lines = [line.strip().split(":") for line in file.read_text().splitlines()]
     except OSError as problem:
@@ -192,7 +192,7 @@ def _run_helper(helper: str, pid: int, own: int, first: int, count: int) -> None
 
 
 def _write(path: str, text: str) -> None:
-    """One write(2), as the kernel wants it for a map."""
+    """Write the text in one write(2), as the kernel requires for a map."""
     try:
         fd = os.open(path, os.O_WRONLY)
         try:

@@ -40,11 +40,11 @@ class Call:
 
     @property
     def action(self) -> str:
-        """The IAM action: `sqs:SendMessage`."""
+        """Return the IAM action, such as `sqs:SendMessage`."""
         return f"{self.service}:{_AUTHORIZED_AS.get(self.operation, self.operation)}"
 
     def values(self, name: str) -> list[str]:
-        """A list parameter of the query protocol: Name.1, Name.2 or Name.member.1; else the single value."""
+        """Return a list parameter of the query protocol: Name.1, Name.2 or Name.member.1; else the single value."""
         numbered = re.compile(re.escape(name) + r"(\.member)?\.\d+")
         found = [str(value) for key, value in self.params.items() if numbered.fullmatch(key)]
         single = self.params.get(name)
@@ -52,10 +52,10 @@ class Call:
 
 
 def read(environ: dict[str, Any]) -> Call | None:
-    """The call in a WSGI environment, whose body can be read again afterwards; None without a signature.
+    """Return the call in a WSGI environment, whose body can be read again afterwards; None without a signature.
 
-    moto looks for an operation and its parameters in more places than one, so only a request in the plain form that
-    SDKs send is read as such: what is judged here must be what is done there.
+    moto looks for an operation and its parameters in several places. Only a request in the form that SDKs send is
+    accepted, so that moto performs exactly the operation that was authorized here.
     """
     scope = _SCOPE.match(environ.get("HTTP_AUTHORIZATION", ""))
     if scope is None:
@@ -93,7 +93,7 @@ def _put_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def _unmistakable(params: Mapping[str, Any]) -> bytes:
-    """The same JSON without the characters in which moto would see a form, whose `Action` it prefers."""
+    """Return the same JSON without characters that moto would take for a form, whose `Action` it prefers."""
     return json.dumps(params).replace("&", "\\u0026").replace("=", "\\u003d").encode()
 
 

@@ -17,7 +17,7 @@ from moto.iam.models import Role, iam_backends
 from phalanx.localcloud.context import Context, Issued
 
 LIFETIME = timedelta(hours=6)
-# The metadata service hands out new ones at least five minutes before the old ones end.
+# The metadata service returns new ones at least five minutes before the old ones expire.
 RENEW_BEFORE = timedelta(minutes=5)
 
 
@@ -35,11 +35,11 @@ class Session:
 
     @property
     def user_id(self) -> str:
-        """`aws:userid` of a role's session: the role's unique id and the session's name (docs/aws-behaviour.md 6)."""
+        """Return the session's `aws:userid`: the role's unique id and the session's name (docs/aws-behaviour.md 6)."""
         return f"{self.role_id}:{self.name}"
 
     def arn(self, account: str) -> str:
-        """As it stands in AWS's error messages and in aws:PrincipalArn's session form."""
+        """Return the session's ARN, as in AWS's error messages and in aws:PrincipalArn."""
         return f"arn:aws:sts::{account}:assumed-role/{self.role}/{self.name}"
 
 
@@ -48,7 +48,7 @@ class AssumeRoleError(Exception):
 
 
 AWS_USER_ID = "AIDAIT2UOQQY3AUEKVGXU"
-"""The user in whose name AWS's own services, such as SNS, send (docs/aws-behaviour.md 3.24)."""
+"""The sender's user id of messages from AWS's own services, such as SNS (docs/aws-behaviour.md 3.24)."""
 _caller: ContextVar[str] = ContextVar("caller", default=AWS_USER_ID)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
@@ -63,12 +63,12 @@ def forget_all() -> None:
 
 
 def session_of(access_key_id: str) -> Session | None:
-    """The session behind a key, None for keys that belong to no role."""
+    """Return the session of an access key, None for a key that belongs to no role."""
     return _by_key.get(access_key_id)
 
 
 def caller() -> str:
-    """The user id in whose name the present call is done; outside of any call, AWS's own."""
+    """Return the user id of the current call's sender; outside of a call, that of AWS's own services."""
     return _caller.get()
 
 
@@ -83,14 +83,14 @@ def calling(user_id: str) -> Iterator[None]:
 
 
 def instance_role(instance: Instance) -> Role | None:
-    """The role in the instance's profile, None without any."""
+    """Return the role in the instance's profile, or None."""
     association = instance.ec2_backend.iam_instance_profile_associations.get(instance.id)
     roles = association.iam_instance_profile.roles if association else []
     return roles[0] if roles else None
 
 
 def for_instance(context: Context, instance: Instance) -> dict[str, str]:
-    """The document of /latest/meta-data/iam/security-credentials/ROLE. Raises AssumeRoleError."""
+    """Return the document of /latest/meta-data/iam/security-credentials/ROLE. Raises AssumeRoleError."""
     role = instance_role(instance)
     if role is None:
         raise AssumeRoleError(f"{instance.id} has no instance profile")
@@ -108,7 +108,7 @@ def _instance_keys(context: Context, instance: Instance) -> dict[str, list[str]]
 
 
 def document(session: Session) -> dict[str, str]:
-    """The credentials, by the names that AWS's documents give them."""
+    """Return the credentials under the names that AWS's documents use."""
     return {
         "AccessKeyId": session.issued.access_key_id,
         "SecretAccessKey": session.issued.secret_access_key,
@@ -128,7 +128,7 @@ def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
 
 
 def for_function(context: Context, role_arn: str, function_name: str) -> Session:
-    """A session of a Lambda function's role. Raises AssumeRoleError."""
+    """Return a session of a Lambda function's role. Raises AssumeRoleError."""
     name = role_arn.rsplit("/", 1)[-1]
     role = next((r for r in list(iam_backends[context.account]["aws"].roles.values()) if r.name == name), None)
     if role is None:
@@ -165,7 +165,7 @@ def _drop_expired(context: Context, now: datetime) -> None:
 
 
 def trusts(role: Role, service: str) -> bool:
-    """True when the role's trust policy lets the service assume it."""
+    """Return whether the role's trust policy lets the service assume it."""
     statements = trust_policy(role).get("Statement", [])
     for statement in statements if isinstance(statements, list) else [statements]:
         principal = statement.get("Principal", {})

@@ -20,8 +20,8 @@ WRONG_SIGNATURE = (
 MISSING_TOKEN = "Request is missing Authentication Token"
 
 
-def words(principal: str, action: str, resource: str, decision: Decision) -> str:
-    """Return the message of AccessDenied."""
+def denial(principal: str, action: str, resource: str, decision: Decision) -> str:
+    """Return AWS's message for a call that no policy allows, or that one denies."""
     why = (
         "with an explicit deny in an identity-based policy"
         if decision is Decision.DENIED
@@ -32,32 +32,32 @@ def words(principal: str, action: str, resource: str, decision: Decision) -> str
 
 
 def missing_token(start_response: Any) -> Iterable[bytes]:
-    """A request without a signature."""
+    """Refuse a request without a signature."""
     return _query("MissingAuthenticationToken", MISSING_TOKEN, start_response)
 
 
 def invalid_token(call: Call, start_response: Any) -> Iterable[bytes]:
-    """A key that this local cloud did not hand out, or the wrong session token."""
+    """Refuse a key that this local cloud did not issue, or a wrong session token."""
     return _refused(call, "UnrecognizedClientException", "InvalidClientTokenId", INVALID_TOKEN, start_response)
 
 
 def wrong_signature(call: Call, start_response: Any) -> Iterable[bytes]:
-    """Signed with another secret, or not as AWS wants it."""
+    """Refuse a request signed with another secret, or not as AWS requires."""
     return _refused(call, "InvalidSignatureException", "SignatureDoesNotMatch", WRONG_SIGNATURE, start_response)
 
 
 def expired_token(call: Call, start_response: Any) -> Iterable[bytes]:
-    """Role credentials after their six hours."""
+    """Refuse role credentials after their six hours."""
     return _refused(call, "ExpiredTokenException", "ExpiredToken", EXPIRED_TOKEN, start_response)
 
 
 def invalid(message: str, start_response: Any) -> Iterable[bytes]:
-    """A parameter of the query protocol that AWS does not take."""
+    """Refuse an invalid parameter of the query protocol."""
     return _query("ValidationError", message, start_response, 400)
 
 
 def access_denied(call: Call, message: str, start_response: Any) -> Iterable[bytes]:
-    """No policy allows it. EC2 has a name of its own for this, SQS a header for older clients."""
+    """Refuse a call that no policy allows. EC2 has its own error code for this, SQS a header for older clients."""
     if call.service == "ec2":
         return _xml(
             call,
@@ -72,7 +72,7 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
 
 
 def _refused(call: Call, json_code: str, xml_code: str, message: str, start_response: Any) -> Iterable[bytes]:
-    """The JSON protocols and the XML ones name the same refusal differently."""
+    """Refuse in the call's protocol: JSON and XML protocols have different codes for the same refusal."""
     if call.protocol in ("json", "rest"):
         return _json(json_code, message, start_response, 400 if call.protocol == "json" else 403)
     return _xml(call, xml_code, message, start_response)

@@ -23,12 +23,12 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def install(_context: Context) -> None:
-    """A new local cloud starts without sessions."""
+    """Remove the sessions of an earlier local cloud in this process."""
     credentials.forget_all()
 
 
 def wrap(context: Context, app: App) -> App:
-    """`app` behind the check. The administrator may do everything, an unknown key nothing, a role what it may."""
+    """Return `app` with the checks before it. The administrator may do everything, an unknown key nothing."""
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         call = calls.read(environ)
@@ -68,16 +68,16 @@ def judge(context: Context, session: Session, call: Call) -> str:
     else:
         statements = role_statements(context, session.role)
     keys = _keys(context, session, call)
-    # A call that names no resource could mean any.
+    # A call that names no resource could affect any.
     for target in found or [resources.Target(resources.ANY)]:
         decision = policy.decide(statements, policy.Ask(call.action, target.arn, {**keys, **target.keys}))
         if decision is not policy.Decision.ALLOWED:
-            return errors.words(session.arn(context.account), call.action, target.arn, decision)
+            return errors.denial(session.arn(context.account), call.action, target.arn, decision)
     return ""
 
 
 def role_statements(context: Context, role_name: str) -> list[policy.Statement]:
-    """Inline and attached policies of a role; a role that is gone has none."""
+    """Return the statements of a role's inline and attached policies; a role that is gone has none."""
     roles = list(iam_backends[context.account]["aws"].roles.values())
     role = next((role for role in roles if role.name == role_name), None)
     if role is None:

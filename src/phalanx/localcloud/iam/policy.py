@@ -15,7 +15,7 @@ Keys = Mapping[str, Sequence[str]]
 
 
 class Decision(Enum):
-    """What the policies say. Without a statement that matches, the answer is no."""
+    """The result of an evaluation. A call that no statement matches is not allowed."""
 
     ALLOWED = "allowed"
     NOT_ALLOWED = "no statement allows it"
@@ -24,18 +24,18 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Ask:
-    """A question: may `action` be done to `resource`? `keys` are the condition keys, names in lower case."""
+    """A request to evaluate: `action` on `resource`. `keys` are the condition keys, with names in lower case."""
 
     action: str
     resource: str
     keys: Keys = field(default_factory=dict)
     principal_service: str = ""
     principals: tuple[str, ...] = ()
-    """The names by which a policy may mean the account, role or session that asks."""
+    """The names by which a policy may refer to the account, role or session of the caller."""
 
 
 def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
-    """An explicit deny wins over any allow; nothing that matches means no."""
+    """Evaluate the statements: an explicit deny overrides any allow; without a match, the request is not allowed."""
     decision = Decision.NOT_ALLOWED
     for statement in statements:
         if not _matches(statement, ask):
@@ -48,12 +48,12 @@ def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
 
 
 def statements_of(document: Mapping[str, Any]) -> list[Statement]:
-    """The statements of a policy document; a single one may stand without a list."""
+    """Return the statements of a policy document; a single one needs no list."""
     return list(as_list(document.get("Statement")))
 
 
 def as_list(value: Any) -> list[Any]:
-    """Policies allow one value where a list may stand."""
+    """Return a list: policies allow a single value in place of a list."""
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple, set)) else [value]
@@ -69,7 +69,7 @@ def _matches(statement: Statement, ask: Ask) -> bool:
 
 
 def _principal_matches(statement: Statement, ask: Ask) -> bool:
-    """Identity policies have no Principal; resource policies must name who asks, or everyone."""
+    """Return whether the statement applies to the caller: identity policies have no Principal, resource policies do."""
     if "Principal" not in statement:
         return True
     principal = statement["Principal"]
@@ -83,7 +83,7 @@ def _element(statement: Statement, name: str, value: str, keys: Keys, *, ignore_
     if f"Not{name}" in statement:
         return not _any_like(statement[f"Not{name}"], value, keys, ignore_case)
     if name not in statement:
-        # Only trust policies leave Resource out.
+        # Only trust policies omit Resource.
         return name == "Resource"
     return _any_like(statement[name], value, keys, ignore_case)
 
@@ -93,7 +93,7 @@ def _any_like(patterns: Any, value: str, keys: Keys, ignore_case: bool) -> bool:
 
 
 def like(pattern: str, value: str, ignore_case: bool = False) -> bool:
-    """`*` is any run of characters, `?` is one; both cross slashes and colons."""
+    """Match: `*` is any sequence of characters, `?` is one; both include slashes and colons."""
     return bool(_compiled(pattern, ignore_case).fullmatch(value))
 
 
@@ -107,7 +107,7 @@ _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
 def _with_variables(pattern: str, keys: Keys) -> str:
-    """`${aws:userid}` becomes the request's value; an unknown variable stays and so matches nothing."""
+    """Replace `${aws:userid}` by the request's value; an unknown variable stays, and so matches nothing."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -135,7 +135,7 @@ def _condition_holds(operator: str, actual: Sequence[str] | None, patterns: list
     if_exists = name.endswith("IfExists")
     name = name.removesuffix("IfExists")
     if name not in _TESTS:
-        # An operator that this evaluator does not know must never open a door.
+        # An operator that this evaluator does not know must never allow anything.
         return denying
     negated, test = _TESTS[name]
     if not actual:

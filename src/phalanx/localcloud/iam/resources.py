@@ -25,7 +25,7 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Target:
-    """One resource that the call must be allowed for, with the condition keys that belong to it."""
+    """A resource for which the call must be allowed, with the condition keys that belong to it."""
 
     arn: str
     keys: Keys = field(default_factory=dict)
@@ -35,7 +35,7 @@ Finder = Callable[[Call, str], Iterable[Target]]
 
 
 def targets(call: Call, account: str) -> list[Target] | None:
-    """All resources of the call; None for an operation that the table does not know."""
+    """Return all resources of the call; None for an operation that the table does not contain."""
     finder = TABLE.get(call.action)
     if finder is None and call.action.startswith(_DESCRIBING):
         finder = everything
@@ -89,7 +89,7 @@ def _group(call: Call, account: str, name: str, find: Callable[[], Group]) -> Ta
     try:
         found = find()
     except ValidationError:
-        # An unknown group is still asked for by its name; its id can be anything.
+        # The call is authorized for an unknown group by its name; its id can be anything.
         return Target(f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name}")
     tags = {tag["Key"]: tag.get("Value", "") for tag in found.tags}
     return Target(found.arn, _tag_keys("autoscaling", tags))
@@ -101,12 +101,12 @@ def log_stream(call: Call, account: str) -> Iterator[Target]:
 
 
 def log_group(call: Call, account: str) -> Iterator[Target]:
-    """CloudWatch Logs, operations on a group. AWS asks for it with this ending, which `log-group:NAME:*` matches."""
+    """CloudWatch Logs, operations on a group. AWS uses an ARN with this ending, which `log-group:NAME:*` matches."""
     yield Target(f"{_log_group_arn(call, account)}:log-stream:")
 
 
 def parameter(call: Call, account: str) -> Iterator[Target]:
-    """Systems Manager parameters; those of AWS have no account in their ARN."""
+    """Systems Manager parameters; public ones have no account in their ARN."""
     for name in [*call.values("Names"), *call.values("Name"), *call.values("Path")]:
         owner = "" if name.startswith("/aws/") else account
         yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
@@ -119,7 +119,7 @@ def stack(call: Call, account: str) -> Iterator[Target]:
 
 
 def addresses(call: Call, account: str) -> Iterator[Target]:
-    """AssociateAddress needs the address, by its id or itself, and the instance or the interface that gets it."""
+    """AssociateAddress: the address (or its id), and the instance or interface that receives it."""
     if public := call.params.get("PublicIp"):
         known = ec2_backends[account][call.region].addresses
         allocation = next((a.allocation_id for a in list(known) if a.public_ip == public), "*")
@@ -135,7 +135,7 @@ def addresses(call: Call, account: str) -> Iterator[Target]:
 
 
 def association(call: Call, account: str) -> Iterator[Target]:
-    """DisassociateAddress names an association; the address behind it is what is asked for."""
+    """DisassociateAddress: the address of the association that it names."""
     backend = ec2_backends[account][call.region]
     wanted = call.params.get("AssociationId")
     for address in list(backend.addresses):
@@ -152,7 +152,7 @@ def instances(call: Call, account: str) -> Iterator[Target]:
 
 
 def tagged(call: Call, account: str) -> Iterator[Target]:
-    """CreateTags and DeleteTags, on instances as far as we need them."""
+    """CreateTags and DeleteTags, on instances only."""
     for resource_id in call.values("ResourceId"):
         yield _ec2(call, account, "instance" if resource_id.startswith("i-") else ANY, resource_id)
 
@@ -179,11 +179,11 @@ def _table_arn(call: Call, account: str, name: str, index: Any = None) -> str:
 
 
 def _leading_keys(call: Call, account: str, name: str) -> list[str]:
-    """The values of the partition key that the call names; none for a scan."""
+    """Return the values of the partition key in the call; none for a scan."""
     item = call.params.get("Key") or call.params.get("Item")
     if item:
         return [_text(item.get(_partition_key(call, account, name)))]
-    # In a query the partition key's value is the one that the condition compares first.
+    # In a query, the condition compares the partition key first.
     condition = str(call.params.get("KeyConditionExpression", ""))
     values = call.params.get("ExpressionAttributeValues") or {}
     first = re.search(r"=\s*(:\w+)", condition)
@@ -196,7 +196,7 @@ def _partition_key(call: Call, account: str, name: str) -> str:
 
 
 def _text(value: dict[str, Any] | None) -> str:
-    """{"S": "x"} → "x"."""
+    """Return the value of an attribute: "x" for {"S": "x"}."""
     return str(next(iter(value.values()))) if value else ""
 
 

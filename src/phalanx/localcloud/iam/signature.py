@@ -1,4 +1,4 @@
-"""Signature version 4, checked as AWS does it: a wrong key, or a request changed on the way, is refused."""
+"""Check Signature Version 4 as AWS does: a wrong key or a request that was changed in transit is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AUTHORIZATION = re.compile(
 
 
 def is_valid(environ: Mapping[str, Any], body: bytes, secret: str) -> bool:
-    """True when the Authorization header was made with `secret` for exactly this request."""
+    """Return whether the Authorization header was made with `secret` for exactly this request."""
     match = _AUTHORIZATION.fullmatch(environ.get("HTTP_AUTHORIZATION", ""))
     if match is None:
         return False
@@ -34,7 +34,7 @@ def _canonical_request(environ: Mapping[str, Any], body: bytes, signed: str) -> 
     path, _, query = _raw_uri(environ).partition("?")
     pairs = sorted((quote(n, safe="-_.~"), quote(v, safe="-_.~")) for n, v in parse_qsl(query, keep_blank_values=True))
     headers = "".join(f"{name}:{_header(environ, name)}\n" for name in signed.split(";"))
-    # The path as sent is encoded once more, by every service but S3.
+    # Every service except S3 encodes the path once more.
     return "\n".join(
         (
             environ["REQUEST_METHOD"],
@@ -48,7 +48,7 @@ def _canonical_request(environ: Mapping[str, Any], body: bytes, signed: str) -> 
 
 
 def _raw_uri(environ: Mapping[str, Any]) -> str:
-    """The request target before decoding; servers name it differently, and some leave it out."""
+    """Return the request target before decoding; servers use different names for it, and some omit it."""
     for name in ("RAW_URI", "REQUEST_URI"):
         if environ.get(name):
             return re.sub(r"^https?://[^/]+", "", environ[name])

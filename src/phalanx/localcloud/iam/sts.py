@@ -1,6 +1,6 @@
-"""AWS STS: who a session is, and sessions of another role for whom its trust policy names.
+"""AWS STS: the identity of a session, and sessions of other roles, as their trust policies allow.
 
-moto gives anybody a session of any role, even of none, and knows nobody's name.
+moto gives any caller a session of any role, even one that does not exist, and does not know callers' identities.
 Source: AWS STS API reference, AssumeRole and GetCallerIdentity; docs/aws-behaviour.md 6, 'Assuming a role'.
 """
 
@@ -29,7 +29,7 @@ _MOST_CHAINED_S = 3600
 
 
 def identity(context: Context, session: Session, start_response: Any) -> Iterable[bytes]:
-    """GetCallerIdentity, which needs no permission."""
+    """Answer GetCallerIdentity, which needs no permission."""
     fields = {"Arn": session.arn(context.account), "UserId": session.user_id, "Account": context.account}
     return _answer("GetCallerIdentity", fields, start_response)
 
@@ -37,12 +37,12 @@ def identity(context: Context, session: Session, start_response: Any) -> Iterabl
 def assume(
     context: Context, session: Session, own: Iterable[Statement], call: Call, keys: Keys, start_response: Any
 ) -> Iterable[bytes]:
-    """AssumeRole by a session whose role has the statements `own`."""
+    """Answer AssumeRole by a session whose role has the statements `own`."""
     wanted = str(call.params.get("RoleArn", ""))
     role = _role(context, wanted)
     if role is None or not _may(context, session, own, role, keys):
-        words = f"User: {session.arn(context.account)} is not authorized to perform: {ASSUME} on resource: {wanted}"
-        return errors.access_denied(call, words, start_response)
+        message = f"User: {session.arn(context.account)} is not authorized to perform: {ASSUME} on resource: {wanted}"
+        return errors.access_denied(call, message, start_response)
     name, lasts_s = str(call.params.get("RoleSessionName", "")), str(call.params.get("DurationSeconds", "3600"))
     if problem := _problem(name, lasts_s):
         return errors.invalid(problem, start_response)
@@ -58,9 +58,9 @@ def _role(context: Context, arn: str) -> Role | None:
 
 
 def _may(context: Context, session: Session, own: Iterable[Statement], role: Role, keys: Keys) -> bool:
-    """Within an account a trust policy that names a role, or its session, is enough.
+    """Decide as AWS does: within an account, a trust policy that names a role or its session is enough.
 
-    One that names the account leaves it to the role's own policies.
+    If it names the account, the role's own policies decide.
     """
     trust = policy.statements_of(credentials.trust_policy(role))
     names = (f"arn:aws:iam::{context.account}:role/{session.role}", session.arn(context.account))
@@ -74,7 +74,7 @@ def _may(context: Context, session: Session, own: Iterable[Statement], role: Rol
 
 
 def _problem(name: str, lasts_s: str) -> str:
-    """What AWS says of a session's name or length that it does not take; empty when all is well."""
+    """Return AWS's message about an invalid session name or duration, "" if both are valid."""
     if not _SESSION_NAME.fullmatch(name):
         return _invalid(name, "roleSessionName", "satisfy regular expression pattern: [\\w+=,.@-]*")
     if not lasts_s.isdecimal() or int(lasts_s) < _LEAST_S:
