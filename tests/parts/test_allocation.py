@@ -11,9 +11,10 @@ import pytest
 
 from phalanx.runner.batch import allocation
 from phalanx.runner.batch.allocation import Allocation
-from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, AllocationStatus, Request
 from phalanx.runner.process import RefusedError
 
+QUEUES, HOLDS, ENDS = map(AllocationStatus, (QUEUED, HELD, ENDED))
 REQUEST = Request("J1", "/nowhere", "fake", processes=2, nodes=2, per_node=1)
 AWAY = RefusedError("fake does not answer\nat all")
 
@@ -23,7 +24,7 @@ class Fake:
 
     NAME = "fake"
 
-    def __init__(self, *answers: Standing | Exception, cancel: Exception | None = None) -> None:
+    def __init__(self, *answers: AllocationStatus | Exception, cancel: Exception | None = None) -> None:
         self.answers = list(answers)
         self.refusal = cancel
         self.cancelled = 0
@@ -31,7 +32,7 @@ class Fake:
     def submit(self, *_: Any) -> str:
         return "42"
 
-    def look(self, *_: Any) -> Standing:
+    def status(self, *_: Any) -> AllocationStatus:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -61,7 +62,7 @@ def held(scheduler: Any, told: list[str], turn: Any = lambda _: None) -> Allocat
 def test_a_scheduler_that_is_briefly_unavailable_ends_no_queued_job():
     told: list[str] = []
     with pytest.raises(allocation.EndedError):
-        held(Fake(Standing(QUEUED), AWAY, AWAY, Standing(QUEUED), Standing(ENDED)), told).obtain(REQUEST)
+        held(Fake(QUEUES, AWAY, AWAY, QUEUES, ENDS), told).obtain(REQUEST)
     away = "waiting for 42 of fake, which does not answer (fake does not answer)"
     assert told == ["queued in fake as 42", away, away, "queued in fake as 42"]
 
@@ -85,7 +86,7 @@ def test_a_starter_that_died_gets_no_beats_and_does_no_harm(monkeypatch):
             one._admit(ours, (from_read, to_write), hello)
             os.close(to_read)
 
-    one = held(Fake(Standing(HELD), Standing(HELD), Standing(HELD), Standing(ENDED)), [], come)
+    one = held(Fake(HOLDS, HOLDS, HOLDS, ENDS), [], come)
     with pytest.raises(allocation.EndedError):
         one.obtain(REQUEST)
     assert one.release() == ""
@@ -96,11 +97,20 @@ def test_a_starter_that_died_gets_no_beats_and_does_no_harm(monkeypatch):
 @pytest.mark.parametrize(
     ("scheduler", "words"),
     [
-        (Fake(Standing(HELD), Standing(QUEUED), Standing(QUEUED), Standing(QUEUED), Standing(ENDED)), ""),
-        (Fake(Standing(QUEUED), Standing(ENDED), cancel=RefusedError("already ended")), ""),
-        (Fake(AWAY, AWAY, Standing(ENDED)), ""),
-        (Fake(Standing(QUEUED), cancel=RefusedError("no")), "fake may still hold 42: no"),
-        (Fake(Standing(HELD, "R")), "fake still says R for 42"),
+        (
+            Fake(
+                HOLDS,
+                QUEUES,
+                QUEUES,
+                QUEUES,
+                ENDS,
+            ),
+            "",
+        ),
+        (Fake(QUEUES, ENDS, cancel=RefusedError("already ended")), ""),
+        (Fake(AWAY, AWAY, ENDS), ""),
+        (Fake(QUEUES, cancel=RefusedError("no")), "fake may still hold 42: no"),
+        (Fake(AllocationStatus(HELD, "R")), "fake still says R for 42"),
     ],
 )
 def test_a_released_allocation_is_awaited_and_one_that_stays_is_reported(scheduler, words):

@@ -17,7 +17,7 @@ from fake_nodes import FakeCluster, kill_marked, kill_starter
 from phalanx.jobs.job import Job, JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.runner.batch import allocation
-from phalanx.runner.batch.scheduling import HELD, Standing, release
+from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
 from phalanx.runner.files.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
 from phalanx.runner.head.begin import Runner
 from phalanx.runner.head.doorway import open_listener
@@ -73,11 +73,11 @@ class Refusing:
     def submit(self, *_: Any) -> str:
         return "42"
 
-    def look(self, *_: Any) -> Standing:
+    def status(self, *_: Any) -> AllocationStatus:
         self.looks += 1
         if self.looks == 2:
             raise KeyError("nobody thought of this")
-        return Standing(HELD, "held")
+        return AllocationStatus(HELD, "held")
 
     def cancel(self, *_: Any) -> None:
         raise RefusedError("fake refused: no controller")

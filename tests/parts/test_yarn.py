@@ -119,14 +119,14 @@ def asking(manager: str, *more: str) -> Request:
 def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(manager):
     allocation = yarn.submit(asking(manager), no_command)
     assert shown(allocation) == "application_1_0001"
-    assert yarn.look(allocation, no_command).phase == QUEUED
+    assert yarn.status(allocation, no_command).phase == QUEUED
     _, _, body = FakeResourceManager.asked[1]
     command = body["am-container-spec"]["commands"]["command"]
     assert "--num_containers 3" in command and "--container_vcores 2" in command
     assert "'attend' 'yarn'" in command.replace("'\\''", "'") and "application_1_0001 3 2" in command
     yarn.cancel(allocation, no_command)
-    assert yarn.look(allocation, no_command).phase == QUEUED
-    found = yarn.look(allocation, no_command)
+    assert yarn.status(allocation, no_command).phase == QUEUED
+    found = yarn.status(allocation, no_command)
     assert (found.phase, found.killed) == (ENDED, True)
 
 
@@ -158,8 +158,8 @@ def test_one_without_authentication_is_reported_with_what_it_lacks(manager):
 )
 def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, final, words, killed, retryable):
     diagnostics = words.partition(": ")[2]
-    found = yarn.standing({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
-    assert (found.phase, found.words, found.killed, found.retryable) == (ENDED, words, killed, retryable)
+    found = yarn.read_status({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
+    assert (found.phase, found.description, found.killed, found.retryable) == (ENDED, words, killed, retryable)
 
 
 def test_the_master_is_given_the_command_as_java_reads_it(manager, tmp_path):
@@ -205,11 +205,11 @@ def test_a_resource_manager_that_is_not_there_is_named():
 def test_a_server_that_is_not_yarn_is_reported(manager, monkeypatch):
     monkeypatch.setattr(FakeResourceManager, "answer", lambda handler, *_: handler.wfile.write(b"SSH-2.0\r\n"))
     with pytest.raises(RefusedError, match="does not answer"):
-        yarn.look(f"{manager}/ws/v1/cluster/apps/application_1_0001", no_command)
+        yarn.status(f"{manager}/ws/v1/cluster/apps/application_1_0001", no_command)
 
 
 def test_an_incomplete_answer_is_reported(monkeypatch):
     for answer in ({}, {"app": {}}, {"app": None}, []):
         monkeypatch.setattr(yarn, "_ask", lambda *_, answer=answer: answer)
         with pytest.raises(RefusedError, match="in its answer"):
-            yarn.look("http://rm:8088/ws/v1/cluster/apps/application_1_0001", no_command)
+            yarn.status("http://rm:8088/ws/v1/cluster/apps/application_1_0001", no_command)

@@ -41,7 +41,7 @@ def test_every_scheduler_has_what_the_protocol_says(name):
     scheduler = load(name)
     assert name == scheduler.NAME
     assert scheduler.SUMMARY
-    for part in ("HIDDEN", "SHOWN", "NODE_INDEX", "GPUS", "submit", "look", "cancel"):
+    for part in ("HIDDEN", "SHOWN", "NODE_INDEX", "GPUS", "submit", "status", "cancel"):
         assert hasattr(scheduler, part)
 
 
@@ -90,21 +90,21 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
     ],
 )
 def test_the_answer_of_scontrol_is_read(text, phase, killed, retryable, words):
-    found = slurm.standing(text)
-    assert (found.phase, found.killed, found.retryable, found.words) == (phase, killed, retryable, words)
+    found = slurm.read_status(text)
+    assert (found.phase, found.killed, found.retryable, found.description) == (phase, killed, retryable, words)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
 def test_an_answer_without_a_state_ends_no_job(text):
     with pytest.raises(RefusedError, match="slurm reports no state of the job"):
-        slurm.standing(text)
+        slurm.read_status(text)
 
 
 def test_a_job_that_slurm_has_forgotten_has_ended():
     def call(argv: Sequence[str], _: str) -> str:
         raise RefusedError("slurm refused: slurm_load_jobs error: Invalid job id specified")
 
-    assert slurm.look("4", call).phase == ENDED
+    assert slurm.status("4", call).phase == ENDED
 
 
 def test_processes_of_a_node_are_read_from_slurms_short_form():
@@ -161,15 +161,15 @@ def test_qsub_takes_a_parallel_environment_that_the_user_names():
 def test_what_qstat_says_of_a_job(state, phase):
     job = f"<job_list><JB_job_number>7</JB_job_number><state>{state}</state></job_list>"
     text = f"<job_info><queue_info>{job}</queue_info></job_info>"
-    assert sge.standing(text, "7").phase == phase
-    assert sge.standing(text, "8").phase == ENDED
+    assert sge.read_status(text, "7").phase == phase
+    assert sge.read_status(text, "8").phase == ENDED
 
 
 def test_what_qacct_says_of_a_job():
     assert not sge.account("jobnumber 7\nfailed       0\nexit_status  0\n").killed
     limit = sge.account("failed       37  : qmaster enforced h_rt, h_cpu, or h_vmem limit\nexit_status  137\n")
-    assert limit.killed and "h_rt" in limit.words
-    assert "deleted" in sge.account("failed       100 : assumedly after job\n").words
+    assert limit.killed and "h_rt" in limit.description
+    assert "deleted" in sge.account("failed       100 : assumedly after job\n").description
 
 
 def test_processes_see_the_nodes_contract_and_not_what_leads_engines_to_the_scheduler():

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
     """Download a file or directory of JOB (an id, part of one, or a name; by default the newest job).
 
-    PATH is relative to the directory that the job ran in. An absolute PATH below the shared directory needs no JOB.
-    If DESTINATION is a directory, the result is placed in it, as with cp. Each file appears complete or not at all.
-    Of two arguments, the first is JOB if there is such a job, and PATH otherwise.
+    PATH is relative to the job's working directory. An absolute PATH in the shared directory needs no JOB. If
+    DESTINATION is a directory, the result is placed in it, as with cp. Each file appears only when it is complete.
+    With two arguments, the first is JOB if there is such a job, and PATH otherwise.
 
     \b
     Examples:

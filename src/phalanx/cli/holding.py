@@ -34,7 +34,7 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
     raise ClusterError("the connection broke, and the port is no longer forwarded", "`phalanx status` shows more.")
 
 
-def newest_or(cluster: Cluster, reference: str | None) -> Job | None:
+def job_or_newest(cluster: Cluster, reference: str | None) -> Job | None:
     """Return the job of this name, or the newest; None if the cluster has no job yet. Raises JobError."""
     from phalanx.jobs.job import open_job
 

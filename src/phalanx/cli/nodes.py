@@ -28,9 +28,9 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
       phalanx nodes
       phalanx nodes --json | jq -r '.[].address'
     """
-    from phalanx.cli.status import look
+    from phalanx.cli.status import read_state
 
-    _, roster = look(load_cluster(name, file))
+    _, roster = read_state(load_cluster(name, file))
     rows = _rows(roster) if roster else []
     if as_json:
         print_json(rows)

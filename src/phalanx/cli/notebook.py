@@ -31,11 +31,11 @@ def command(name: str | None, file: Path | None, directory: str, port: int, job:
       phalanx notebook 261121-0755
       phalanx notebook --directory experiments --port 8889
     """
-    from phalanx.cli.holding import newest_or, serve
+    from phalanx.cli.holding import job_or_newest, serve
     from phalanx.reach.transfer import shared_path
     from phalanx.reach.tunnel import notebook
 
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)
     program = notebook(shared_path(cluster, directory), token, as_root=not cluster.accounts_separated)
-    return serve(cluster, program, port, f"/?token={token}", newest_or(cluster, job))
+    return serve(cluster, program, port, f"/?token={token}", job_or_newest(cluster, job))

@@ -47,12 +47,12 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
 
 def _requested_nodes(plan: Plan) -> int | None:
     """Return the requested number of nodes of the cluster with this name; None if it is not up or can't be reached."""
-    from phalanx.cli.status import look
+    from phalanx.cli.status import read_state
     from phalanx.cluster.cluster_record import Cluster
 
     try:
         cluster = Cluster.load(plan.spec.name)
-        roster = look(cluster)[1] if cluster.ready else None
+        roster = read_state(cluster)[1] if cluster.ready else None
     except PhalanxError:
         return None
     return roster.requested if roster else None

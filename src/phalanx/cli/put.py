@@ -16,11 +16,11 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @debug_option
 @click.argument("words", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
 def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
-    """Upload files and directories to the cluster's shared directory, where every node and job sees them.
+    """Upload files and directories to the cluster's shared directory, which all nodes and jobs can read.
 
-    DESTINATION is relative to the shared directory, or absolute below it; default: its top. If it is a directory or
-    ends with a slash, the files are placed in it, as with cp. Each file appears complete or not at all. Several PATHs
-    are placed in a directory, which is created if needed.
+    DESTINATION is a path in the shared directory, relative to it or absolute; by default its top. If it is a directory
+    or ends with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which
+    is created if needed. Each file appears only when it is complete.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
       phalanx status -c demo --json
     """
     cluster = load_cluster(name, file)
-    state, roster = look(cluster)
+    state, roster = read_state(cluster)
     facts = describe(cluster, state.status, roster)
     facts.update(_count_jobs(cluster) if cluster.ready else {"jobs_running": None, "jobs_damaged": None})
     facts["age_s"] = round(time.time() - state.created_s)
@@ -42,7 +42,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
         _print(facts)
 
 
-def look(cluster: Cluster) -> tuple[StackState, Roster | None]:
+def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
     """Read the stack's state and the roster from the cloud's API. Raises ClusterError if the cluster is gone."""
     from phalanx.clouds.diagnosis import require_stack
     from phalanx.cluster.stack import read_roster

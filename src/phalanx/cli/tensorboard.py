@@ -30,10 +30,10 @@ def command(name: str | None, file: Path | None, logdir: str, port: int, job: st
       phalanx tensorboard 261121-0755 --logdir runs
       phalanx tensorboard --logdir /efs/runs --port 6007
     """
-    from phalanx.cli.holding import newest_or, serve
+    from phalanx.cli.holding import job_or_newest, serve
     from phalanx.reach.transfer import source_path
     from phalanx.reach.tunnel import tensorboard
 
     cluster = load_cluster(name, file)
-    found = newest_or(cluster, job)
+    found = job_or_newest(cluster, job)
     return serve(cluster, tensorboard(source_path(cluster, logdir, found)), port, job=found)

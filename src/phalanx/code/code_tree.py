@@ -143,7 +143,7 @@ class _Scanner:
     def _is_sent(self, entry: Entry, rules: IgnoreRules) -> bool:
         mode = entry.status.st_mode
         is_directory = stat.S_ISDIR(mode)
-        if rules.leave_out(entry.name, is_directory):
+        if rules.excludes(entry.name, is_directory):
             self.left_out.append(entry.name + "/" * is_directory)
             return False
         if is_directory:

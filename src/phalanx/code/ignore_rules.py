@@ -48,7 +48,7 @@ class IgnoreRules:
 
     layers: tuple[_Layer, ...] = ()
 
-    def leave_out(self, name: str, is_directory: bool) -> bool:
+    def excludes(self, name: str, is_directory: bool) -> bool:
         """Whether to exclude `name`, relative to the tree; do not ask for names below an excluded directory."""
         if not self.layers:
             return False
@@ -71,7 +71,7 @@ def rules_above(directory: Path) -> IgnoreRules:
     rules = IgnoreRules()
     for depth, part in enumerate(parts):
         rules = rules.within(str(root.joinpath(*parts[:depth])), "/".join((*parts[:depth], "")), FILES)
-        if rules.leave_out("/".join((*parts[:depth], part)), is_directory=True):
+        if rules.excludes("/".join((*parts[:depth], part)), is_directory=True):
             return IgnoreRules()
     offset = _bytewise("".join(f"{part}/" for part in parts))
     return IgnoreRules(tuple(_Layer(layer.runs, before=offset[layer.strip :]) for layer in rules.layers if layer.runs))

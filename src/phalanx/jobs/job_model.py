@@ -133,9 +133,14 @@ class JobSpec:
     def _check_nodes(self) -> None:
         fewest, most = self.nodes_min, self.nodes_max
         if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
-            raise JobError(f"--nodes is {fewest}:{most}", "Give the fewest and the most nodes, such as 2:4.")
+            raise JobError(
+                f"--nodes is {fewest}:{most}", "Give the smallest and the largest number of nodes, such as 2:4."
+            )
         if fewest is not None and self.processes is not None:
-            raise JobError("-n fixes a number that --nodes lets change", "Set the processes of each node with -N.")
+            raise JobError(
+                "-n sets a fixed number of processes, which --nodes lets change",
+                "Set the processes of each node with -N.",
+            )
 
 
 class JobOptions(TypedDict, total=False):

@@ -7,7 +7,7 @@ import pwd
 import xml.etree.ElementTree as ElementTree
 from typing import TYPE_CHECKING
 
-from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, AllocationStatus, Request
 from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
@@ -89,19 +89,19 @@ def choose(request: Request, found: Mapping[str, Mapping[str, str]]) -> str:
     )
 
 
-def look(allocation: str, call: Call) -> Standing:
+def status(allocation: str, call: Call) -> AllocationStatus:
     """Return the state in qstat's list; a job that is no longer listed has ended, and qacct may know how."""
     user = pwd.getpwuid(os.getuid()).pw_name
-    found = standing(call(["qstat", "-u", user, "-xml"], ""), allocation)
+    found = read_status(call(["qstat", "-u", user, "-xml"], ""), allocation)
     if found.phase != ENDED:
         return found
     try:
         return account(call(["qacct", "-j", allocation], ""))
     except RefusedError:
-        return Standing(ENDED, "it was deleted, or exceeded its time limit", killed=True)
+        return AllocationStatus(ENDED, "it was deleted, or exceeded its time limit", killed=True)
 
 
-def standing(text: str, allocation: str) -> Standing:
+def read_status(text: str, allocation: str) -> AllocationStatus:
     """Parse qstat's XML: "qw" waits, "r" runs, "dr" is being deleted, "E" can't be started."""
     try:
         root = ElementTree.fromstring(text)
@@ -110,27 +110,29 @@ def standing(text: str, allocation: str) -> Standing:
     for job in root.iter("job_list"):
         if job.findtext("JB_job_number") == allocation:
             return _listed(job.findtext("state") or "", allocation)
-    return Standing(ENDED)
+    return AllocationStatus(ENDED)
 
 
-def _listed(state: str, allocation: str) -> Standing:
+def _listed(state: str, allocation: str) -> AllocationStatus:
     if "E" in state:
-        return Standing(QUEUED, f"{state}: `qstat -j {allocation}` says why; `qmod -cj {allocation}` tries again")
+        return AllocationStatus(
+            QUEUED, f"{state}: `qstat -j {allocation}` says why; `qmod -cj {allocation}` tries again"
+        )
     if "q" in state:
-        return Standing(QUEUED, state)
-    return Standing(HELD, "being deleted" if "d" in state else "running")
+        return AllocationStatus(QUEUED, state)
+    return AllocationStatus(HELD, "being deleted" if "d" in state else "running")
 
 
-def account(text: str) -> Standing:
+def account(text: str) -> AllocationStatus:
     """Parse qacct's record: "failed" is 0 for a job that ended by itself."""
     fields = settings(text)
     failed = fields.get("failed", "0")
     code, _, reason = (part.strip() for part in failed.partition(":"))
     if code == "0":
-        return Standing(ENDED, "its script ended")
+        return AllocationStatus(ENDED, "its script ended")
     # Grid Engine reports this for jobs that qdel ended, too.
     cause = "deleted, or killed at a limit" if reason == "assumedly after job" else reason
-    return Standing(ENDED, f"{cause} (failed {code})", killed=True)
+    return AllocationStatus(ENDED, f"{cause} (failed {code})", killed=True)
 
 
 def cancel(allocation: str, call: Call) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, AllocationStatus, Request
 from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
@@ -57,28 +57,28 @@ def submit(request: Request, call: Call) -> str:
     return call(arguments(request), script(request)).strip().partition(";")[0]
 
 
-def look(allocation: str, call: Call) -> Standing:
+def status(allocation: str, call: Call) -> AllocationStatus:
     """Return the state that scontrol shows. Slurm forgets ended jobs after MinJobAge (five minutes by default)."""
     try:
-        return standing(call(["scontrol", "show", "job", "--oneliner", allocation], ""))
+        return read_status(call(["scontrol", "show", "job", "--oneliner", allocation], ""))
     except RefusedError as error:
         if "Invalid job id" in str(error):
-            return Standing(ENDED, "Slurm no longer knows it")
+            return AllocationStatus(ENDED, "Slurm no longer knows it")
         raise
 
 
-def standing(line: str) -> Standing:
+def read_status(line: str) -> AllocationStatus:
     """Parse scontrol's NAME=value pairs. Raises RefusedError when they contain no state, which must not end the job."""
     fields = {name: value for name, _, value in (word.partition("=") for word in line.split())}
     state, reason = fields.get("JobState", ""), fields.get("Reason", "None").replace("_", " ")
     text = state if reason == "None" else f"{state}, {reason}"
     if state in _QUEUED:
-        return Standing(QUEUED, "" if reason == "None" else reason)
+        return AllocationStatus(QUEUED, "" if reason == "None" else reason)
     if state in _HELD:
-        return Standing(HELD, text)
+        return AllocationStatus(HELD, text)
     if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
         raise RefusedError(f"slurm reports no state of the job: '{line[:80].strip()}'")
-    return Standing(ENDED, text, killed=state not in _BY_ITSELF, retryable=state in _AGAIN)
+    return AllocationStatus(ENDED, text, killed=state not in _BY_ITSELF, retryable=state in _AGAIN)
 
 
 def cancel(allocation: str, call: Call) -> None:

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, Standing, shown
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, AllocationStatus, Request, shown
 from phalanx.runner.login import quoted
 from phalanx.runner.process import RefusedError
 
@@ -93,26 +93,26 @@ def submit(request: Request, _call: Call) -> str:
     return f"{apps}/{name}"
 
 
-def look(allocation: str, _call: Call) -> Standing:
+def status(allocation: str, _call: Call) -> AllocationStatus:
     """Return the state that the Cluster Application API shows."""
     app = _field(_ask("GET", allocation), "app", allocation)
     _field(app, "state", allocation)
-    return standing(app)
+    return read_status(app)
 
 
-def standing(app: dict[str, Any]) -> Standing:
+def read_status(app: dict[str, Any]) -> AllocationStatus:
     """Parse the application's record: its diagnostics contain what ended it."""
     diagnostics = " ".join(str(app.get("diagnostics", "")).split())
     if app["state"] in _QUEUED:
-        return Standing(QUEUED, diagnostics)
+        return AllocationStatus(QUEUED, diagnostics)
     if app["state"] in _HELD:
-        return Standing(HELD, app["state"])
+        return AllocationStatus(HELD, app["state"])
     killed = app["state"] != "FINISHED"
     again = killed and "preempted" in diagnostics.lower()
     # The distributed shell ends as FINISHED even if a container failed; finalStatus shows the failure.
     failed = app["state"] == "FINISHED" and app.get("finalStatus", "SUCCEEDED") != "SUCCEEDED"
     state = f"{app['state']} ({app['finalStatus']})" if failed else app["state"]
-    return Standing(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, retryable=again)
+    return AllocationStatus(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, retryable=again)
 
 
 def cancel(allocation: str, _call: Call) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.roster import Node, Roster
 from phalanx.runner import frames
-from phalanx.runner.batch.scheduling import ENDED, HELD, Request, Standing, shown, still_holds
+from phalanx.runner.batch.scheduling import ENDED, HELD, AllocationStatus, Request, shown, still_holds
 from phalanx.runner.head.doorway import turn_away
 from phalanx.runner.liveness import Pace
 from phalanx.runner.login import Line
@@ -41,11 +41,11 @@ _BEAT = frames.pack(frames.BEAT)
 
 
 class EndedError(Exception):
-    """The scheduler ended the allocation before the job could start; `standing` describes how."""
+    """The scheduler ended the allocation before the job could start; `status` describes how."""
 
-    def __init__(self, standing: Standing) -> None:
-        super().__init__(standing.words)
-        self.standing = standing
+    def __init__(self, status: AllocationStatus) -> None:
+        super().__init__(status.description)
+        self.status = status
 
 
 @dataclass
@@ -131,19 +131,21 @@ class Allocation:
         null = os.open(os.devnull, os.O_RDONLY)
         return Line(attendee.fds[1], attendee.fds[0], null, lambda: attendee.connection.shutdown(socket.SHUT_RDWR))
 
-    def fate(self) -> Standing:
+    def fate(self) -> AllocationStatus:
         """Return the status after a node was lost: the scheduler may need a moment to report that it ended the job."""
         deadline = time.monotonic() + _ENDS_BY_ITSELF_S
         while True:
-            standing = self._standing_or_held()
-            if standing.phase == ENDED or time.monotonic() > deadline:
-                return standing
+            status = self._status_or_held()
+            if status.phase == ENDED or time.monotonic() > deadline:
+                return status
             time.sleep(_TURN_S)
 
-    def ended_as(self, standing: Standing) -> str:
+    def ended_as(self, status: AllocationStatus) -> str:
         """Describe an end before the job's, with the last output of the scheduler's script where that failed."""
-        output = "" if standing.killed else log_tail(self._log)
-        return f"{self._scheduler.NAME} ended {shown(self._id)}: {standing.words}" + (f": {output}" if output else "")
+        output = "" if status.killed else log_tail(self._log)
+        return f"{self._scheduler.NAME} ended {shown(self._id)}: {status.description}" + (
+            f": {output}" if output else ""
+        )
 
     def release(self) -> str:
         """Give everything back; return a message for the user, "" when all places are free again."""
@@ -173,14 +175,14 @@ class Allocation:
             return
         self._pause_s = min(_LAST_LOOK_S, self._pause_s * 1.5)
         try:
-            standing = self._standing()
+            status = self._status()
             self._answered_at = time.monotonic()
         except RefusedError as error:
             self._excuse(error)
             return
         finally:
             self._look_at = time.monotonic() + self._pause_s
-        self._take(standing, now)
+        self._take(status, now)
 
     def _excuse(self, error: RefusedError) -> None:
         """Report that the scheduler does not answer. Raises the error after _AWAY_WITHIN_S."""
@@ -189,15 +191,15 @@ class Allocation:
         first = str(error).partition("\n")[0]
         self._report(f"waiting for {shown(self._id)} of {self._scheduler.NAME}, which does not answer ({first})")
 
-    def _take(self, standing: Standing, now: float) -> None:
+    def _take(self, status: AllocationStatus, now: float) -> None:
         name, number = self._scheduler.NAME, shown(self._id)
-        if standing.phase == ENDED:
-            raise EndedError(standing)
-        if standing.phase == HELD:
+        if status.phase == ENDED:
+            raise EndedError(status)
+        if status.phase == HELD:
             self._deadline = min(self._deadline, now + _NODES_COME_WITHIN_S)
             self._report(f"granted by {name} as {number}; its nodes are coming")
         else:
-            self._report(f"queued in {name} as {number}" + (f" ({standing.words})" if standing.words else ""))
+            self._report(f"queued in {name} as {number}" + (f" ({status.description})" if status.description else ""))
 
     def _beat(self) -> None:
         """Send beats to the connected starters, which would take silence for the runner's end."""
@@ -211,15 +213,15 @@ class Allocation:
         message = f"{self._scheduler.NAME} granted {number}, but {of} came within {_NODES_COME_WITHIN_S:g} s"
         return f"{message}: {log_tail(self._log)}".rstrip(": ")
 
-    def _standing(self) -> Standing:
-        return self._scheduler.look(self._id, self._call)
+    def _status(self) -> AllocationStatus:
+        return self._scheduler.status(self._id, self._call)
 
-    def _standing_or_held(self) -> Standing:
+    def _status_or_held(self) -> AllocationStatus:
         """Return the status; a scheduler that does not answer may still hold the allocation."""
         try:
-            return self._standing()
+            return self._status()
         except RefusedError as error:
-            return Standing(HELD, str(error))
+            return AllocationStatus(HELD, str(error))
 
     def _admit(self, connection: socket.socket, fds: Sequence[int], hello: Dict[str, Any]) -> None:
         """Accept a starter, and reject those of another allocation, from an earlier attempt."""
@@ -244,22 +246,22 @@ class Allocation:
         self._cancel()
         if self._has_ended_within(_ENDS_WITHIN_S, asked=True):
             return ""
-        return f"{self._scheduler.NAME} still says {self._standing().words} for {shown(self._id)}"
+        return f"{self._scheduler.NAME} still says {self._status().description} for {shown(self._id)}"
 
     def _cancel(self) -> None:
         try:
             self._scheduler.cancel(self._id, self._call)
         except RefusedError:
             # Schedulers refuse to cancel an allocation that ended a moment before.
-            if self._standing_or_held().phase != ENDED:
+            if self._status_or_held().phase != ENDED:
                 raise
 
     def _has_ended_within(self, timeout_s: float, asked: bool = False) -> bool:
         """Wait for the end. `asked`: it was cancelled, so one that is shown as queued may end, too."""
         deadline = time.monotonic() + timeout_s
-        while (standing := self._standing_or_held()).phase != ENDED:
+        while (status := self._status_or_held()).phase != ENDED:
             # A queued allocation never ends by itself.
-            if time.monotonic() > deadline or (standing.phase != HELD and not asked):
+            if time.monotonic() > deadline or (status.phase != HELD and not asked):
                 return False
             time.sleep(_TURN_S)
         return True

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         GPUS: Tuple[str, ...]
 
         def submit(self, request: Request, call: Call) -> str: ...
-        def look(self, allocation: str, call: Call) -> Standing: ...
+        def status(self, allocation: str, call: Call) -> AllocationStatus: ...
         def cancel(self, allocation: str, call: Call) -> None: ...
 
 
@@ -54,15 +54,15 @@ _NO_GPU = ("NoDevFiles", "-1", "none")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """An allocation's status: its `phase`, and `words`, the scheduler's own description.
+class AllocationStatus:
+    """An allocation's status: its `phase`, and `description`, the scheduler's own words.
 
     For one that has ended: whether it was `killed` (cancelled, out of time, preempted …), and whether a new one may
     succeed (`retryable`).
     """
 
     phase: str
-    words: str = ""
+    description: str = ""
     killed: bool = False
     retryable: bool = False
 

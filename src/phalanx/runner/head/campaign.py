@@ -188,7 +188,7 @@ class Campaign:
         try:
             there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, plan.processes))
         except EndedError as error:
-            self._end_unbegun(self._allocation.ended_as(error.standing), error.standing.retryable)
+            self._end_unbegun(self._allocation.ended_as(error.status), error.status.retryable)
             return None
         if not there:
             message = f"stopped on request while {self._state['message']}"
@@ -210,11 +210,11 @@ class Campaign:
         """Give back the allocation. Return whether the scheduler, or its user, ended the job for good."""
         if self._allocation is None:
             return False
-        standing = self._allocation.fate() if conductor.outcome.died else None
-        if standing and standing.killed:
-            conductor.outcome.explain(self._allocation.ended_as(standing), standing.retryable)
+        status = self._allocation.fate() if conductor.outcome.died else None
+        if status and status.killed:
+            conductor.outcome.explain(self._allocation.ended_as(status), status.retryable)
         self._release()
-        return bool(standing and standing.killed and not standing.retryable)
+        return bool(status and status.killed and not status.retryable)
 
     def _release(self) -> None:
         """Give back the allocation, if there is one. Keep the message, if any, for the job's end."""
