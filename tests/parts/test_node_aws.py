@@ -196,9 +196,8 @@ def test_a_log_stream_may_exist_already(server, client):
 
 def test_metadata_is_asked_with_a_token_and_keys_are_kept(server, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
-    keys = {"AccessKeyId": "A", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
     known = {"instanceId": "i-1", "privateIp": "10.0.0.4", "availabilityZone": "us-east-1a", "instanceType": "c5.large"}
-    server.answers += [(200, "TOKEN"), (200, json.dumps(known)), (200, "role"), (200, json.dumps(keys))]
+    server.answers += [(200, "TOKEN"), (200, json.dumps(known)), (200, "role"), (200, json.dumps(ROLE_KEYS))]
     metadata = Metadata()
     assert metadata.identity().zone == "us-east-1a"
     assert metadata.credentials() is metadata.credentials()
@@ -206,6 +205,38 @@ def test_metadata_is_asked_with_a_token_and_keys_are_kept(server, monkeypatch):
     assert (method, path) == ("PUT", "/latest/api/token")
     assert all(h["X-aws-ec2-metadata-token"] == "TOKEN" for _, _, h, _ in server.seen[1:])
     assert len(server.seen) == 4
+
+
+ROLE_KEYS = {"Code": "Success", "AccessKeyId": "A", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099"}
+
+
+@pytest.mark.parametrize(
+    "not_yet",
+    [
+        [(404, "")],
+        [(429, "slow down")],
+        [(200, "")],
+        [(200, "role"), (404, "")],
+        [(200, "role"), (200, json.dumps({"Code": "AssumeRoleUnauthorizedAccess", "Message": "not yet"}))],
+        [(200, "role"), (200, "<html>busy</html>")],
+        [(401, ""), (200, "ANOTHER")],
+    ],
+    ids=["no role", "throttled", "empty", "no credentials", "no success", "no JSON", "the token is invalid"],
+)
+def test_an_answer_of_the_metadata_service_that_is_not_good_yet_is_not_final(server, monkeypatch, not_yet):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+    server.answers += [(403, ""), (200, "TOKEN"), *not_yet, (200, "role"), (200, json.dumps(ROLE_KEYS))]
+    assert Metadata().credentials().access_key_id == "A"
+
+
+def test_the_last_answer_of_the_metadata_service_is_in_the_error(server, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(wire.time, "monotonic", lambda: next(clock))
+    refused = json.dumps({"Code": "AssumeRoleUnauthorizedAccess", "Message": "EC2 cannot assume the role."})
+    server.answers += [(200, "TOKEN"), *[(200, "role"), (200, refused)] * 10]
+    with pytest.raises(OSError, match="EC2 cannot assume the role"):
+        Metadata().credentials()
 
 
 def test_the_signal_has_no_content_type_and_keeps_the_limit(server):

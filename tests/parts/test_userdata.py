@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -119,6 +120,8 @@ class Cloud(BaseHTTPRequestHandler):
     """Stands in for the metadata service, CloudFormation, the table and a wait handle, for stage 1."""
 
     parameters: dict[str, str]
+    offline: list[int]
+    """Statuses with which the next calls of an API are refused."""
     signals: list[dict]
 
     def answer(self, text: str) -> None:
@@ -145,6 +148,11 @@ class Cloud(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.offline:
+            self.send_response(self.offline.pop(0))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.headers.get("X-Amz-Target") == "AmazonSQS.SendMessage":
             self.signals.append(json.loads(json.loads(body)["MessageBody"]))
         member = "<member><ParameterKey>{}</ParameterKey><ParameterValue>{}</ParameterValue></member>"
@@ -162,7 +170,7 @@ def escaped(text: str) -> str:
 
 @pytest.fixture
 def cloud():
-    handler = type("Here", (Cloud,), {"signals": [], "parameters": {}})
+    handler = type("Here", (Cloud,), {"signals": [], "parameters": {}, "offline": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -215,6 +223,26 @@ def assert_all_is_light(python: str, agent: Path) -> None:
     done = subprocess.run([python, "-IS", "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert not {"dataclasses", "inspect", "traceback", "xml"} & set(done.stdout.split())
+
+
+def test_what_a_new_machine_is_refused_is_requested_again(tmp_path, cloud):
+    """Such as 403 without AWS's words, which no list of passing errors has."""
+    handler, url = cloud
+    handler.parameters = userdata.parameters()
+    handler.offline = [403, 404, 403]
+    done = run_user_data(sys.executable, tmp_path, url)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "phalanx: the agent is complete")
+    assert done.stdout.count("trying again") == 3
+
+
+def test_a_machine_that_stays_offline_says_so_before_it_counts_as_missing(tmp_path, cloud):
+    handler, url = cloud
+    handler.offline = [403] * 100
+    began = time.monotonic()
+    done = run_user_data(sys.executable, tmp_path, url, wait_handle=f"{url}/handle", node_timeout_s="2")
+    assert done.returncode == 1 and 1.8 < time.monotonic() - began < 10
+    (signal,) = handler.signals
+    assert "boot step 'agent' failed: DescribeStacks: HTTP 403" in signal["Reason"]
 
 
 def test_a_changed_stage_2_is_refused_and_reported(tmp_path, cloud):

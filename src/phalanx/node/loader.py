@@ -14,23 +14,25 @@ import os
 import re
 import time
 
+from phalanx.node import wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
-_PAUSE_S = 0.5
+# Of the node's timeout, so that the reason is reported before the node counts as missing.
+_PATIENCE = 0.9
 
 SCRIPT = f"{_DIRECTORY}/boot-script"
 """The path of the user's boot script, if there is one."""
 
 
 def complete(settings: Settings, metadata: Metadata) -> None:
-    """Fetch stage 2 unless it is here. Raises OSError or AwsError."""
+    """Fetch stage 2 unless it is here. Raises OSError or AwsError if that fails for most of the node's timeout."""
     if os.path.exists(f"{_DIRECTORY}/boot.py"):
         return
     aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
-    packed = _from_stack(aws, settings) if settings.head else _from_table(aws, settings)
+    packed = _insist(aws, settings)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:
         raise OSError(f"the agent's rest has SHA-256 {found}, and the user data wants {settings.digest}")
@@ -50,6 +52,21 @@ def _unpack(stream: bytes) -> None:
             file.write(text)
 
 
+def _insist(aws: Aws, settings: Settings) -> str:
+    """Read it, again and again: a new machine may have no way out, no credentials and no rights for minutes."""
+    end = time.monotonic() + _PATIENCE * settings.node_timeout_s
+    count = 0
+    while True:
+        try:
+            return (_from_stack if settings.head else _from_table)(aws, settings)
+        except (OSError, AwsError) as error:
+            if time.monotonic() > end:
+                raise
+            print(f"phalanx: the rest of the agent: {error}; trying again", flush=True)
+        wire.pause(count)
+        count += 1
+
+
 def _from_stack(aws: Aws, settings: Settings) -> str:
     """Join the values of the stack's parameters Agent01, Agent02 and so on, and hand them on through the table."""
     from xml.etree import ElementTree  # 10 ms, which only the head needs
@@ -65,11 +82,8 @@ def _from_stack(aws: Aws, settings: Settings) -> str:
 
 def _from_table(aws: Aws, settings: Settings) -> str:
     """Read it from the table. The head writes it before it requests workers, so a wait is rare."""
-    end = time.monotonic() + settings.node_timeout_s
-    while time.monotonic() < end:
-        wish = {"TableName": settings.table, "Key": {"item": {"S": "agent"}}}
-        item = aws.json("dynamodb", "DynamoDB_20120810.GetItem", wish).get("Item")
-        if item:
-            return item["packed"]["S"]
-        time.sleep(_PAUSE_S)
-    raise AwsError("GetItem", "", f"the head put no agent into the table in {settings.node_timeout_s} s")
+    wish = {"TableName": settings.table, "Key": {"item": {"S": "agent"}}}
+    item = aws.json("dynamodb", "DynamoDB_20120810.GetItem", wish).get("Item")
+    if not item:
+        raise OSError("the head has put none into the table yet")
+    return item["packed"]["S"]

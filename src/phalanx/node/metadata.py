@@ -6,6 +6,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from typing import Callable
 
 from phalanx.node import wire
 from phalanx.node.sigv4 import Credentials, Request
@@ -35,28 +36,52 @@ class Metadata:
         self._keys = Credentials("", "")
         self._expires = ""
 
-    def get(self, path: str) -> str:
-        """Read `/latest/<path>`. Raises OSError after 30 s without an answer."""
-        if time.monotonic() > self._token_ends:
-            wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
-            self._token = self._ask("PUT", "/latest/api/token", wish)
-            self._token_ends = time.monotonic() + _TOKEN_S - _EARLY_S
-        return self._ask("GET", "/latest/" + path, {"X-aws-ec2-metadata-token": self._token})
-
     def identity(self) -> Identity:
-        known = json.loads(self.get("dynamic/instance-identity/document"))
+        """Return who this machine is. Raises OSError after 30 s without a good answer."""
+        known = self._document(lambda: "dynamic/instance-identity/document", "instanceType")
         return Identity(known["instanceId"], known["privateIp"], known["availabilityZone"], known["instanceType"])
 
     def credentials(self, fresh: bool = False) -> Credentials:
-        """Return the role's credentials; read them again 5 minutes before they expire, or if `fresh`."""
+        """Return the role's credentials; read them again 5 minutes before they expire, or if `fresh`.
+
+        Raises OSError after 30 s without any: a new machine may have none at first (docs/aws-behaviour.md 2.27).
+        """
         soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _EARLY_S))
         if fresh or self._expires < soon:
-            role = self.get(_ROLE).split()[0]
-            answer = json.loads(self.get(_ROLE + role))
+            answer = self._document(self._role, "AccessKeyId")
             self._keys = Credentials(answer["AccessKeyId"], answer["SecretAccessKey"], answer["Token"])
             self._expires = answer["Expiration"]
         return self._keys
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> str:
-        request = Request(method, self._base + path, headers)
-        return wire.insist(lambda: wire.fetch(request, 5), 30, f"the metadata service at {self._base}").decode()
+    def _role(self) -> str:
+        names = self._get(_ROLE).decode().split()
+        if not names:
+            raise OSError("no role yet")
+        return _ROLE + names[0]
+
+    def _document(self, path: Callable[[], str], proof: str) -> dict[str, str]:
+        """Read a JSON document; request it again until it has the key `proof`."""
+
+        def read() -> bytes:
+            text = self._get(path())
+            if f'"{proof}"'.encode() not in text:
+                raise OSError(f"no {proof} yet: {text[:500].decode('utf-8', 'replace')}")
+            return text
+
+        what = f"the metadata service at {self._base}"
+        return json.loads(wire.insist(read, 30, what, refusals_pass=True))
+
+    def _get(self, path: str) -> bytes:
+        """Read `/latest/<path>`, with a new token if the service does not accept the present one."""
+        if time.monotonic() > self._token_ends:
+            wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
+            self._token = wire.fetch(Request("PUT", self._base + "/latest/api/token", wish), 5).decode()
+            self._token_ends = time.monotonic() + _TOKEN_S - _EARLY_S
+        try:
+            return wire.fetch(
+                Request("GET", f"{self._base}/latest/{path}", {"X-aws-ec2-metadata-token": self._token}), 5
+            )
+        except wire.HttpError as error:
+            if error.status == 401:
+                self._token_ends = 0.0
+            raise

@@ -54,15 +54,15 @@ def fetch(request: Request, timeout_s: float) -> bytes:
     return body
 
 
-def insist(attempt: Callable[[], bytes], deadline_s: float, what: str) -> bytes:
-    """Retry with growing, random pauses. Raises OSError after `deadline_s`, and at once for 4xx."""
+def insist(attempt: Callable[[], bytes], deadline_s: float, what: str, refusals_pass: bool = False) -> bytes:
+    """Retry with growing, random pauses. Raises OSError after `deadline_s`; for 4xx at once unless `refusals_pass`."""
     end = time.monotonic() + deadline_s
     for count in range(1000):
         try:
             return attempt()
         except OSError as error:
-            final = isinstance(error, HttpError) and 400 <= error.status < 500
-            if final or time.monotonic() > end:
+            refused = isinstance(error, HttpError) and 400 <= error.status < 500
+            if (refused and not refusals_pass) or time.monotonic() > end:
                 raise OSError(f"{what}: {error}") from error
         pause(count)
     raise OSError(f"{what}: no answer")
@@ -70,4 +70,4 @@ def insist(attempt: Callable[[], bytes], deadline_s: float, what: str) -> bytes:
 
 def pause(count: int) -> None:
     """Wait before attempt number `count` + 1: at most 0.05 s at first, 5 s in the end."""
-    time.sleep(random.uniform(0.5, 1) * min(5, 0.05 * 2**count))
+    time.sleep(random.uniform(0.5, 1) * min(5, 0.05 * 2 ** min(count, 9)))
