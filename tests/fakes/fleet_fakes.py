@@ -25,7 +25,7 @@ from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from phalanx.localcloud import api, autoscaling, ec2, functions, iam, notifications, queues  # noqa: E402
+from phalanx.localcloud import api, autoscaling, ec2, functions, iam, notifications, queues, throttling  # noqa: E402
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 
 REGION = "us-east-1"
@@ -63,6 +63,8 @@ class FakeRunner:
         self.booted: dict[str, Any] = {}
         self.killed: list[tuple[str, bool]] = []
         self.rebooted: list[str] = []
+        self.given_way_out: list[str] = []
+        self.stalled: dict[str, bool] = {}
         self.cut: dict[str, bool] = {}
         self.broken = ""
         self.gate = threading.Event()
@@ -83,6 +85,12 @@ class FakeRunner:
 
     def partition(self, instance_id: str, cut: bool) -> None:
         self.cut[instance_id] = cut
+
+    def stall(self, instance_id: str, stalled: bool) -> None:
+        self.stalled[instance_id] = stalled
+
+    def give_way_out(self, instance_id: str) -> None:
+        self.given_way_out.append(instance_id)
 
 
 @dataclass(eq=False)
@@ -229,7 +237,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
     for module in (ec2, functions, queues, notifications, autoscaling, iam):
         module.install(context)
-    endpoint().app = iam.wrap(context, api.MOTO)
+    endpoint().app = iam.wrap(context, throttling.wrap(context, api.MOTO))
     try:
         yield Cloud(context, runner, clock)
     finally:

@@ -1,4 +1,4 @@
-"""phalanx local: inspect or stop the local cloud on this machine."""
+"""phalanx local: inspect or stop the local cloud on this machine, or change its weather."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import click
 
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
 
 
 @click.group("local")
 def command() -> None:
-    """Inspect or stop the local cloud. It starts with the first `up` and stops with the last `down`.
+    """Inspect or stop the local cloud, or change its weather.
+
+    It starts with the first `up` and stops with the last `down`.
 
     \b
     Examples:
@@ -98,6 +101,9 @@ def delete(file_system: str) -> None:
     finally:
         cloud.stop_if_idle()
     say(f"{file_system} is deleted.")
+
+
+command.add_command(weather)
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -32,13 +32,16 @@ class ApiCloud(ABC):
     name = "api"
     poll_interval_s = 2.0
     retry_mode: Literal["standard", "adaptive"] = "adaptive"
-    attempts = 10
 
     def __init__(self, region: str) -> None:
         self.region = region
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._session: Session | None = None
+
+    def attempts(self) -> int:
+        """How often a call is tried that is throttled, or gets no answer."""
+        return 10
 
     @abstractmethod
     def session(self) -> Session:
@@ -102,7 +105,7 @@ class ApiCloud(ABC):
     def _make_client(self, service: str) -> Any:
         if self._session is None:
             self._session = self.session()
-        retries = {"mode": self.retry_mode, "max_attempts": self.attempts}
+        retries = {"mode": self.retry_mode, "max_attempts": self.attempts()}
         config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
         client = cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
         transcript.attach(client)

@@ -171,6 +171,22 @@ def status() -> dict[str, Any]:
     return _request(running(), "GET", "/status")[1]
 
 
+def weather() -> dict[str, Any] | None:
+    """Return the weather of the running local cloud, and what it has done; None if none runs."""
+    return None if find() is None else _request(running(), "GET", "/weather")[1]
+
+
+def renew_weather() -> None:
+    """Let the local cloud, if it runs, read its forecast again."""
+    if find() is not None:
+        _request(running(), "POST", "/weather")
+
+
+def has_weather() -> bool:
+    """Whether there is a forecast (phalanx.localcloud.weather), so that calls may be throttled."""
+    return (state() / "weather.json").exists()
+
+
 def stop(force: bool = False) -> bool:
     """Stop the local cloud and wait for its process; return False if none ran. Raises StacksLeft unless `force`."""
     endpoint = find_process() or (None if force else _starting_or_ending())

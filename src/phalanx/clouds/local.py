@@ -30,9 +30,11 @@ class LocalCloud(ApiCloud):
     name = "local"
     # Each poll costs the local cloud 10 ms of CPU, which its nodes need while they boot.
     poll_interval_s = 0.15
-    # It runs on this machine: if it does not answer at once, ten attempts don't help.
     retry_mode = "standard"
-    attempts = 2
+
+    def attempts(self) -> int:
+        """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
+        return super().attempts() if endpoint.has_weather() else 2
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.localcloud.clock import Clock, RealClock
 from phalanx.localcloud.nodes.machine import API_URL
+from phalanx.localcloud.weather.sky import Weather
 
 if TYPE_CHECKING:
     from phalanx.localcloud.nodes import NodeRunner
@@ -51,6 +52,7 @@ class Context:
     root_of_nodes: int = 0
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)
+    weather: Weather = field(default_factory=Weather)
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None
     close_vpc: Callable[[str], None] = lambda _vpc_id: None
     warnings: list[str] = field(default_factory=list)

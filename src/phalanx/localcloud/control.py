@@ -12,6 +12,7 @@ from phalanx.localcloud import faults
 from phalanx.localcloud.api import CONTROL_PATH, WsgiApp
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.weather import forecast
 
 MAX_BODY_BYTES = 64 * 1024
 Answer = tuple[str, Any]
@@ -46,9 +47,13 @@ class Control:
     def _answer(self, environ: dict[str, Any], name: str) -> Answer:
         if not hmac.compare_digest(environ.get("HTTP_X_LOCALCLOUD_KEY", "").encode(), self.secret.encode()):
             return "403 Forbidden", {"message": "X-Localcloud-Key is missing or wrong"}
-        call = {"GET status": self._status, "POST stop": self._stop, "POST faults": self._faults}.get(
-            f"{environ['REQUEST_METHOD']} {name}"
-        )
+        call = {
+            "GET status": self._status,
+            "POST stop": self._stop,
+            "POST faults": self._faults,
+            "GET weather": self._weather,
+            "POST weather": self._change_weather,
+        }.get(f"{environ['REQUEST_METHOD']} {name}")
         if call is None:
             return "404 Not Found", {"message": f"no such control endpoint: {name}"}
         length = min(int(environ.get("CONTENT_LENGTH") or 0), MAX_BODY_BYTES)
@@ -82,6 +87,14 @@ class Control:
         # Delayed, so that this answer still goes out.
         self.context.clock.call_later(0.05, self.stop)
         return "200 OK", {"stacks": left}
+
+    def _weather(self, _document: dict[str, Any]) -> Answer:
+        return "200 OK", self.context.weather.describe()
+
+    def _change_weather(self, _document: dict[str, Any]) -> Answer:
+        """Begin the weather of the file that the caller has changed."""
+        self.context.weather.change(forecast.read(self.context.state))
+        return self._weather({})
 
     def _faults(self, document: dict[str, Any]) -> Answer:
         return "200 OK", faults.apply(self.context, document)

@@ -14,6 +14,7 @@ from phalanx.localcloud import fleet, placement
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
+from phalanx.localcloud.newcomers import Newcomers
 
 PATCHED = (
     "moto.ec2.models.EC2Backend.run_instances",
@@ -39,10 +40,12 @@ def install(context: Context) -> None:
 def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
     """Return the metadata service's lookup: (VPC, address) → what the instance there may know of itself, or None."""
 
+    newcomers = Newcomers(context.weather, context.clock)
+
     def find(vpc_id: str, address: str) -> InstanceFacts | None:
         for instance in fleet.current().live():
             if instance.private_ip == address and instance.vpc_id == vpc_id:
-                return _facts(context, instance)
+                return _facts(context, instance, newcomers)
         return None
 
     return find
@@ -65,8 +68,8 @@ def _answers_to(instance: Instance, host: str) -> bool:
     return instance.state == "running" and host in (instance.id, instance.public_ip, instance.private_ip)
 
 
-def _facts(context: Context, instance: Instance) -> InstanceFacts:
-    role = credentials.instance_role(instance)
+def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> InstanceFacts:
+    role = None if newcomers.lacks_role(instance.id) else credentials.instance_role(instance)
     return InstanceFacts(
         instance_id=instance.id,
         instance_type=instance.instance_type,
@@ -77,19 +80,26 @@ def _facts(context: Context, instance: Instance) -> InstanceFacts:
         image_id=instance.image_id,
         public_address=instance.public_ip,
         role_name=role.name if role else None,
-        credentials=lambda: _credentials(context, instance),
+        credentials=lambda: _credentials(context, instance, newcomers),
+        must_wait=lambda: newcomers.must_wait(instance.id),
         tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
         architecture=instance.architecture,
     )
 
 
-def _credentials(context: Context, instance: Instance) -> dict[str, str]:
+def _credentials(context: Context, instance: Instance, newcomers: Newcomers) -> dict[str, str]:
     """Return the credentials, or AWS's document that tells the instance why it gets none."""
+    if newcomers.lacks_credentials(instance.id):
+        return _no_credentials("Please see documentation at https://docs.aws.amazon.com/IAM/latest/UserGuide/.")
     try:
         return credentials.for_instance(context, instance)
     except credentials.AssumeRoleError as refusal:
-        return {"Code": "AssumeRoleUnauthorizedAccess", "Message": f"EC2 cannot assume the role. {refusal}"}
+        return _no_credentials(str(refusal))
+
+
+def _no_credentials(why: str) -> dict[str, str]:
+    return {"Code": "AssumeRoleUnauthorizedAccess", "Message": f"EC2 cannot assume the role. {why}"}
 
 
 def _metadata_tags(instance: Instance) -> dict[str, str]:

@@ -26,6 +26,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     fail_launch    a message, or {"message", "code", "times"}; null lifts the fault
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
     partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
+    stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
     if unknown:
@@ -82,6 +83,10 @@ def _partition(context: Context, fault: dict[str, Any]) -> None:
     context.runner.partition(_running(fault), bool(fault.get("cut", True)))
 
 
+def _stall(_context: Context, fault: dict[str, Any]) -> None:
+    fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
+
+
 def _running(fault: dict[str, Any]) -> str:
     instance_id = fault["instance_id"]
     if fleet.current().instance(instance_id) is None:
@@ -96,4 +101,5 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "fail_launch": _fail_launch,
     "kill": _kill,
     "partition": _partition,
+    "stall": _stall,
 }

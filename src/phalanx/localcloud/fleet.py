@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import placement
+from phalanx.localcloud import launches, placement
 from phalanx.localcloud.capacity import CapacityError, Pool
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.nodes import NodeError
 
 log = logging.getLogger(__name__)
 
 STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 LIVE = ("pending", "running")
+# How long a machine that thrashes may be silent, and live.
+STALL_S = 40.0
 
 # Every launch and termination goes through these two: RunInstances, Auto Scaling's and CloudFormation's.
 _moto_run = EC2Backend.run_instances
@@ -41,6 +46,7 @@ class Fleet:
         request.check()
         vcpus = placement.vcpus(request.instance_type)
         try:
+            launches.refuse_in_bad_weather(self.context.weather, request)
             self.pool.take(request.instance_type, request.zone, vcpus, request.count)
         except CapacityError as refusal:
             raise EC2ClientError(refusal.code, refusal.message) from refusal
@@ -50,6 +56,7 @@ class Fleet:
             self.pool.give_back(request.instance_type, request.zone, vcpus, request.count)
             raise
         for instance in reservation.instances:
+            self.context.weather.christen(instance.id, launches.group_of(request))
             self._boot_soon(instance)
         return reservation
 
@@ -73,9 +80,12 @@ class Fleet:
         if instance.state != "pending":
             return
         try:
-            machine = placement.machine(instance)
+            without_s = launches.without_way_out_s(self.context.weather, instance)
+            machine = replace(placement.machine(instance), has_way_out=without_s == 0)
             self.context.serve_vpc(machine.vpc_id)
             self.context.runner.boot(machine)
+            if without_s:
+                self.context.clock.call_later(without_s, self.context.runner.give_way_out, instance.id)
         except Exception as error:
             log.exception("the node of %s did not start", instance.id)
             self.end(instance, "Server.InternalError", f"Server.InternalError: Internal error on launch: {error}")
@@ -92,6 +102,16 @@ class Fleet:
         """Reboot the machine of a running instance; return at once."""
         if instance.state == "running":
             self.context.spawn(self.context.runner.reboot, instance.id, name=f"reboot-{instance.id}")
+
+    def stall(self, instance_id: str, for_s: float) -> None:
+        """Let an instance's processes stand still for so long; one that has ended meanwhile stays so."""
+
+        def stop_or_continue(stalled: bool) -> None:
+            with suppress(NodeError):
+                self.context.runner.stall(instance_id, stalled)
+
+        stop_or_continue(True)
+        self.context.clock.call_later(for_s, stop_or_continue, False)
 
     def end(self, instance: Instance, code: str, message: str) -> None:
         """Begin to terminate an instance and return at once; it is `terminated` when its node is gone."""

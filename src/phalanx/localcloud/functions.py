@@ -34,6 +34,8 @@ MAX_CHILDREN = 2
 WARM_S = 10.0
 # AWS retries an asynchronous invocation after one minute and again after two.
 RETRY_DELAYS_S = (60.0, 120.0)
+# A throttled event is tried again after 1 s, 2 s, 4 s … (docs/aws-behaviour.md 11.2).
+_THROTTLED_TIMES = (0, 0, 0, 1, 2, 4, 6)
 
 _moto_create = LambdaBackend.create_function
 _moto_delete = LambdaBackend.delete_function
@@ -54,8 +56,23 @@ class Functions:
         """Invoke a function; return when it ended or its timeout has passed."""
         return self._pool.submit(self._run, function, event).result()
 
-    def run_async(self, function: LambdaFunction, event: Any, attempt: int = 0) -> None:
-        """Start an invocation and return at once; one that fails is retried twice."""
+    def run_async(self, function: LambdaFunction, event: Any) -> None:
+        """Start an invocation, once it is not throttled, and return at once; one that fails is retried twice."""
+        throttled_s = self._throttled_s(function)
+        if throttled_s > 0:
+            self.context.clock.call_later(throttled_s, self._attempt, function, event, 0)
+        else:
+            self._attempt(function, event, 0)
+
+    def _throttled_s(self, function: LambdaFunction) -> float:
+        draw = self.context.weather.draw("function", function.function_name)
+        times = draw.choice(_THROTTLED_TIMES) if draw else 0
+        if draw is None or not times:
+            return 0.0
+        self.context.weather.struck("function", f"{function.function_name} was throttled {times} times")
+        return draw.scaled(2**times - 1)
+
+    def _attempt(self, function: LambdaFunction, event: Any, attempt: int) -> None:
         self._pool.submit(self._run_and_retry, function, event, attempt)
 
     def forget(self, arn: str) -> None:
@@ -77,7 +94,7 @@ class Functions:
             if _exists(function):
                 log.exception("function %s could not be run", function.function_name)
         if failed and attempt < len(RETRY_DELAYS_S) and _exists(function):
-            self.context.clock.call_later(RETRY_DELAYS_S[attempt], self.run_async, function, event, attempt + 1)
+            self.context.clock.call_later(RETRY_DELAYS_S[attempt], self._attempt, function, event, attempt + 1)
 
     def _run(self, function: LambdaFunction, event: Any) -> Outcome:
         request_id = str(uuid.uuid4())

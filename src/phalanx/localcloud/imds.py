@@ -28,7 +28,8 @@ class InstanceFacts:
     """What an instance may know of itself.
 
     `credentials()` returns its role's credentials as in AWS's document (AccessKeyId, SecretAccessKey, Token,
-    Expiration …). `tags` are those it may read: none unless its metadata options allow it.
+    Expiration …). `tags` are those it may read: none unless its metadata options allow it. `must_wait()` is called once
+    per request: whether it is one too many.
     """
 
     instance_id: str
@@ -45,6 +46,7 @@ class InstanceFacts:
     user_data: bytes = b""
     account: str = "123456789012"
     architecture: str = "x86_64"
+    must_wait: Callable[[], bool] = lambda: False
 
 
 Lookup = Callable[[str, str], "InstanceFacts | None"]
@@ -216,6 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         facts = self._caller()
         if facts is None or self.path.rstrip("/") != "/latest/api/token":
             self._answer(HTTPStatus.NOT_FOUND if facts is None else HTTPStatus.METHOD_NOT_ALLOWED)
+        elif facts.must_wait():
+            self._answer(HTTPStatus.TOO_MANY_REQUESTS)
         elif "X-Forwarded-For" in self.headers:
             # A request that came through a proxy gets no token (EC2 User Guide, IMDSv2).
             self._answer(HTTPStatus.FORBIDDEN)
@@ -228,6 +232,9 @@ class _Handler(BaseHTTPRequestHandler):
         facts = self._caller()
         if facts is None:
             self._answer(HTTPStatus.NOT_FOUND)
+            return
+        if facts.must_wait():
+            self._answer(HTTPStatus.TOO_MANY_REQUESTS)
             return
         left_s = self._server().tokens.remaining_s(facts.instance_id, self.headers.get(_TOKEN_HEADER, ""))
         if left_s is None:

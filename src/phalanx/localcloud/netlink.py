@@ -17,9 +17,13 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
 _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
-_RTM_NEWQDISC, _RTM_NEWTFILTER, _INGRESS_HANDLE, _INGRESS_PARENT, _ETH_P_ALL = 36, 44, 0xFFFF0000, 0xFFFFFFF1, 3
+_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 44, 45
+_INGRESS_HANDLE, _INGRESS_PARENT, _ETH_P_ALL = 0xFFFF0000, 0xFFFFFFF1, 3
+# The kernel runs the filter with the lower number first.
+_OUTBOUND_PRIORITY, _SENDER_PRIORITY = 1, 2
+_LINK_SERVICES = "169.254.169.0"
 _TCA_KIND, _TCA_OPTIONS, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS, _BPF_DIRECT = 1, 2, 4, 5, 8, 1
-_TC_ACT_OK, _TC_ACT_SHOT = 0, 2
+_TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 0, 2, 0xFFFFFFFF
 _IFF_UP = 1
 _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST = 254, 3, 1, 2, 254
 _TIMEOUT_S = 10.0
@@ -75,6 +79,29 @@ def _sender_filter(address: str, mac: str) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
+def _outbound_filter(network: str, prefix_length: int) -> bytes:
+    """Assemble the BPF filter: drop IPv4 to networks other than this one and 169.254.169.0/24; leave the rest open."""
+    word, half, mask, jump_equal, ret = 0x20, 0x28, 0x54, 0x15, 0x06
+    steps = [
+        (half, 0, 0, 12),  # the protocol
+        (jump_equal, 0, 6, 0x0800),
+        (word, 0, 0, 30),  # IPv4's destination
+        (mask, 0, 0, 0xFFFFFFFF << (32 - prefix_length) & 0xFFFFFFFF),
+        (jump_equal, 3, 0, int.from_bytes(socket.inet_aton(network), "big")),
+        (word, 0, 0, 30),
+        (mask, 0, 0, 0xFFFFFF00),
+        (jump_equal, 0, 1, int.from_bytes(socket.inet_aton(_LINK_SERVICES), "big")),
+        (ret, 0, 0, _TC_ACT_UNSPEC),
+        (ret, 0, 0, _TC_ACT_SHOT),
+    ]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _filter(index: int, priority: int) -> bytes:
+    """Name the ingress filter of this priority on the link with this index."""
+    return struct.pack("=BxxxiIII", 0, index, 0, _INGRESS_HANDLE, priority << 16 | socket.htons(_ETH_P_ALL))
+
+
 class Peer(NamedTuple):
     """The far end of a veth pair: its name, its hardware address and the descriptor of its network namespace."""
 
@@ -120,11 +147,20 @@ class Rtnetlink:
         index = self.index(name)
         head = struct.pack("=BxxxiIII", 0, index, _INGRESS_HANDLE, _INGRESS_PARENT, 0)
         self._request(_RTM_NEWQDISC, _CREATE_EXCLUSIVE, head + attribute(_TCA_KIND, "ingress"))
-        program = _sender_filter(address, mac)
+        self._add_filter(index, _SENDER_PRIORITY, _sender_filter(address, mac))
+
+    def drop_outbound(self, name: str, network: str, prefix_length: int) -> None:
+        """Drop what arrives at `name` for IPv4 addresses outside of this network and of the link's own services."""
+        self._add_filter(self.index(name), _OUTBOUND_PRIORITY, _outbound_filter(network, prefix_length))
+
+    def pass_outbound(self, name: str) -> None:
+        """Undo `drop_outbound`."""
+        self._request(_RTM_DELTFILTER, 0, _filter(self.index(name), _OUTBOUND_PRIORITY))
+
+    def _add_filter(self, index: int, priority: int, program: bytes) -> None:
         options = attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program) // 8)) + attribute(_TCA_BPF_OPS, program)
         options += attribute(_TCA_BPF_FLAGS, _BPF_DIRECT)
-        head = struct.pack("=BxxxiIII", 0, index, 0, _INGRESS_HANDLE, 1 << 16 | socket.htons(_ETH_P_ALL))
-        body = head + attribute(_TCA_KIND, "bpf") + attribute(_TCA_OPTIONS, options)
+        body = _filter(index, priority) + attribute(_TCA_KIND, "bpf") + attribute(_TCA_OPTIONS, options)
         self._request(_RTM_NEWTFILTER, _CREATE_EXCLUSIVE, body)
 
     def set_master(self, name: str, master: int) -> None:

@@ -174,7 +174,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
         vpc.serve(machine.vpc_cidr)
         isolation.make_for_nodes(site)
         rootfs.build(site, machine)
-        isolation.enter(site, partial(vpc.connect, "probe", machine.address))
+        isolation.enter(site, partial(vpc.connect, "probe", machine))
         pid = os.fork()
         if pid == 0:
             os._exit(_enter(site, machine, result_w))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from phalanx.localcloud import endpoint_file, moto_setup, userns
 from phalanx.localcloud.context import ADMIN, Context, Issued
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
+from phalanx.localcloud.weather import forecast
+from phalanx.localcloud.weather.sky import Weather
 
 if TYPE_CHECKING:
     from phalanx.localcloud.cloudformation.engine import Engine
@@ -90,7 +92,8 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     """Run the API until it is stopped; call `ready` once endpoint.json is written."""
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     root = userns.root_of_nodes(daemon.mode)
-    context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root)
+    weather = Weather(forecast.read(daemon.state))
+    context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather)
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     # While moto is loaded there is no garbage to find, and the search would take a sixth of the start.

@@ -19,6 +19,9 @@ from phalanx.localcloud.context import Context
 log = logging.getLogger(__name__)
 
 TEST = "autoscaling:TEST_NOTIFICATION"
+# In bad weather one notification in ten is lost, two arrive twice, and three are late.
+_FATES = ("never", "twice", "twice", "late", "late", "late", *["on time"] * 4)
+LATE_S = 60.0
 KINDS = {
     "autoscaling:EC2_INSTANCE_LAUNCH": "launch",
     "autoscaling:EC2_INSTANCE_LAUNCH_ERROR": "failed launch",
@@ -60,12 +63,38 @@ def publish(context: Context, group: Group, kind: str, activity: Activity, insta
         "Cause": activity.cause,
     }
     for topic, kinds in group.notifications.items():
-        if kind not in kinds:
-            continue
-        try:
-            _send(group, topic, kind, message)
-        except (ServiceException, HTTPException):
-            log.exception("group %s could not notify %s", group.name, topic)
+        if kind in kinds:
+            _deliver(context, group, topic, kind, message)
+
+
+def _deliver(context: Context, group: Group, topic: str, kind: str, message: dict[str, Any]) -> None:
+    """Notify a topic at once and once, unless the weather is against it (docs/aws-behaviour.md 11.1)."""
+    delays_s = _delays_s(context, group, kind)
+    for delay_s in delays_s:
+        if delay_s > 0:
+            context.clock.call_later(delay_s, _try_to_send, group, topic, kind, message)
+        else:
+            _try_to_send(group, topic, kind, message)
+
+
+def _delays_s(context: Context, group: Group, kind: str) -> tuple[float, ...]:
+    """Return the delay of each copy; none for a notification that is lost."""
+    draw = context.weather.draw("notifications", group.name, kind)
+    if draw is None:
+        return (0.0,)
+    fate = draw.choice(_FATES)
+    delays_s = {"never": (), "twice": (0.0, draw.seconds(0, LATE_S)), "late": (draw.seconds(0, LATE_S),)}.get(fate)
+    if delays_s is None:
+        return (0.0,)
+    context.weather.struck("notifications", f"{KINDS[kind]} of {group.name}: {fate}")
+    return delays_s
+
+
+def _try_to_send(group: Group, topic: str, kind: str, message: dict[str, Any]) -> None:
+    try:
+        _send(group, topic, kind, message)
+    except (ServiceException, HTTPException):
+        log.exception("group %s could not notify %s", group.name, topic)
 
 
 def _about(context: Context, group: Group, kind: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ _SCOPE = re.compile(
 )
 _TARGET = re.compile(r"\w+\.(?P<operation>\w+)")
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
+# Where the parsed request stands in its WSGI environment, for what comes after the check of its permissions.
+PARSED = "localcloud.call"
 
 
 @dataclass(frozen=True)

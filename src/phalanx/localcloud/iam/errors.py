@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -71,6 +72,15 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
     return _refused(call, "AccessDeniedException", "AccessDenied", message, start_response)
 
 
+def throttled(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    """More calls than AWS takes at the moment. Each service has its own code."""
+    if call.protocol == "json":
+        return _json(code, message, start_response, 400)
+    if call.protocol == "rest":
+        return _json(code, message, start_response, 429)
+    return _xml(call, code, message, start_response, 503 if call.protocol == "ec2" else 400)
+
+
 def _refused(call: Call, json_code: str, xml_code: str, message: str, start_response: Any) -> Iterable[bytes]:
     """Refuse in the call's protocol: JSON and XML protocols have different codes for the same refusal."""
     if call.protocol in ("json", "rest"):
@@ -86,14 +96,14 @@ def _json(
     return _answer(status, json.dumps(document), headers, start_response)
 
 
-def _xml(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
+def _xml(call: Call, code: str, message: str, start_response: Any, status: int = 403) -> Iterable[bytes]:
     if call.protocol != "ec2":
-        return _query(code, message, start_response)
+        return _query(code, message, start_response, status)
     document = (
         f"<Response><Errors><Error><Code>{code}</Code><Message>{escape(message)}</Message></Error></Errors>"
         f"<RequestID>{uuid.uuid4()}</RequestID></Response>"
     )
-    return _answer(403, document, [("Content-Type", "text/xml")], start_response)
+    return _answer(status, document, [("Content-Type", "text/xml")], start_response)
 
 
 def _query(code: str, message: str, start_response: Any, status: int = 403) -> Iterable[bytes]:
@@ -106,6 +116,5 @@ def _query(code: str, message: str, start_response: Any, status: int = 403) -> I
 
 def _answer(status: int, document: str, headers: list[tuple[str, str]], start_response: Any) -> Iterable[bytes]:
     body = document.encode()
-    reason = {400: "Bad Request", 403: "Forbidden"}[status]
-    start_response(f"{status} {reason}", [*headers, ("Content-Length", str(len(body)))])
+    start_response(f"{status} {HTTPStatus(status).phrase}", [*headers, ("Content-Length", str(len(body)))])
     return [body]

@@ -11,27 +11,28 @@ from urllib.parse import unquote
 from moto.iam.models import iam_backends
 
 from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.iam import calls, credentials, errors, policy, resources, signature, sts
+from phalanx.localcloud.iam import calls, credentials, errors, policy, propagation, resources, signature, sts
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
 
 log = logging.getLogger(__name__)
 
-PATCHED: tuple[str, ...] = ()
+PATCHED = propagation.PATCHED
 
 App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
-def install(_context: Context) -> None:
+def install(context: Context) -> None:
     """Remove the sessions of an earlier local cloud in this process."""
     credentials.forget_all()
+    propagation.install(context)
 
 
 def wrap(context: Context, app: App) -> App:
     """Return `app` with the checks before it. The administrator may do everything, an unknown key nothing."""
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        call = calls.read(environ)
+        call = environ[calls.PARSED] = calls.read(environ)
         if call is None:
             return errors.missing_token(start_response)
         issued = context.issued.get(call.access_key_id)
@@ -83,7 +84,8 @@ def role_statements(context: Context, role_name: str) -> list[policy.Statement]:
     if role is None:
         return []
     attached = [v.document for managed in role.managed_policies.values() for v in managed.versions if v.is_default]
-    documents = [*role.policies.values(), *attached]
+    inline = [text for name, text in role.policies.items() if propagation.is_seen(context, role.id, name)]
+    documents = [*inline, *attached]
     return [statement for document in documents for statement in policy.statements_of(_parsed(document))]
 
 

@@ -75,6 +75,14 @@ class NodeRunner:
         """Drop all packets from and to the node (cut), or pass them again."""
         self._ask("partition", instance_id=instance_id, cut=cut)
 
+    def stall(self, instance_id: str, stalled: bool) -> None:
+        """Stop all of the node's processes, as if it thrashed, or continue them. Its ports still accept connections."""
+        self._ask("stall", instance_id=instance_id, stalled=stalled)
+
+    def give_way_out(self, instance_id: str) -> None:
+        """Let the node's packets leave its VPC; no error if it is gone, or has a way out."""
+        self._ask("give_way_out", instance_id=instance_id)
+
     def remove_vpc(self, vpc_id: str) -> None:
         """Kill the VPC's nodes and remove its network; no error if it is gone.
 

@@ -53,7 +53,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     _show_console(site, machine, root)
     if site.mode != "root":
         limits.limit_all_nodes()
-    isolation.enter(site, partial(vpc.connect, link, machine.address))
+    isolation.enter(site, partial(vpc.connect, link, machine))
     os.close(vpc.netns)
     _become_process_one(status_fd)
     rootfs.enter(site, machine.vcpus)

@@ -28,7 +28,10 @@ class NodeError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance to boot. `address` is in `vpc_cidr`; `file_systems` are the ids of EFS that it may mount."""
+    """An instance to boot. `address` is in `vpc_cidr`; `file_systems` are the ids of EFS that it may mount.
+
+    Without a way out, its packets to addresses outside of the VPC are dropped until `NodeRunner.give_way_out`.
+    """
 
     instance_id: str
     vpc_id: str
@@ -42,6 +45,7 @@ class Machine:
     region: str
     zone: str
     file_systems: tuple[str, ...]
+    has_way_out: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import select
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, init, programs, volumes, wire
+from phalanx.localcloud.nodes import cgroups, init, processes, programs, volumes, wire
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.volumes import Pool
 from phalanx.localcloud.nodes.vpc import Vpc
@@ -193,6 +194,22 @@ class Supervisor:
             raise NodeError(f"{request['instance_id']} does not run")
         vpc = self._vpcs[node.machine.vpc_id]
         (vpc.unplug if request["cut"] else vpc.plug)(node.link)
+        self._answer(request["id"])
+
+    def _do_stall(self, request: dict[str, Any]) -> None:
+        node = self._nodes.get(request["instance_id"])
+        if node is None or not node.alive:
+            raise NodeError(f"{request['instance_id']} does not run")
+        processes.signal_all(node.pid, signal.SIGSTOP if request["stalled"] else signal.SIGCONT)
+        self._answer(request["id"])
+
+    def _do_give_way_out(self, request: dict[str, Any]) -> None:
+        node = self._nodes.get(request["instance_id"])
+        if node is not None and not node.machine.has_way_out:
+            # For its reboots, too.
+            node.machine = dataclasses.replace(node.machine, has_way_out=True)
+            if node.alive:
+                self._vpcs[node.machine.vpc_id].open_way_out(node.link)
         self._answer(request["id"])
 
     def _do_remove_vpc(self, request: dict[str, Any]) -> None:

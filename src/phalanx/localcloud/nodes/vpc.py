@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
-from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS, mac_of
+from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS, Machine, mac_of
 
 _BRIDGE = "vpc"
 # instances of a VPC may send frames of this size (EC2 user guide, network MTU)
@@ -47,14 +47,22 @@ class Vpc:
     def plug(self, link: str) -> None:
         self._links.set_master(link, self._bridge)
 
-    def connect(self, link: str, address: str, pid: int) -> None:
+    def open_way_out(self, link: str) -> None:
+        """Let a node that was connected without a way out send packets to addresses outside of its VPC."""
+        self._links.pass_outbound(link)
+
+    def connect(self, link: str, machine: Machine, pid: int) -> None:
         """Give the network namespace of `pid` an eth0 on the bridge. Runs in a child of the supervisor."""
+        address = machine.address
         kernel.setns(self.netns, kernel.CLONE_NEWNET)
         bridge = Rtnetlink()
         node = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         bridge.add_veth(link, self._bridge, Peer("eth0", mac_of(address), node), _MTU)
         # As on EC2: a node is identified by its address, also by the metadata service.
         bridge.drop_other_senders(link, address, mac_of(address))
+        if not machine.has_way_out:
+            network = ipaddress.ip_network(machine.vpc_cidr)
+            bridge.drop_outbound(link, str(network.network_address), network.prefixlen)
         # The kernel keeps 1,024 neighbours that it resolved, for all its networks together. If router and nodes had to
         # resolve each other, connections would fail from 256 nodes on.
         bridge.add_neighbour(self._bridge, address, mac_of(address))

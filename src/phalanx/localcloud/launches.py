@@ -1,0 +1,60 @@
+"""Launches in bad weather: EC2 refuses one, and the way out comes late (docs/aws-behaviour.md 11.6, 11.8)."""
+
+from __future__ import annotations
+
+from moto.ec2.models.instances import Instance
+
+from phalanx.localcloud.capacity import CapacityError, capacity_message
+from phalanx.localcloud.placement import Request
+from phalanx.localcloud.weather.sky import Weather
+
+_PROBABILITY = 0.3
+_LONGEST_WITHOUT_WAY_OUT_S = 180.0
+_GROUP_TAG = "aws:autoscaling:groupName"
+_VERIFICATION = (
+    "Your request for accessing resources in this region is being validated, and you will not be able to launch"
+    " additional resources in this region until the validation is complete. We will notify you by email once your"
+    " request has been validated. While normally resolved within minutes, please allow up to 4 hours for this process"
+    " to complete."
+)
+
+
+def group_of(request: Request) -> str:
+    """Return the Auto Scaling group that launches; "RunInstances" for a launch outside of groups."""
+    tags = (request.kwargs.get("tags") or {}).get("instance") or {}
+    return str(tags.get(_GROUP_TAG, "RunInstances"))
+
+
+def refuse_in_bad_weather(weather: Weather, request: Request) -> None:
+    """Raise CapacityError for a launch that fails; the same group's next launch works."""
+    group = group_of(request)
+    draw = weather.draw("launches", group)
+    if draw and draw.number % 2 == 0 and draw.happens(_PROBABILITY):
+        refusal = draw.choice(_refusals(request))
+        weather.struck("launches", f"a launch in {group} failed: {refusal.code}")
+        raise refusal
+
+
+def without_way_out_s(weather: Weather, instance: Instance) -> float:
+    """Return how long a new instance has no way out: 0 in good weather, and behind a NAT gateway."""
+    draw = weather.draw("way-out", instance.id) if _is_public(instance) else None
+    if draw is None:
+        return 0.0
+    without_s = draw.seconds(0, _LONGEST_WITHOUT_WAY_OUT_S)
+    weather.struck("way-out", f"{instance.id} has no way out for {without_s:.1f} s")
+    return without_s
+
+
+def _is_public(instance: Instance) -> bool:
+    """Whether the default route of its subnet leads to an internet gateway."""
+    tables = list(instance.ec2_backend.route_tables.values())
+    routes = [route for table in tables if instance.subnet_id in table._associations.values() for route in table.routes]
+    return any(route.destination_cidr_block == "0.0.0.0/0" and route.gateway is not None for route in routes)
+
+
+def _refusals(request: Request) -> tuple[CapacityError, ...]:
+    return (
+        CapacityError("InsufficientInstanceCapacity", capacity_message(request.instance_type, request.zone)),
+        CapacityError("PendingVerification", _VERIFICATION),
+        CapacityError("InternalError", "An internal error has occurred."),
+    )

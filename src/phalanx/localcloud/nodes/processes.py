@@ -1,0 +1,36 @@
+"""The processes of a node, found by their process namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+# A process that forks while it is looked for leaves a child that the next round finds.
+_ROUNDS_MOST = 20
+
+
+def signal_all(process_one: int, number: int) -> None:
+    """Send a signal to all processes in the namespace of this node's process 1, that one included."""
+    signalled: set[int] = set()
+    for _ in range(_ROUNDS_MOST):
+        new = _inside(process_one) - signalled
+        if not new:
+            return
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        signalled |= new
+
+
+def _inside(process_one: int) -> set[int]:
+    own = _namespace(process_one)
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return {pid for pid in pids if own and _namespace(pid) == own}
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:  # it ended meanwhile
+        return ""

@@ -1,0 +1,65 @@
+"""A forecast: the seed, kinds and speed of the weather. It is a file in the state directory, so it outlives a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+# What each kind does at speed 1, with the row of docs/aws-behaviour.md that has its source.
+KINDS = {
+    "way-out": "an instance with a public address has no way out for up to 180 s: its packets are dropped (11.8)",
+    "notifications": "Auto Scaling's notifications arrive up to 60 s late, twice, or never (11.1)",
+    "function": "Lambda throttles a function: its event waits 1, 3, 7 … 63 s (11.2)",
+    "messages": "SQS delivers messages out of order, up to 10 s late, and some of them twice (11.3)",
+    "metadata": "the metadata service has no credentials for up to 120 s after a launch, and refuses requests (11.4)",
+    "permissions": "IAM lets a new policy take effect 10 to 60 s after it was attached (11.5)",
+    "launches": "a launch fails once: no capacity, a pending verification, or an internal error (11.6)",
+    "throttling": "one in ten calls that list, describe or use the table is throttled (11.7)",
+}
+# Every possible seed is a different weather; a terminal shows this many digits well.
+SEED_MOST = 999_999_999
+SPEED_MOST = 100.0
+_NAME = "weather.json"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """`speed` divides the weather's own delays, so that a test need not wait for minutes. Raises ValueError."""
+
+    seed: int
+    kinds: tuple[str, ...] = tuple(KINDS)
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.kinds) - set(KINDS))
+        if unknown:
+            raise ValueError(f"unknown weather {', '.join(unknown)}; the kinds are {', '.join(KINDS)}")
+        if not 0 <= self.seed <= SEED_MOST:
+            raise ValueError(f"the seed is {self.seed}, and may be 0 to {SEED_MOST}")
+        if not 1 <= self.speed <= SPEED_MOST:
+            raise ValueError(f"the speed is {self.speed:g}, and may be 1 to {SPEED_MOST:g}")
+
+    def write(self, state: Path) -> None:
+        """Keep the forecast for the local cloud of this state directory. Atomic."""
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = state / f"{_NAME}.{os.getpid()}"
+        beside.write_text(json.dumps(asdict(self)))
+        beside.rename(state / _NAME)
+
+
+def read(state: Path) -> Forecast | None:
+    """Return the forecast that was kept here; None without one. Raises ValueError when the file is damaged."""
+    try:
+        found = json.loads((state / _NAME).read_text())
+        return Forecast(int(found["seed"]), tuple(found["kinds"]), float(found["speed"]))
+    except FileNotFoundError:
+        return None
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{state / _NAME} is damaged: {error!r}") from error
+
+
+def remove(state: Path) -> None:
+    """Remove the forecast, if there is one."""
+    (state / _NAME).unlink(missing_ok=True)

@@ -1,0 +1,201 @@
+"""Each kind of weather where it strikes, in the local cloud's API."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from botocore.exceptions import ClientError
+from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed, until
+
+from phalanx.localcloud import ec2
+from phalanx.localcloud.context import Issued
+from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.weather.forecast import Forecast
+
+SQS = {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}
+
+
+@pytest.fixture
+def local(tmp_path) -> Iterator[Cloud]:
+    with cloud(tmp_path) as made:
+        yield made
+
+
+def begin(local: Cloud, kind: str, seed: int = 7) -> None:
+    local.context.weather.change(Forecast(seed, (kind,)))
+
+
+def struck(local: Cloud) -> list[str]:
+    return list(local.context.weather.events)
+
+
+def test_notifications_are_late_or_twice_or_lost(local):
+    topic, url = subscribed(local)
+    group = Group(local, MaxSize=20)
+    group.api.put_notification_configuration(
+        AutoScalingGroupName=group.name, TopicARN=topic, NotificationTypes=["autoscaling:EC2_INSTANCE_LAUNCH"]
+    )
+    received(local, url)
+    begin(local, "notifications")
+    group.want(20)
+    group.reaches(20)
+    at_once = notified(local, url)
+    local.clock.advance(60)
+    late = notified(local, url)
+    fates = Counter(event.rpartition(" ")[2] for event in struck(local))
+    assert len(fates) > 1
+    assert len(set(at_once + late)) == 20 - fates["never"]
+    assert len(late) == fates["twice"] + fates["late"]
+
+
+def notified(local: Cloud, url: str) -> list[str]:
+    """Return the instances that all waiting notifications are about."""
+    found: list[str] = []
+    while messages := received(local, url):
+        found += [message["EC2InstanceId"] for _, message in messages]
+    return found
+
+
+def test_messages_arrive_twice_and_out_of_order(local, monkeypatch):
+    url, _ = local.queue()
+    begin(local, "messages")
+    sent = [str(number) for number in range(30)]
+    for body in sent:
+        local.client("sqs").send_message(QueueUrl=url, MessageBody=body)
+    api, found = local.client("sqs"), []
+    until(lambda: found.extend(api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])) or 1)
+    now = time.time
+    monkeypatch.setattr("phalanx.localcloud.queues.time.time", lambda: now() + 11)
+    while messages := api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
+        found += messages
+    bodies = [message["Body"] for message in found]
+    assert sorted(set(bodies), key=int) == sent
+    assert len(bodies) == len(sent) + len(struck(local))
+    assert len(struck(local)) > 0
+    assert bodies != sorted(bodies, key=int)
+
+
+def test_a_new_policy_takes_effect_later(local):
+    begin(local, "permissions")
+    url, _ = local.queue()
+    role = local.role("ec2.amazonaws.com", SQS)
+    (subnet,) = local.network()[1]
+    template = local.template(IamInstanceProfile={"Name": local.profile(role)})
+    launch = {"LaunchTemplateId": template}
+    made = local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=launch)
+    keys = keys_of(local, made["Instances"][0]["InstanceId"])
+    with pytest.raises(ClientError, match="no identity-based policy allows"):
+        local.client("sqs", keys).send_message(QueueUrl=url, MessageBody="early")
+    local.clock.advance(9)
+    with pytest.raises(ClientError, match="no identity-based policy allows"):
+        local.client("sqs", keys).send_message(QueueUrl=url, MessageBody="early")
+    local.clock.advance(51)
+    local.client("sqs", keys).send_message(QueueUrl=url, MessageBody="in time")
+
+
+def keys_of(local: Cloud, instance_id: str) -> Issued:
+    instance = next(one for one in ec2.fleet.current().live() if one.id == instance_id)
+    found = credentials.for_instance(local.context, instance)
+    return local.context.issued[found["AccessKeyId"]]
+
+
+def test_a_launch_fails_and_the_next_one_works(local):
+    begin(local, "launches")
+    group = Group(local, MaxSize=40)
+    group.want(40)
+    until(lambda: not local.clock.advance(60) and len(group.in_service()) == 40)
+    reasons = {activity["StatusMessage"].split(" Launching EC2")[0] for activity in group.failed()}
+    assert len(reasons) == len({event.rpartition(" ")[2] for event in struck(local)})
+    outcomes = [activity["StatusCode"] for activity in group.activities()]
+    assert all(outcomes[at : at + 2] != ["Failed", "Failed"] for at in range(len(outcomes)))
+
+
+def test_calls_are_throttled_in_each_services_words(local):
+    begin(local, "throttling")
+    codes = {
+        "ec2": ("describe_instances", "RequestLimitExceeded"),
+        "autoscaling": ("describe_auto_scaling_groups", "Throttling"),
+        "dynamodb": ("list_tables", "ProvisionedThroughputExceededException"),
+        "lambda": ("list_functions", "TooManyRequestsException"),
+    }
+    for service, (operation, code) in codes.items():
+        api = local.fresh_client(service, ADMINISTRATOR)
+        assert code in {refusal(api, operation) for _ in range(60)}
+    url, _ = local.queue()
+    for _ in range(60):
+        local.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+
+
+def refusal(api, operation: str) -> str:
+    try:
+        getattr(api, operation)()
+    except ClientError as error:
+        return error.response["Error"]["Code"]
+    return ""
+
+
+def test_a_public_instance_has_no_way_out_for_a_while_and_a_private_one_has_it_at_once(local):
+    begin(local, "way-out")
+    vpc, (public, private) = local.network(("us-east-1a", "us-east-1b"))
+    api = local.client("ec2")
+    gateway = api.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    api.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = api.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    api.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
+    api.associate_route_table(RouteTableId=table, SubnetId=public)
+    template = {"LaunchTemplateId": local.template()}
+    head, worker = (
+        api.run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)["Instances"][0][
+            "InstanceId"
+        ]
+        for subnet in (public, private)
+    )
+    until(lambda: {head, worker} <= local.runner.booted.keys() and local.clock.due)
+    assert (local.runner.booted[head].has_way_out, local.runner.booted[worker].has_way_out) == (False, True)
+    assert local.runner.given_way_out == []
+    local.clock.advance(180)
+    assert local.runner.given_way_out == [head]
+
+
+def test_an_instance_lacks_credentials_at_first(local):
+    begin(local, "metadata")
+    (subnet,) = local.network()[1]
+    template = {"LaunchTemplateId": local.template(IamInstanceProfile={"Name": local.profile(local.role())})}
+    for _ in range(6):
+        local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
+    look = ec2.lookup(local.context)
+    addresses = [(one.vpc_id, one.private_ip) for one in ec2.fleet.current().live()]
+
+    def starts() -> set[str]:
+        found = [look(*address) for address in addresses]
+        return {str(facts.credentials()["Code"]) if facts.role_name else "404" for facts in found if facts}
+
+    assert starts() == {"404", "AssumeRoleUnauthorizedAccess"}
+    assert {facts.must_wait() for address in addresses for _ in range(20) if (facts := look(*address))} == {True, False}
+    local.clock.advance(120)
+    assert starts() == {"Success"}
+    assert not any(facts.must_wait() for address in addresses for _ in range(20) if (facts := look(*address)))
+
+
+def test_the_same_seed_brings_the_same_weather(local):
+    seen = []
+    for _ in range(2):
+        local.context.weather.change(Forecast(7, ("launches",)))
+        for _ in range(10):
+            launch_or_fail(local)
+        seen.append(struck(local))
+    assert seen[0] == seen[1]
+    assert seen[0]
+
+
+def launch_or_fail(local: Cloud) -> None:
+    (subnet,) = local.network()[1]
+    try:
+        local.client("ec2").run_instances(
+            MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate={"LaunchTemplateId": local.template()}
+        )
+    except ClientError:
+        pass
