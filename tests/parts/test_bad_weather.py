@@ -167,7 +167,7 @@ def test_an_instance_lacks_credentials_at_first(local):
     for _ in range(6):
         local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
     look = ec2.lookup(local.context)
-    addresses = [(one.vpc_id, one.private_ip) for one in ec2.fleet.current().live()]
+    addresses = [(one.vpc_id or "", one.private_ip or "") for one in ec2.fleet.current().live()]
 
     def starts() -> set[str]:
         found = [look(*address) for address in addresses]

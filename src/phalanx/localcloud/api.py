@@ -57,7 +57,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         ssm=lambda region, name: parameters.value(context.account, region, name),
         zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
     )
-    guarded = iam.wrap(context, throttling.wrap(context, _services(context, engine)))
+    guarded = iam.wrap(context, _services(context, engine))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -94,4 +94,4 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return services
+    return throttling.wrap(context, services)
