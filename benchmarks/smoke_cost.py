@@ -37,7 +37,7 @@ def bill() -> Iterator[Item]:
     yield Item("its traffic: what the worker installs", 0.3, "GB", 0.045)
     yield Item("public addresses of head and NAT gateway", 2 * HOURS, "h", network["public_address"])
     yield Item("disks of 8 GiB", NODES * 8 * HOURS / _HOURS_PER_MONTH, "GiB month", 0.08)
-    yield Item("shared directory, 3 GiB", 3 * HOURS / _HOURS_PER_MONTH, "GiB month", prices["efs_usd_per_gib_month"])
+    yield Item("shared directory, 3 GiB", 3 * HOURS / _HOURS_PER_MONTH, "GiB month", table("efs")["usd_per_gib_month"])
     yield Item("requests to SQS, DynamoDB, SNS, Lambda, logs", 1, "allowance", 0.01)
 
 

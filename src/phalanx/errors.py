@@ -3,6 +3,7 @@
 PhalanxError            1   the request was valid and failed
 ├── SpecError           2   a mistake in phalanx.yaml or in the command line
 ├── CloudError          3   the cloud refused or did not answer
+│   ├── CloudUnreachable    no credentials, or no connection
 │   └── StackFailed     4   the stack did not come up, and was rolled back
 ├── LocalCloudError     5   this machine can't run the local cloud
 ├── ClusterError        6   no such cluster, or it can't be reached
@@ -36,6 +37,10 @@ class CloudError(PhalanxError):
     """The cloud's API refused the request, or did not answer in time."""
 
     exit_code = 3
+
+
+class CloudUnreachable(CloudError):  # noqa: N818 (names the state)
+    """The cloud can't be asked anything: there are no credentials, or there is no connection."""
 
 
 class StackFailed(CloudError):  # noqa: N818 (names what happened)

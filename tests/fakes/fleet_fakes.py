@@ -25,7 +25,17 @@ from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from phalanx.localcloud import api, autoscaling, ec2, functions, iam, notifications, queues, throttling  # noqa: E402
+from phalanx.localcloud import (  # noqa: E402
+    account_quotas,
+    api,
+    autoscaling,
+    ec2,
+    functions,
+    iam,
+    notifications,
+    queues,
+    throttling,
+)
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 
 REGION = "us-east-1"
@@ -235,7 +245,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
-    for module in (ec2, functions, queues, notifications, autoscaling, iam):
+    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, iam):
         module.install(context)
     endpoint().app = iam.wrap(context, throttling.wrap(context, api.MOTO))
     try:

@@ -19,7 +19,7 @@ from phalanx.cli.console import duration
 from phalanx.clouds import endpoint
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.errors import CloudError, ClusterError, JobError, SpecError
+from phalanx.errors import CloudError, CloudUnreachable, ClusterError, JobError, SpecError
 from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.jobs.job_output import OutputLine
 from phalanx.ssh.remote import Remote
@@ -106,6 +106,25 @@ def test_a_plan_and_a_template_for_aws_need_no_credentials_offline(phalanx, tmp_
     (tmp_path / "phalanx.yaml").write_text(text + "type: x9.huge\n")
     assert phalanx("plan", "--offline") == 2
     assert "phalanx.yaml:6: type: the sizes of x9.huge are not known here" in phalanx.err
+
+
+@pytest.mark.parametrize("why", ["no AWS credentials were found", "AWS in eu-west-1 does not answer"])
+def test_without_credentials_or_a_connection_the_tables_answer_and_it_is_said(phalanx, cloud, monkeypatch, why):
+    def facts(spec, key):
+        raise CloudUnreachable(why, "")
+
+    monkeypatch.setattr(cloud, "facts", facts)
+    text = "name: demo\ncloud: aws\nregion: eu-west-1\nnodes: 2\nssh_from: 203.0.113.7/32\n"
+    Path("phalanx.yaml").write_text(text)
+    said = f"AWS was not asked ({why}): sizes, prices and quotas come from tables of 2026-11, and the zone and"
+    assert phalanx("plan") == 0
+    assert said in phalanx.out
+    assert phalanx("template") == 0
+    assert said in phalanx.err
+    assert json.loads(phalanx.out)["Parameters"]["Zone"]["Default"] == "eu-west-1a"
+    Path("phalanx.yaml").write_text(text + "type: x9.huge\n")
+    assert phalanx("plan") == 2
+    assert f"The cloud, which may know it, was not asked: {why}." in phalanx.err
 
 
 @pytest.mark.parametrize("command", ["plan", "template", "up"])

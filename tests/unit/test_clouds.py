@@ -6,13 +6,16 @@ from datetime import datetime, timezone
 
 import pytest
 from botocore import exceptions as boto
+from clusters import aws_spec
 
 from phalanx import clouds
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.aws import AwsCloud
 from phalanx.clouds.protocol import Resource
 from phalanx.clouds.refusals import is_gone, translate
+from phalanx.clouds.usage import ask
 from phalanx.errors import CloudError, SpecError
+from phalanx.plan import quotas
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -157,7 +160,14 @@ def test_facts_are_read_from_what_ec2_says():
         {
             ("ec2", "describe_instance_types"): {"InstanceTypes": [described]},
             ("ec2", "describe_instance_type_offerings"): {
-                "InstanceTypeOfferings": [{"Location": "us-east-1c"}, {"Location": "us-east-1a"}]
+                "InstanceTypeOfferings": [
+                    {"Location": "us-east-1c"},
+                    {"Location": "us-east-1-atl-2a"},
+                    {"Location": "us-east-1a"},
+                ]
+            },
+            ("ec2", "describe_availability_zones"): {
+                "AvailabilityZones": [{"ZoneName": f"us-east-1{letter}"} for letter in "abcd"]
             },
             ("ssm", "get_parameter"): refused("ParameterNotFound"),
             ("efs", "describe_file_systems"): {"FileSystems": [mounted, free]},
@@ -167,6 +177,51 @@ def test_facts_are_read_from_what_ec2_says():
     assert facts.kept_file_system == "fs-2"
     assert (facts.vcpus, facts.gpus, facts.memory_gib, facts.zones) == (48, 4, 192, ("us-east-1a", "us-east-1c"))
     assert facts.image_parameter_exists is False
+
+
+WANTED = quotas.of(aws_spec(type="c5.large"), 2)
+
+
+def test_quotas_are_asked_and_what_the_cluster_itself_has_does_not_count():
+    own, spot = [{"Key": "phalanx:cluster", "Value": "demo"}], {"InstanceLifecycle": "spot"}
+    running = [
+        {"InstanceType": "c5.large"},
+        {"InstanceType": "m5.xlarge"},
+        {"InstanceType": "c5.large", "Tags": own},
+        {"InstanceType": "c5.large", **spot},
+        {"InstanceType": "p5.48xlarge"},
+    ]
+    sizes = {"c5.large": 2, "m5.xlarge": 4}
+    described = [{"InstanceType": name, "VCpuInfo": {"DefaultVCpus": vcpus}} for name, vcpus in sizes.items()]
+    cloud = Scripted(
+        {
+            ("service-quotas", "get_service_quota"): [
+                {"Quota": {"Value": 64.0}},
+                refused("NoSuchResourceException"),
+                {"Quota": {"Value": 9.0}},
+            ],
+            ("service-quotas", "get_aws_default_service_quota"): {"Quota": {"Value": 5.0}},
+            ("ec2", "describe_instances"): {"Reservations": [{"Instances": running}]},
+            ("ec2", "describe_instance_types"): {"InstanceTypes": described},
+            ("ec2", "describe_addresses"): {"Addresses": [{}, {}, {"Tags": own}]},
+            ("ec2", "describe_vpcs"): {"Vpcs": [{}]},
+        }
+    )
+    found, unknown = ask(cloud, "demo", WANTED)
+    assert [(quota.unit, quota.used, quota.limit) for quota in found] == [
+        ("vCPU", 6, 64),
+        ("Elastic IP", 2, 5),
+        ("VPC", 1, 9),
+    ]
+    assert unknown == ""
+
+
+def test_quotas_that_may_not_be_asked_are_those_of_the_table():
+    cloud = Scripted({("service-quotas", "get_service_quota"): refused("AccessDeniedException")})
+    assert ask(cloud, "demo", WANTED) == (
+        tuple(WANTED),
+        "these AWS credentials may not call service-quotas:get_service_quota: ",
+    )
 
 
 def test_an_unknown_type_is_the_user_s_mistake():

@@ -8,12 +8,23 @@ from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan import quotas
 from phalanx.plan.plan import image_parameter, known_sizes, make_plan, offline_facts
 from phalanx.plan.plan_text import as_dict, explain, warnings
 
 
 def test_the_zone_is_the_first_that_offers_the_type():
     assert plan().zone == "us-east-1a"
+
+
+def test_the_zone_is_the_preferred_one_that_offers_the_type():
+    assert plan(zones=["us-east-1c", "us-east-1b", "us-east-1a"]).zone == "us-east-1b"
+
+
+def test_no_preferred_zone_offers_the_type():
+    with pytest.raises(SpecError, match=r"zones: us-east-1c do not offer c5\.large") as refusal:
+        plan(zones=["us-east-1c"])
+    assert refusal.value.hint == "These zones offer it: us-east-1a, us-east-1b."
 
 
 def test_no_zone_offers_the_type():
@@ -63,6 +74,27 @@ def test_cost_on_aws():
     assert any("about $97.97 an hour" in line for line in explain(made))
 
 
+@pytest.mark.parametrize(("wanted", "chosen"), [(None, "bursting"), ("elastic", "elastic")])
+def test_both_throughput_modes_are_shown_with_limits_and_prices(wanted, chosen):
+    first, second = (line for line in explain(make_plan(aws_spec(throughput=wanted), FACTS)) if "throughput" in line)
+    assert first.split()[:2] == ["throughput", f"{chosen}:"]
+    assert second.split()[:2] == ["or", "throughput"]
+    both = first + second
+    assert "at most 100 MiB/s for all nodes together while its credits last (about 6 h at first)" in both
+    assert "at least 1 MiB/s; no charge" in both
+    assert "$0.03 a GB read and $0.06 a GB written (us-east-1, 2026-11)" in both
+
+
+def test_a_file_system_that_exists_keeps_its_throughput_mode():
+    kept = replace(FACTS, kept_file_system="fs-0123456789abcdef0")
+    assert not any("throughput" in line for line in explain(make_plan(aws_spec(), kept)))
+
+
+def test_throughput_beside_a_file_system_that_exists_is_a_warning():
+    made = make_plan(aws_spec(file_system="fs-0123456789abcdef0", throughput="elastic"), FACTS)
+    assert "throughput is for a new file system: fs-0123456789abcdef0 keeps its mode" in warnings(made)
+
+
 def test_unknown_type_is_allowed_and_its_price_unknown():
     made = make_plan(aws_spec(type="c99.large"), FACTS)
     assert made.cost_usd_per_hour is None
@@ -76,18 +108,61 @@ def test_unknown_type_is_allowed_and_its_price_unknown():
         ({"type": "t3.large"}, FACTS, "burstable"),
         ({"slots": 5}, FACTS, "5 slots on 2 vCPUs"),
         ({"type": "p5.48xlarge"}, GPU_FACTS, "32 network cards, and only the first is used"),
-        (
-            {"type": "p5.48xlarge"},
-            GPU_FACTS,
-            "768 vCPUs count against your quota “Running On-Demand P instances” (L-417A185B)",
-        ),
-        ({"type": "c5.large"}, FACTS, "8 vCPUs count against your quota “Running On-Demand Standard instances”"),
         ({"region": "eu-west-1"}, FACTS, "prices of us-east-1 (2026-11); eu-west-1 differs"),
         ({}, replace(FACTS, zones=("us-east-1c",)), "only us-east-1c offers c5.large"),
     ],
 )
 def test_warnings(fields, facts, said):
     assert any(said in warning for warning in warnings(make_plan(aws_spec(**fields), facts)))
+
+
+def asked(spec, vcpus, **limits):
+    """The quotas of a plan, with a limit by unit and nothing in use."""
+    return tuple(replace(quota, limit=limits.get(quota.unit.split()[0], 100)) for quota in quotas.of(spec, vcpus))
+
+
+def test_quotas_that_could_not_be_asked_are_listed_with_their_defaults():
+    wanted = aws_spec(type="p5.48xlarge")
+    facts = replace(GPU_FACTS, quotas=tuple(quotas.of(wanted, 192)), quotas_unknown="may not call x:Y")
+    said = warnings(make_plan(wanted, facts))
+    assert "your quotas could not be asked: may not call x:Y" in said
+    assert "768 vCPUs count against your quota “Running On-Demand P instances” (L-417A185B)" in said
+    assert "2 Elastic IPs count against your quota “EC2-VPC Elastic IPs” (L-0263D0A3, 5 by default)" in said
+    assert "1 VPC counts against your quota “VPCs per Region” (L-F678F1CE, 5 by default)" in said
+
+
+def test_quotas_that_suffice_are_a_line_of_the_plan_and_no_warning():
+    wanted = aws_spec()
+    made = make_plan(wanted, replace(FACTS, quotas=asked(wanted, 2, vCPU=8)))
+    assert any("8 of 8 vCPUs (0 in use), 2 of 100 Elastic IPs (0 in use), 1 of 100" in line for line in explain(made))
+    assert not any("quota" in warning for warning in warnings(made))
+
+
+def test_a_quota_that_suffices_for_fewer_nodes_is_a_warning():
+    wanted = aws_spec(nodes=4, min=2)
+    made = make_plan(wanted, replace(FACTS, quotas=asked(wanted, 2, vCPU=6)))
+    (said,) = (warning for warning in warnings(made) if "quota" in warning)
+    assert "leaves 6 of 6 vCPUs in us-east-1, and 8 are needed: not all nodes can start" in said
+
+
+@pytest.mark.parametrize(
+    ("limits", "message", "hint"),
+    [
+        (
+            {"vCPU": 3},
+            r"^nodes: at least 4 vCPUs .* leaves 3 of 3 in us-east-1 \(0 in use\)",
+            "--desired-value 8",
+        ),
+        ({"vCPU": 0}, r"^nodes: at least 4 vCPUs needed", "--service-code ec2 --quota-code L-1216C47A"),
+        ({"Elastic": 1}, r"^at least 2 Elastic IPs needed", "--quota-code L-0263D0A3"),
+        ({"VPC": 0}, r"^at least 1 VPC needed", "--service-code vpc --quota-code L-F678F1CE"),
+    ],
+)
+def test_a_quota_that_can_t_be_met_is_refused(limits, message, hint):
+    wanted = aws_spec(nodes=4, min=2)
+    with pytest.raises(SpecError, match=message) as refusal:
+        make_plan(wanted, replace(FACTS, quotas=asked(wanted, 2, **limits)))
+    assert hint in refusal.value.hint
 
 
 def test_an_ordinary_local_plan_warns_of_nothing():
@@ -117,10 +192,12 @@ def test_offline_facts_come_from_the_table():
     assert facts
     assert (facts.vcpus, facts.gpus, facts.network_cards, facts.zones) == (96, 8, 4, ("us-east-1a",))
     assert offline_facts(spec(type="c99.large")) is None
+    preferring = spec(zones=["us-east-1d"])
+    assert make_plan(preferring, offline_facts(preferring)).zone == "us-east-1d"
 
 
 def test_tables_say_where_they_are_from():
-    for name in ("instance_types", "images", "regions", "quotas"):
+    for name in ("instance_types", "images", "regions", "quotas", "efs"):
         assert "2026" in table(name)["_source"]
 
 

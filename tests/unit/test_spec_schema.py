@@ -118,7 +118,11 @@ WRONG = {
     "file_system": st.from_regex(r"\Afs-[g-z]{8}\Z"),
     "keep": st.from_regex(r"\A[a-z]{4,6}\Z"),
 }
-OF_ANOTHER_KIND = {"string": [4, 1.5, True, ["a"], {"a": "b"}], "integer": ["many", "4", 1.5, True, [4]]}
+OF_ANOTHER_KIND = {
+    "string": [4, 1.5, True, ["a"], {"a": "b"}],
+    "integer": ["many", "4", 1.5, True, [4]],
+    "array": ["a", 4, True, {"a": "b"}, [4], [["a"]], []],
+}
 
 
 def is_valid(tmp_path_factory, document: dict[str, Any]) -> bool:

@@ -22,6 +22,12 @@ def document() -> dict[str, Any]:
     return default_document()
 
 
+def test_the_file_system_has_the_throughput_mode_of_the_spec():
+    for wanted, mode in ((None, "bursting"), ("elastic", "elastic")):
+        document = json.loads(synthesize(plan(throughput=wanted)))
+        assert document["Resources"]["FileSystem"]["Properties"]["ThroughputMode"] == mode
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_it_fits_into_a_request_and_leaves_room_for_what_is_to_come(name):
     room = 1000 if PLANS[name] is WORST else 5000

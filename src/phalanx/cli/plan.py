@@ -28,12 +28,13 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
     Examples:
       phalanx plan
       phalanx plan -f big.yaml --json
-      phalanx plan --offline            # without an AWS account
+      phalanx plan --offline            # asks nothing, as happens without credentials or a connection
     """
     from phalanx.plan import plan_text
 
     plan = planned(file, offline)
-    requested = None if offline else _requested_nodes(plan)
+    asked = not (offline or plan.facts.not_asked)
+    requested = _requested_nodes(plan) if asked else None
     if as_json:
         print_json({**plan_text.as_dict(plan), "requested": requested})
     else:

@@ -13,37 +13,50 @@ if TYPE_CHECKING:
     from phalanx.plan.plan import Facts, Plan
     from phalanx.spec.spec import ClusterSpec
 
+# A person waits, and the tables can answer as well.
+_ATTEMPTS = 3
+
 offline_option = click.option(
     "--offline",
     is_flag=True,
-    help="Contact no cloud (no credentials): use the sizes known here, and the region's zone a.",
+    help="Do not ask the cloud: use the sizes known here, and the first of `zones` or the region's zone a.",
 )
 
 
 def planned(file: Path, offline: bool = False) -> Plan:
-    """Make the plan that `up` would carry out now; with `offline`, without contacting the cloud."""
+    """Make the plan that `up` would carry out now; with `offline`, without contacting the cloud.
+
+    Without credentials or a connection it is made from the tables, too, and `facts.not_asked` is the reason.
+    """
     from phalanx.plan.plan import make_plan
     from phalanx.spec.spec_load import load, with_location
 
     spec = load(file)
     with with_location(file):
-        return make_plan(spec, _offline_facts(spec) if offline else _facts(spec))
+        return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
 
 
 def _facts(spec: ClusterSpec) -> Facts:
+    from phalanx.errors import CloudUnreachable
+
     cloud = clouds.get(spec.cloud, spec.region)
+    cloud.attempts = _ATTEMPTS
     try:
         return cloud.facts(spec, "")
+    except CloudUnreachable as error:
+        if spec.cloud == "local":
+            raise
+        return _offline_facts(spec, error.message)
     finally:
         cloud.stop_if_idle()
 
 
-def _offline_facts(spec: ClusterSpec) -> Facts:
+def _offline_facts(spec: ClusterSpec, why: str) -> Facts:
     from phalanx.errors import SpecError
     from phalanx.plan.plan import offline_facts, unknown_type_hint
 
-    facts = offline_facts(spec)
+    facts = offline_facts(spec, not_asked=why)
     if facts is None:
-        hint = f"{unknown_type_hint(spec.type, spec.cloud)} Without --offline, the cloud is asked."
+        hint = f"{unknown_type_hint(spec.type, spec.cloud)} The cloud, which may know it, was not asked: {why}."
         raise SpecError(f"type: the sizes of {spec.type} are not known here", hint)
     return facts

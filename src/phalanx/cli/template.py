@@ -24,11 +24,15 @@ def command(file: Path, output: Path | None, offline: bool) -> None:
     Examples:
       phalanx template > cluster.json
       phalanx template -o cluster.json
-      phalanx template --offline        # without credentials, for the console; check the zone there
+      phalanx template --offline        # asks nothing, as happens without credentials or a connection
     """
+    from phalanx.plan.plan_text import not_asked
     from phalanx.template import synthesize
 
-    text = synthesize(planned(file, offline))
+    plan = planned(file, offline)
+    if plan.facts.not_asked:
+        note(f"warning: {not_asked(plan.facts)}. Check them in the console.")
+    text = synthesize(plan)
     if output is None:
         click.echo(text, nl=False)
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import file_systems
+from phalanx.clouds import file_systems, usage
 from phalanx.errors import CloudError, SpecError
+from phalanx.plan import quotas
 from phalanx.plan.plan import Facts, image_parameter, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
 
@@ -15,6 +17,7 @@ class Api(Protocol):
     region: str
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
@@ -25,11 +28,13 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     described = _describe_type(api, spec.type)
     gpus = sum(gpu["Count"] for gpu in described.get("GpuInfo", {}).get("Gpus", []))
     architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
+    vcpus = described["VCpuInfo"]["DefaultVCpus"]
+    asked, unknown = usage.ask(api, spec.name, quotas.of(spec, vcpus) if spec.cloud == "aws" else [])
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
         zones=_zones(api, spec.type),
-        vcpus=described["VCpuInfo"]["DefaultVCpus"],
+        vcpus=vcpus,
         gpus=gpus,
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
         architecture=architecture,
@@ -37,6 +42,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         image_parameter_exists=_parameter_exists(api, image_parameter(spec, gpus, architecture)),
         ssh_public_key=ssh_public_key,
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
+        quotas=asked,
+        quotas_unknown=unknown,
     )
 
 
@@ -53,10 +60,16 @@ def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
 
 
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
-    """Return the zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20)."""
+    """Return the ordinary zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20).
+
+    Opted-in Local and Wavelength Zones also offer types, and sort before the others (docs/aws-behaviour.md 2.24).
+    """
     named = [{"Name": "instance-type", "Values": [instance_type]}]
-    answer = api.call("ec2", "describe_instance_type_offerings", LocationType="availability-zone", Filters=named)
-    return tuple(sorted(offering["Location"] for offering in answer["InstanceTypeOfferings"]))
+    ordinary = [{"Name": "zone-type", "Values": ["availability-zone"]}, {"Name": "state", "Values": ["available"]}]
+    offers = api.call("ec2", "describe_instance_type_offerings", LocationType="availability-zone", Filters=named)
+    zones = api.call("ec2", "describe_availability_zones", Filters=ordinary)["AvailabilityZones"]
+    offering = {offer["Location"] for offer in offers["InstanceTypeOfferings"]}
+    return tuple(sorted(offering & {zone["ZoneName"] for zone in zones}))
 
 
 def _parameter_exists(api: Api, parameter: str) -> bool:

@@ -102,6 +102,8 @@ class Cloud(Protocol):
     name: str
     region: str
     poll_interval_s: float
+    attempts: int
+    """How often a call is made before its failure is reported."""
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Look up what a plan needs; changes nothing."""

@@ -6,7 +6,7 @@ import re
 
 from botocore import exceptions as boto
 
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, CloudUnreachable
 
 _ACTION = re.compile(r"not authorized to perform:? (?P<action>[\w-]+:\w+)")
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
@@ -39,15 +39,15 @@ def translate(error: Exception, action: str, where: str) -> CloudError:
     if isinstance(error, boto.ClientError):
         return _refused(error, action)
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
-        return CloudError(
+        return CloudUnreachable(
             "no AWS credentials were found", f"{_LOG_IN} Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
     if isinstance(error, (boto.ProfileNotFound, boto.NoRegionError)):
-        return CloudError(str(error), "`aws configure list-profiles` lists the profiles.")
+        return CloudUnreachable(str(error), "`aws configure list-profiles` lists the profiles.")
     if isinstance(error, (boto.SSOTokenLoadError, boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError)):
-        return CloudError("the AWS single sign-on session has ended", "Run `aws sso login`.")
+        return CloudUnreachable("the AWS single sign-on session has ended", "Run `aws sso login`.")
     if isinstance(error, (boto.HTTPClientError, boto.ConnectionError)):
-        return CloudError(
+        return CloudUnreachable(
             f"{where} does not answer ({action}): {error}", "Check the network connection and the region's name."
         )
     return CloudError(f"{action} failed: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -239,7 +240,8 @@ class BringUp:
         return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())
 
     def _settings(self) -> dict[str, object]:
-        return asdict(self.spec)
+        # As the record has them, for comparison: JSON has lists and no tuples.
+        return json.loads(json.dumps(asdict(self.spec)))
 
 
 def _connect_with_retries(remote: Remote) -> Iterator[Note]:

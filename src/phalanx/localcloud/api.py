@@ -13,6 +13,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.wrappers import Response
 
 from phalanx.localcloud import (
+    account_quotas,
     autoscaling,
     ec2,
     file_systems,
@@ -24,6 +25,7 @@ from phalanx.localcloud import (
     queues,
     throttling,
     waitconditions,
+    zones,
 )
 from phalanx.localcloud.cloudformation.api import CloudFormationApi
 from phalanx.localcloud.cloudformation.engine import Engine
@@ -43,7 +45,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
-PARTS = (file_systems, ec2, functions, queues, notifications, autoscaling, iam)
+PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
@@ -55,7 +57,7 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
     engine = Engine(
         context,
         ssm=lambda region, name: parameters.value(context.account, region, name),
-        zones=lambda region: [z.name for z in ec2_backends[context.account][region].describe_availability_zones()],
+        zones=lambda region: zones.ordinary(ec2_backends[context.account][region].describe_availability_zones()),
     )
     guarded = iam.wrap(context, _services(context, engine))
 

@@ -43,6 +43,11 @@ class Pool:
         with self._lock:
             _set(self._limits, (instance_type, zone), count)
 
+    @property
+    def vcpu_limit(self) -> int | None:
+        """The account's vCPU quota; None if there is none."""
+        return self._vcpu_limit
+
     def limit_vcpus(self, count: int | None) -> None:
         """Set the account's vCPU quota, which covers all types; None lifts it."""
         with self._lock:

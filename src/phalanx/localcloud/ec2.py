@@ -10,7 +10,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
 
-from phalanx.localcloud import fleet, placement
+from phalanx.localcloud import fleet, placement, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
@@ -22,6 +22,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.start_instances",
     "moto.ec2.models.EC2Backend.stop_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
+    "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
 )
 
@@ -29,6 +30,7 @@ PATCHED = (
 def install(context: Context) -> None:
     """Route every launch and termination through the fleet, whichever API requests it."""
     fleet.install(context)
+    zones.install()
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.localcloud import fleet
+from phalanx.localcloud import account_quotas, fleet
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
 
@@ -22,6 +22,8 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
 
     capacity       {"c5.large": 3, "c5.large/us-east-1a": 1}: maximum number of instances; null lifts the limit
     vcpu_limit     the account's vCPU quota, or null
+    address_limit  its quota of Elastic IPs, or null
+    vpc_limit      its quota of VPCs, or null
     boot_delay_s   seconds between a launch and the boot of its node
     fail_launch    a message, or {"message", "code", "times"}; null lifts the fault
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
@@ -51,6 +53,14 @@ def _capacity(_context: Context, limits: dict[str, int | None]) -> None:
 
 def _vcpu_limit(_context: Context, count: int | None) -> None:
     fleet.current().pool.limit_vcpus(None if count is None else int(count))
+
+
+def _address_limit(_context: Context, count: int | None) -> None:
+    account_quotas.limit(account_quotas.ADDRESSES, None if count is None else int(count))
+
+
+def _vpc_limit(_context: Context, count: int | None) -> None:
+    account_quotas.limit(account_quotas.VPCS, None if count is None else int(count))
 
 
 def _boot_delay(_context: Context, seconds: float) -> None:
@@ -97,6 +107,8 @@ def _running(fault: dict[str, Any]) -> str:
 _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "capacity": _capacity,
     "vcpu_limit": _vcpu_limit,
+    "address_limit": _address_limit,
+    "vpc_limit": _vpc_limit,
     "boot_delay_s": _boot_delay,
     "fail_launch": _fail_launch,
     "kill": _kill,

@@ -212,12 +212,21 @@ class _Offerings(dict[str, list[dict[str, str]]]):
         if region not in self._regions:
             raise KeyError(region)
         self[region] = self._load(f"{_OFFERINGS}/{self._location}/{region}.json")
+        if self._location == "availability-zone":
+            self[region] += _local_offerings(region, [offering["InstanceType"] for offering in self[region]])
         for offering in self[region]:
             offering["LocationType"] = self._location
         return self[region]
 
     def get(self, region: str, default: Any = None) -> Any:
         return self[region] if region in self._regions else default
+
+
+def _local_offerings(region: str, types: list[str]) -> Iterator[dict[str, str]]:
+    # Here, because the module of zones imports moto's EC2.
+    from phalanx.localcloud import zones
+
+    return zones.local_offerings(region, types)
 
 
 def _import_ec2() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan.quotas import Quota, refuse_exceeded
+from phalanx.plan.quotas import of as quotas_of
 from phalanx.spec.spec import ClusterSpec
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a plan needs to know about the cloud, from read-only requests. `zones` are those that offer the type."""
+    """What a plan needs to know about the cloud, from read-only requests.
+
+    `zones` are the ordinary ones that offer the type, without Local and Wavelength Zones.
+    """
 
     cloud: str
     region: str
@@ -29,6 +34,12 @@ class Facts:
     """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
     ssh_public_key: str = ""
     network_cards: int = 1
+    quotas: tuple[Quota, ...] = ()
+    """On AWS those that the cluster takes of, with their limits if they could be asked."""
+    quotas_unknown: str = ""
+    """Why the quotas could not be asked."""
+    not_asked: str = ""
+    """Why the cloud was not asked, if everything comes from the tables; zones and image are not checked then."""
     deployment: int = 1
     """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""
 
@@ -62,6 +73,11 @@ class Plan:
         """The existing file system to use; "" if a new one is created."""
         return self.spec.file_system or self.facts.kept_file_system
 
+    @property
+    def throughput(self) -> str:
+        """The throughput mode of a new file system: bursting or elastic."""
+        return self.spec.throughput or "bursting"
+
     def parameters(self) -> dict[str, str]:
         """Return the parameters that are sent with the template, as they may differ for one file."""
         sent = {"SshPublicKey": self.facts.ssh_public_key, "FileSystemId": self.file_system}
@@ -75,7 +91,7 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
     return Plan(
         spec=spec,
         facts=facts,
-        zone=sorted(facts.zones)[0],
+        zone=_zone(spec, facts),
         image_parameter=parameter,
         root_device=_root_device(spec, facts.gpus, parameter),
         slots=spec.slots or facts.gpus or facts.vcpus,
@@ -107,13 +123,25 @@ def unknown_type_hint(instance_type: str, cloud: str) -> str:
     return "`aws ec2 describe-instance-types` lists them."
 
 
-def offline_facts(spec: ClusterSpec, ssh_public_key: str = "") -> Facts | None:
-    """Return facts without a request: sizes from the table, the region's first zone. None for an unknown type."""
+def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = "as requested") -> Facts | None:
+    """Return facts without a request: sizes from the table, and the zones that the spec names, or the region's zone a.
+
+    Returns None for an unknown type. The tables are all there is to know of the local cloud.
+    """
     sizes = known_sizes(spec.type)
     if sizes is None:
         return None
     sizes = {key: value for key, value in sizes.items() if key != "usd_per_hour"}
-    return Facts(spec.cloud, spec.region, (f"{spec.region}a",), ssh_public_key=ssh_public_key, **sizes)
+    zones = spec.zones or (f"{spec.region}a",)
+    facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, **sizes)
+    if spec.cloud == "local":
+        return facts
+    return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus)))
+
+
+def _zone(spec: ClusterSpec, facts: Facts) -> str:
+    """Return the zone that the spec prefers among those that offer the type."""
+    return next(zone for zone in spec.zones or sorted(facts.zones) if zone in facts.zones)
 
 
 def _image_alias(spec: ClusterSpec, gpus: int) -> str:
@@ -131,11 +159,15 @@ def _root_device(spec: ClusterSpec, gpus: int, parameter: str) -> str:
 def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
     if not facts.zones:
         raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
+    if spec.zones and not set(spec.zones) & set(facts.zones):
+        offered = f"These zones offer it: {', '.join(sorted(facts.zones))}."
+        raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered)
     if facts.image_parameter_exists is False:
         raise SpecError(
             f"image: the SSM parameter {parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
         )
+    refuse_exceeded(facts.quotas, spec.region)
 
 
 def _cost_usd_per_hour(spec: ClusterSpec) -> float | None:

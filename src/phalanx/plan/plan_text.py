@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import takewhile
 from typing import Any
 
 from phalanx.data import table
+from phalanx.plan import quotas
 from phalanx.plan.plan import Facts, Plan
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE
@@ -40,7 +40,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
 def describe(plan: Plan) -> list[tuple[str, str]]:
     """Return what is created, as (name, description)."""
     spec = plan.spec
-    return [
+    rows = [
         ("cluster", f"{spec.name}, in {_place(plan)}"),
         ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
         ("each node", _sizes(plan)),
@@ -50,10 +50,13 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
             "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
         ),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
+        *_throughput(plan),
         ("ssh", f"to the head from {spec.ssh_from}"),
         ("membership", "a queue, a table, a topic, a function, a log group"),
+        ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
     ]
+    return [row for row in rows if row[1]]
 
 
 def _place(plan: Plan) -> str:
@@ -67,6 +70,24 @@ def _file_system(plan: Plan) -> str:
         return f"your EFS file system {plan.spec.file_system}"
     kept = plan.facts.kept_file_system
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
+
+
+def _throughput(plan: Plan) -> list[tuple[str, str]]:
+    """Describe the speed and the cost of both modes of a new file system; nothing if there is none, or none on AWS."""
+    if plan.spec.cloud == "local" or plan.file_system:
+        return []
+    efs = table("efs")
+    slow, fast, where = efs["bursting"], efs["elastic"], efs["prices_of"]
+    modes = {
+        "bursting": f"at most {slow['mib_per_s']} MiB/s for all nodes together while its credits last (about "
+        f"{slow['first_hours']} h at first), then {slow['kib_per_s_and_gib']} KiB/s for each GiB of data, at least "
+        f"{slow['least_mib_per_s']} MiB/s; no charge",
+        "elastic": f"up to {fast['mib_per_s_and_node']:,} MiB/s for each node, at ${fast['usd_per_gb_read']:.2f} a GB "
+        f"read and ${fast['usd_per_gb_written']:.2f} a GB written ({where['region']}, {where['date']})",
+    }
+    chosen = modes.pop(plan.throughput)
+    others = [("or throughput", f"{mode}: {meaning}") for mode, meaning in modes.items()]
+    return [("throughput", f"{plan.throughput}: {chosen}"), *others]
 
 
 def _nodes(plan: Plan) -> str:
@@ -87,9 +108,7 @@ def _sizes(plan: Plan) -> str:
 def _cost(plan: Plan) -> str:
     if plan.spec.cloud == "local":
         return "nothing"
-    storage = (
-        f"and EFS at about ${table('instance_types')['efs_usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
-    )
+    storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
     return f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses), {storage}"
@@ -97,16 +116,31 @@ def _cost(plan: Plan) -> str:
 
 def warnings(plan: Plan) -> list[str]:
     """Return warnings about valid settings that may surprise, one sentence each."""
-    return list(_warnings(plan.spec, plan.facts))
+    return list(_warnings(plan))
 
 
-def _warnings(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+def _warnings(plan: Plan) -> Iterator[str]:
+    spec, facts = plan.spec, plan.facts
+    if facts.not_asked:
+        yield not_asked(facts)
     yield from _about_sizes(spec, facts)
     if spec.ssh_from == ANYWHERE:
         yield "ssh to the head is open to the whole internet"
+    if spec.throughput and plan.file_system:
+        yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if spec.cloud == "aws":
         yield from _about_money(spec)
         yield from _about_capacity(spec, facts)
+
+
+def not_asked(facts: Facts) -> str:
+    """Return what a plan from the tables has not checked; "" if the cloud was asked."""
+    if not facts.not_asked:
+        return ""
+    return (
+        f"AWS was not asked ({facts.not_asked}): sizes, prices and quotas come from tables of "
+        f"{table('instance_types')['prices_of']['date']}, and the zone and the image were not checked"
+    )
 
 
 def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
@@ -128,11 +162,10 @@ def _about_money(spec: ClusterSpec) -> Iterator[str]:
 
 
 def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
-    family = "".join(takewhile(str.isalpha, spec.type))
-    for quota in table("quotas")["on_demand"]:
-        if family in quota["families"]:
-            yield f"{spec.nodes * facts.vcpus} vCPUs count against your quota “{quota['name']}” ({quota['code']})"
-    if len(facts.zones) == 1:
+    if facts.quotas_unknown:
+        yield f"your quotas could not be asked: {facts.quotas_unknown}"
+    yield from filter(None, (quotas.warning(quota, spec.region) for quota in facts.quotas))
+    if len(facts.zones) == 1 and not facts.not_asked:
         yield f"only {facts.zones[0]} offers {spec.type}: no other zone can replace it if it is full"
 
 

@@ -10,9 +10,10 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
-from phalanx.spec.spec_rules import Rule, matching, number, one_of, text, time_s, whole, word
+from phalanx.spec.spec_rules import Rule, matching, number, one_of, text, time_s, whole, word, words
 
 MOST_NODES = 1000
+MOST_ZONES = 10
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 CLOUDS = ("local", "aws")
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
@@ -68,6 +69,19 @@ class ClusterSpec:
         "us-east-1",
         initial=True,
         default="us-east-1",
+    )
+    zones: tuple[str, ...] | None = _key(
+        "Availability Zones of the region by preference: all nodes are in the first that offers the type. "
+        "Zone names mean different places in different accounts.",
+        words(
+            checks.ZONE,
+            MOST_ZONES,
+            "the name of an ordinary zone, such as us-east-1a (Local and Wavelength Zones have no EFS)",
+        ),
+        ["us-east-1b", "us-east-1c"],
+        unset="the first ordinary zone that offers the type",
+        beside=checks.zones_of_region,
+        default=None,
     )
     nodes: int = _key("Number of machines, the head included.", number(1, MOST_NODES), 4, initial=True)
     min: int = _key(
@@ -158,6 +172,14 @@ class ClusterSpec:
         unset="a new one",
         default=None,
     )
+    throughput: str | None = _key(
+        "How the new EFS file system is billed for its speed, which all nodes share. `bursting` costs nothing more and "
+        "is slow once its credits are spent; `elastic` stays fast and costs by the GB read and written.",
+        word(("bursting", "elastic")),
+        "elastic",
+        unset="bursting",
+        default=None,
+    )
     keep: str | None = _key(
         "Whether `down` keeps the data in the shared directory.",
         word(("yes", "no", "ask")),
@@ -210,7 +232,7 @@ class Key:
 
     def line(self, value: Any) -> str:
         """Return the key with a value as the file contains it; several lines for a text of several lines."""
-        text = str(value)
+        text = f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
         return "\n  ".join([f"{self.name}: |", *text.splitlines()]) if "\n" in text else f"{self.name}: {text}".rstrip()
 
     def accept(self, value: Any, above: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import difflib
 import ipaddress
 import lzma
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,6 +14,7 @@ from phalanx.data import table
 
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 PARAMETER = r"/[A-Za-z0-9_./-]{1,1010}"
+ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
 DURATION = r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
@@ -83,6 +84,14 @@ def nearest(word: str, valid: Iterable[str]) -> str:
 def at_most_nodes(value: int, above: Mapping[str, Any]) -> int:
     if value > above.get("nodes", value):
         raise WrongError(f"must be at most nodes ({above['nodes']}), is {value}")
+    return value
+
+
+def zones_of_region(value: Sequence[Any], above: Mapping[str, Any]) -> Sequence[Any]:
+    region = above.get("region")
+    elsewhere = [zone for zone in value if re.fullmatch(ZONE, str(zone)) and region and zone[:-1] != region]
+    if elsewhere:
+        raise WrongError(f"{elsewhere[0]} is not a zone of {region}", f"write zones such as {region}a")
     return value
 
 

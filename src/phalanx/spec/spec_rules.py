@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,15 @@ class Kind:
     """A kind of value: `read` converts it from the file or raises WrongError; `written` returns it as in the file."""
 
     name: str
-    type: type
+    type: type | tuple[type, ...]
     read: Callable[[Value], Any]
     written: Callable[[Any], Any]
 
     def require(self, value: Any) -> None:
         """Raise WrongError unless a Python program gave a value of this kind."""
         if not isinstance(value, self.type) or isinstance(value, bool):
-            raise WrongError(f"must be {self.type.__name__}, is {value!r:.60}")
+            wanted = self.type if isinstance(self.type, type) else self.type[0]
+            raise WrongError(f"must be {wanted.__name__}, is {value!r:.60}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,24 @@ def time_s(most_s: int, reason: str) -> Rule:
     return Rule(_TIME, check, lambda: {"type": "string", "pattern": whole(f"(?=.){checks.DURATION}")}, allowed)
 
 
+def words(pattern: str, most: int, allowed: str) -> Rule:
+    """Return the rule of a list of 1 to `most` different words of this pattern; its normal form is a tuple."""
+    items = {"type": "string", "pattern": whole(pattern)}
+    schema = {"type": "array", "items": items, "minItems": 1, "maxItems": most, "uniqueItems": True}
+
+    def check(value: Sequence[Any]) -> tuple[str, ...]:
+        if not 1 <= len(value) <= most:
+            raise WrongError(f"must have 1 to {most} entries, has {len(value)}")
+        for number, item in enumerate(value):
+            if not isinstance(item, str) or not re.fullmatch(pattern, item):
+                raise WrongError(f"'{checks.cut(str(item))}' is not {allowed}")
+            if item in value[:number]:
+                raise WrongError(f"has {item} twice", "remove one")
+        return tuple(value)
+
+    return Rule(_LIST, check, lambda: schema, f"1 to {most} entries, each {allowed}")
+
+
 def whole(pattern: str) -> str:
     """Return a pattern that matches the whole text, because JSON Schema searches."""
     return f"^(?:{pattern})$"
@@ -143,6 +162,12 @@ def _read_time_s(value: Value) -> int:
     return checks.duration_s(value.text)
 
 
+def _read_list(value: Value) -> list[Any]:
+    if not isinstance(_present(value), list):
+        raise WrongError(f"must be a list, is {value.described}", "write one such as [first, second]")
+    return value.plain
+
+
 def _present(value: Value) -> Any:
     if value.plain is None:
         raise WrongError("has no value", "write one, or remove the line")
@@ -158,4 +183,5 @@ def _time_text(seconds: int) -> str:
 _TEXT = Kind("text", str, _read_text, str)
 _WORD = Kind("word", str, _read_word, str)
 _NUMBER = Kind("whole number", int, _read_number, int)
+_LIST = Kind("list", (list, tuple), _read_list, list)
 _TIME = Kind("time", int, _read_time_s, _time_text)

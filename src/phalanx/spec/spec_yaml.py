@@ -29,7 +29,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Value:
-    """The value of one key. `plain` is a str, int, bool or None, or NOT_PLAIN if YAML read a list, 4.5, 010 …"""
+    """The value of one key. `plain` is a str, int, bool, None or a list of them, or NOT_PLAIN for 4.5, 010 …"""
 
     line: int
     plain: Any
@@ -177,6 +177,8 @@ def _value(key: yaml.Node, node: yaml.Node) -> Value:
 
 
 def _plain(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item) for item in node.value]
     if not isinstance(node, yaml.ScalarNode):
         return NOT_PLAIN
     kind = node.tag.removeprefix(_TAG)

@@ -21,6 +21,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         Condition="MakesFileSystem",
         Encrypted=True,
         PerformanceMode="generalPurpose",
+        ThroughputMode=plan.throughput,
         FileSystemTags=cluster_tag() + name_tag(),
         **(DELETE if plan.spec.keep == "no" else RETAIN_EXCEPT_ON_CREATE),
     )

@@ -1,0 +1,97 @@
+"""What a cluster takes of the account's quotas, and whether that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+from phalanx.data import table
+from phalanx.errors import SpecError
+from phalanx.spec.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A quota of an account in a region (docs/aws-behaviour.md 2.19, 2.31).
+
+    `needed` is what the whole cluster takes, `least` what its smallest acceptable form takes. `used` is what others
+    have. `limit` is None if Service Quotas was not asked or did not answer.
+    """
+
+    key: str
+    """The key of phalanx.yaml that decides how much is needed; "" if none does."""
+    unit: str
+    service: str
+    code: str
+    name: str
+    default: int | None
+    """AWS's value for a new account; None if it differs."""
+    needed: int
+    least: int
+    limit: int | None = None
+    used: int = 0
+
+    @property
+    def free(self) -> int:
+        """What is left for the cluster; meaningless without `limit`."""
+        return max(0, (self.limit or 0) - self.used)
+
+
+def of(spec: ClusterSpec, vcpus: int) -> list[Quota]:
+    """Return the quotas that the cluster takes of, none of them asked. `vcpus`: of each node."""
+    rows = [
+        (row, "nodes", "vCPU", spec.nodes * vcpus, spec.min * vcpus)
+        for row in table("quotas")["on_demand"]
+        if _family(spec.type) in row["families"]
+    ]
+    rows += [(row, "", row["unit"], row["needed"], row["needed"]) for row in table("quotas")["network"]]
+    return [
+        Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least)
+        for row, key, unit, needed, least in rows
+    ]
+
+
+def counts(quota: Quota, instance_type: str) -> bool:
+    """Whether an on-demand instance of this type counts against the quota."""
+    rows = table("quotas")["on_demand"]
+    return any(quota.code == row["code"] and _family(instance_type) in row["families"] for row in rows)
+
+
+def refuse_exceeded(quotas: tuple[Quota, ...], region: str) -> None:
+    """Raise SpecError if not even the smallest acceptable cluster fits."""
+    for quota in quotas:
+        if quota.limit is not None and quota.least > quota.free:
+            wanted = quota.used + quota.needed
+            raise SpecError(
+                f"{f'{quota.key}: ' if quota.key else ''}at least {amount(quota.least, quota.unit)} needed, and your "
+                f"quota “{quota.name}” leaves {quota.free} of {quota.limit} in {region} ({quota.used} in use)",
+                f"Request more: `aws service-quotas request-service-quota-increase --region {region} "
+                f"--service-code {quota.service} --quota-code {quota.code} --desired-value {wanted}`",
+            )
+
+
+def described(quota: Quota) -> str:
+    """Describe an asked quota: needed, limit, in use."""
+    return f"{quota.needed} of {amount(quota.limit or 0, quota.unit)} ({quota.used} in use)"
+
+
+def warning(quota: Quota, region: str) -> str:
+    """Return what the user should know; "" if the whole cluster fits."""
+    if quota.limit is None:
+        usual = f", {quota.default} by default" if quota.default is not None else ""
+        verb = "counts" if quota.needed == 1 else "count"
+        return f"{amount(quota.needed, quota.unit)} {verb} against your quota “{quota.name}” ({quota.code}{usual})"
+    if quota.needed <= quota.free:
+        return ""
+    return (
+        f"your quota “{quota.name}” ({quota.code}) leaves {quota.free} of {amount(quota.limit, quota.unit)} in "
+        f"{region}, and {quota.needed} are needed: not all nodes can start"
+    )
+
+
+def amount(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
+def _family(instance_type: str) -> str:
+    return "".join(takewhile(str.isalpha, instance_type))

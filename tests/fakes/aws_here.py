@@ -1,0 +1,21 @@
+"""The AWS cloud of phalanx, connected to the local cloud of a test instead of an account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fleet_fakes import REGION
+
+from phalanx.clouds.aws import AwsCloud
+
+
+class AwsHere(AwsCloud):
+    """`clients(service)` returns the boto3 clients to use."""
+
+    def __init__(self, clients: Callable[[str], Any]) -> None:
+        super().__init__(REGION)
+        self._clients_here = clients
+
+    def client(self, service: str) -> Any:
+        return self._clients_here(service)

@@ -1,0 +1,78 @@
+"""What a plan on AWS asks before anything is created, answered by the local cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from aws_here import AwsHere
+from botocore.exceptions import ClientError
+from clusters import aws_spec
+from stack_fakes import Stacks, stacks
+
+from phalanx.clouds import lookups
+from phalanx.errors import SpecError
+from phalanx.localcloud import account_quotas, faults
+from phalanx.plan.plan import make_plan
+from phalanx.plan.plan_text import warnings
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as made:
+        yield made
+
+
+@pytest.fixture
+def aws(local) -> AwsHere:
+    faults.apply(local.context, {"vcpu_limit": None, "address_limit": None, "vpc_limit": None})
+    return AwsHere(local.client)
+
+
+def test_an_opted_in_local_zone_is_never_chosen(local, aws):
+    """It is first in AWS's list and in the alphabet, and it offers the type."""
+    zones = local.client("ec2").describe_availability_zones()["AvailabilityZones"]
+    assert (zones[0]["ZoneName"], zones[0]["ZoneType"]) == ("us-east-1-atl-2a", "local-zone")
+    spec = aws_spec(type="c5.large")
+    facts = lookups.facts(aws, spec, "")
+    assert make_plan(spec, facts).zone == "us-east-1a"
+    assert all(len(zone) == len("us-east-1a") for zone in facts.zones)
+
+
+def test_the_first_zone_of_the_list_that_offers_the_type_is_chosen(aws):
+    """us-east-1e offers no c6i types."""
+    spec = aws_spec(type="c6i.large", zones=["us-east-1e", "us-east-1c"])
+    assert make_plan(spec, lookups.facts(aws, spec, "")).zone == "us-east-1c"
+
+
+def test_what_the_account_may_have_and_has_is_asked(local, aws):
+    spec = aws_spec(nodes=4, min=2, type="c5.large")
+    faults.apply(local.context, {"vcpu_limit": 6, "address_limit": 50, "vpc_limit": 50})
+    address = local.client("ec2").allocate_address(Domain="vpc")
+    in_use = len(local.client("ec2").describe_addresses()["Addresses"])
+    facts = lookups.facts(aws, spec, "")
+    local.client("ec2").release_address(AllocationId=address["AllocationId"])
+    vcpus, addresses, vpcs = facts.quotas
+    assert facts.quotas_unknown == ""
+    assert (vcpus.limit, vcpus.used) == (6, 0)
+    assert (addresses.limit, addresses.used) == (50, in_use)
+    assert (vpcs.limit, vpcs.used) == (50, len(local.client("ec2").describe_vpcs()["Vpcs"]))
+    assert any("not all nodes can start" in warning for warning in warnings(make_plan(spec, facts)))
+
+
+def test_a_plan_that_can_t_succeed_is_refused(local, aws):
+    in_use = len(local.client("ec2").describe_addresses()["Addresses"])
+    faults.apply(local.context, {"vcpu_limit": None, "address_limit": in_use + 1, "vpc_limit": None})
+    spec = aws_spec(type="c5.large")
+    with pytest.raises(SpecError, match=rf"at least 2 Elastic IPs needed, .* leaves 1 of {in_use + 1} "):
+        make_plan(spec, lookups.facts(aws, spec, ""))
+
+
+def test_ec2_refuses_what_exceeds_the_quotas_that_it_shows(local):
+    ec2 = local.client("ec2")
+    account_quotas.limit(account_quotas.ADDRESSES, len(ec2.describe_addresses()["Addresses"]))
+    account_quotas.limit(account_quotas.VPCS, len(ec2.describe_vpcs()["Vpcs"]))
+    with pytest.raises(ClientError, match="AddressLimitExceeded"):
+        ec2.allocate_address(Domain="vpc")
+    with pytest.raises(ClientError, match="VpcLimitExceeded"):
+        ec2.create_vpc(CidrBlock="10.0.0.0/16")
