@@ -126,7 +126,9 @@ class TestMount:
 
         monkeypatch.setattr(mount, "run", fake)
         monkeypatch.setattr(mount.time, "sleep", lambda _: None)
-        monkeypatch.setattr(mount.files, "chown", lambda *_: None)
+        self.owned: list[str] = []
+        monkeypatch.setattr(mount.files, "chown", lambda path, owner: self.owned.append(path))
+        monkeypatch.setattr(mount.os, "chown", lambda path, *_, **__: self.owned.append(path))
         monkeypatch.setattr(mount.files, "read", lambda _: "LABEL=root / ext4 defaults 0 1\n")
         monkeypatch.setattr(mount.files, "write", lambda path, text: self.written.append((path, text)))
         self.written: list[tuple[str, str]] = []
@@ -135,7 +137,7 @@ class TestMount:
     def mounted(self, tmp_path, monkeypatch, *helpers: str) -> None:
         exists = mount.os.path.exists
         monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
-        mount.mount("fs-1", "us-east-1", str(tmp_path / "efs"), 2000, lambda _: None)
+        mount.mount("fs-1", "us-east-1", str(tmp_path / "efs"), 2000, 240, lambda _: None)
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
@@ -153,6 +155,43 @@ class TestMount:
     def test_nfs_is_installed_where_it_is_missing(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch)
         assert "install -y nfs-common" in commands[0] and commands[1].startswith("mount -t nfs4")
+
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 512 (apt-get)",
+            "E: Failed to fetch 503",
+        ],
+    )
+    def test_an_installation_that_fails_is_tried_again(self, commands, tmp_path, monkeypatch, trouble):
+        """apt waits for dpkg's lock, but not for that of its lists, which apt-daily may hold for minutes."""
+        self.failures += [CommandError("sh", 100, trouble)] * 3
+        self.mounted(tmp_path, monkeypatch)
+        assert [command[:5] for command in commands] == ["sh -c"] * 4 + ["mount"]
+
+    def test_an_installation_that_keeps_failing_ends_with_its_reason(self, commands, tmp_path, monkeypatch):
+        self.failures += [CommandError("sh", 100, "no mirror")] * 1000
+        clock = iter(range(0, 1_000_000, 10))
+        monkeypatch.setattr(mount.time, "monotonic", lambda: next(clock))
+        with pytest.raises(CommandError, match="no mirror"):
+            self.mounted(tmp_path, monkeypatch)
+        assert 10 < len(commands) < 30
+
+    def test_a_new_file_system_belongs_to_the_job_user(self, commands, tmp_path, monkeypatch):
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        assert self.owned == [f"{tmp_path}/efs"]
+
+    def test_the_root_of_a_file_system_with_data_keeps_its_owner(self, commands, tmp_path, monkeypatch):
+        (tmp_path / "efs/data").mkdir(parents=True)
+        for _ in range(2):
+            self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+            assert self.owned == [f"{tmp_path}/efs/.phalanx"]
+
+    def test_a_link_that_a_job_left_is_not_followed(self, commands, tmp_path, monkeypatch):
+        (tmp_path / "efs").mkdir()
+        (tmp_path / "efs/.phalanx").symlink_to("/etc")
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        assert self.owned == []
 
     def test_a_name_that_does_not_resolve_yet_is_tried_again(self, commands, tmp_path, monkeypatch):
         self.failures += [CommandError("mount", 32, "Failed to resolve server fs-1.efs: Name or service not known")] * 3

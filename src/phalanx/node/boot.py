@@ -15,7 +15,8 @@ from phalanx.node.settings import Settings
 
 # The trap names the command that failed; bash itself would only stop.
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
-# Of the node's timeout, so that a script's timeout is reported before the node's.
+# Of the node's timeout, so that theirs is reported before the node's.
+_MOUNT_SHARE = 0.5
 _SCRIPT_SHARE = 0.9
 
 
@@ -51,7 +52,8 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
     def mount_shared() -> None:
-        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), agent.log.say)
+        patience_s = _MOUNT_SHARE * settings.node_timeout_s
+        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), patience_s, agent.log.say)
 
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -15,43 +16,60 @@ _NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvp
 _HELPER = "/sbin/mount.efs"
 _NFS_HELPER = "/sbin/mount.nfs4"
 # DNS may take a minute to resolve a new mount target (docs/aws-behaviour.md 4.5).
-_DEADLINE_S = 240
 _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no route"
+# Any of its failures may pass: the lock of apt's lists, for which apt does not wait, a mirror, the network.
 _INSTALL = (
+    "export DEBIAN_FRONTEND=noninteractive; "
     "apt-get -qq -o DPkg::Lock::Timeout=120 update && apt-get -qq -o DPkg::Lock::Timeout=120 install -y nfs-common"
 )
 
 
-def mount(file_system: str, region: str, directory: str, owner: int, say: Callable[[str], None]) -> None:
-    """Mount the file system at `directory`, now and at each boot, and make the job user its owner."""
+def mount(
+    file_system: str, region: str, directory: str, owner: int, patience_s: float, say: Callable[[str], None]
+) -> None:
+    """Mount the file system at `directory`, now and at each boot, and let the job user write there.
+
+    A failure that may pass is repeated for `patience_s`; then, or for another one, this raises CommandError.
+    """
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
-        kind, options, source = _source(file_system, region, say)
-        _insist(["mount", "-t", kind, "-o", options, source, directory], say)
+        end = time.monotonic() + patience_s
+        if not os.path.exists(_HELPER) and not os.path.exists(_NFS_HELPER):
+            _insist(["sh", "-c", _INSTALL], 300, "", end, say)
+        kind, options, source = _source(file_system, region)
+        _insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
         line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
         files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
-    files.chown(directory, owner)
+    _let_write(directory, owner)
 
 
-def _source(file_system: str, region: str, say: Callable[[str], None]) -> tuple[str, str, str]:
+def _source(file_system: str, region: str) -> tuple[str, str, str]:
     """Return the mount's type, options and source that this image supports."""
     if os.path.exists(_HELPER):
         return "efs", "tls", f"{file_system}:/"
-    if not os.path.exists(_NFS_HELPER):
-        run(["sh", "-c", _INSTALL], 300, say, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return "nfs4", _NFS, f"{file_system}.efs.{region}.{suffix}:/"
 
 
-def _insist(command: list[str], say: Callable[[str], None]) -> None:
-    end = time.monotonic() + _DEADLINE_S
+def _insist(command: list[str], timeout_s: float, passing: str, end: float, say: Callable[[str], None]) -> None:
+    """Run a command until it succeeds; until `end`, repeat a failure whose output matches `passing`."""
     while True:
         try:
-            run(command, 120)
+            run(command, timeout_s)
             return
         except CommandError as error:
-            passing = re.search(_PASSING, error.output, re.IGNORECASE)
-            if not passing or time.monotonic() > end:
+            if not re.search(passing, error.output, re.IGNORECASE) or time.monotonic() > end:
                 raise
             say(f"{error}; trying again")
             time.sleep(3)
+
+
+def _let_write(directory: str, owner: int) -> None:
+    """Give the job user a new file system, and of one with data only .phalanx: its root is not ours to change."""
+    if not os.listdir(directory):
+        files.chown(directory, owner)
+    elif os.stat(directory).st_uid != owner:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"{directory}/.phalanx")
+            # Never through a link that somebody may have put there since.
+            os.chown(f"{directory}/.phalanx", owner, owner, follow_symlinks=False)

@@ -161,7 +161,8 @@ class ClusterSpec:
         default=600,
     )
     file_system: str | None = _key(
-        "An EFS file system of yours for the shared directory.",
+        "An EFS file system of yours for the shared directory. If it contains data, its root keeps its owner and mode: "
+        "jobs can write only where you let uid 2000 write.",
         matching(
             FILE_SYSTEM,
             "must be the id of an EFS file system, is '{}'",
