@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,14 @@ def own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return group
 
 
+def a_group(path: Path, controllers: str) -> Path:
+    path.mkdir()
+    (path / "cgroup.controllers").write_text(f"{controllers}\n")
+    return path
+
+
 def test_a_node_has_its_types_memory_and_what_its_disk_may_hold(tmp_path):
-    site = Site(tmp_path, "range", (), (), cgroup=tmp_path / "phalanx-1")
+    site = Site(tmp_path, "range", (), (), cgroup=a_group(tmp_path / "phalanx-1", "memory pids"))
     cgroups.make(site, MACHINE)
     cgroups.limit_memory(site, MACHINE, disk_bytes=GIB)
     group = tmp_path / "phalanx-1/i-1"
@@ -53,11 +60,36 @@ def test_a_machine_that_can_limit_them_says_by_which_command(own_group, monkeypa
     assert [path.name for path in own_group.iterdir()] == ["cgroup.controllers"]
 
 
-def test_a_machine_without_the_controllers_says_so(own_group, monkeypatch):
+def test_a_machine_without_the_controllers_has_groups_without_limits(own_group, monkeypatch):
     monkeypatch.setattr(cgroups, "_is_delegated", lambda _group: True)
     (own_group / "cgroup.controllers").write_text("hugetlb\n")
-    with pytest.raises(cgroups.NotDelegated, match="has no memory controller"):
+    (own_group / "phalanx-outside").mkdir()
+    (own_group / "cgroup.procs").touch()
+    made = cgroups.take()
+    assert not cgroups.can_limit(made) and not list(made.iterdir())
+
+
+def test_without_controllers_only_a_nodes_systemd_gets_a_group(tmp_path):
+    site = Site(tmp_path, "range", (), (), cgroup=a_group(tmp_path / "phalanx-1", "hugetlb"), root=os.getuid())
+    cgroups.make(site, MACHINE)
+    assert not (tmp_path / "phalanx-1/i-1").exists()
+    left = tmp_path / "phalanx-1/i-1/node/system.slice"
+    left.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"cgroup.procs"):  # which only the kernel creates
+        cgroups.make(site, replace(MACHINE, image="debian-12"))
+    assert not left.exists()
+    assert (tmp_path / "phalanx-1/i-1/cgroup.max.descendants").read_text() == "4000"
+
+
+def test_a_machine_without_systemd_says_which_command_makes_a_group(own_group, monkeypatch):
+    monkeypatch.setattr(cgroups, "_SYSTEMD", own_group / "none")
+    monkeypatch.setattr(cgroups, "user_name", lambda: "ann")
+    group = f"{own_group}/phalanx-ann"
+    with pytest.raises(cgroups.NotDelegated) as refused:
         cgroups.take()
+    command = str(refused.value).splitlines()[-1]
+    assert command.startswith(f"sudo sh -c 'mkdir -p {group} && chown ann {group} {group}/cgroup.procs ")
+    assert command.endswith(f"echo $0 >{group}/cgroup.procs' $$")
 
 
 def test_the_groups_of_a_local_cloud_that_was_killed_are_removed(own_group, monkeypatch):

@@ -1,4 +1,4 @@
-"""phalanx local: inspect or stop the local cloud on this machine, or change its weather."""
+"""phalanx local: inspect or stop the local cloud on this machine, change its weather, or build images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from phalanx.cli.console import print_json, print_table, say
+from phalanx.cli.images import image
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
@@ -15,7 +16,7 @@ from phalanx.errors import LocalCloudError
 
 @click.group("local")
 def command() -> None:
-    """Inspect or stop the local cloud, or change its weather.
+    """Inspect or stop the local cloud, change its weather, or build images for it.
 
     It starts with the first `up` and stops with the last `down`.
 
@@ -103,6 +104,7 @@ def delete(file_system: str) -> None:
     say(f"{file_system} is deleted.")
 
 
+command.add_command(image)
 command.add_command(weather)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
+from phalanx.clouds import images
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import LocalCloudError
 from phalanx.waits import waiting
@@ -59,6 +60,7 @@ class Endpoint:
     state: str
     accounts_separated: bool = True
     warnings: tuple[str, ...] = ()
+    no_cgroup: str = ""
 
 
 def state() -> Path:
@@ -305,7 +307,7 @@ def _request(
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
     serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
-    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *_mode()]
+    return [*serve, *binds, "--path", f"{sys.prefix}/bin", "--images", str(images.directory()), *_mode()]
 
 
 def _mode() -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
-from phalanx.clouds import endpoint, file_systems
+from phalanx.clouds import endpoint, file_systems, images
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import state_directory
@@ -75,11 +75,21 @@ class LocalCloud(ApiCloud):
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
         from phalanx.plan.plan import offline_facts
 
+        if name := images.local_name(spec.image):
+            images.require(spec.image or "", name)
+            self._require_cgroup(spec.image or "")
         known = offline_facts(spec, ssh_public_key)
         if known is not None and not spec.file_system:
             return replace(known, kept_file_system=file_systems.kept_beside(self._directory, spec.name, spec.region))
         endpoint.begin()
         return super().facts(spec, ssh_public_key)
+
+    def _require_cgroup(self, image: str) -> None:
+        """Raise LocalCloudError if a local cloud runs that can't give a node's systemd a control group."""
+        running = endpoint.find_process()
+        if running is not None and running.no_cgroup:
+            reason, _, command = running.no_cgroup.partition("\n")
+            raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command)
 
     @property
     def _directory(self) -> Path:

@@ -277,4 +277,6 @@ def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
 
 def _admin_user(image: str) -> str:
     """Return the image's default user, which may use sudo (docs/aws-behaviour.md 5.8)."""
+    if "debian" in image:
+        return "admin"
     return "ubuntu" if "ubuntu" in image else "ec2-user"

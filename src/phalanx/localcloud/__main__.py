@@ -1,4 +1,4 @@
-"""`python -m phalanx.localcloud serve|probe|stop|status`: how the phalanx command controls the local cloud."""
+"""`python -m phalanx.localcloud serve|probe|stop|status|image`: how the phalanx command controls the local cloud."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from phalanx.localcloud import probe
 
         return probe.main(words[1:])
+    if words[:1] == ["image"]:
+        from phalanx.localcloud.images import command
+
+        return command.main(words[1:])
     options = _parser().parse_args(words)
     return _serve(options) if options.command == "serve" else _control(options)
 
@@ -28,9 +32,11 @@ def _parser() -> argparse.ArgumentParser:
         "--bind", action="append", default=[], metavar="PATH", help="make PATH visible in nodes, read-only"
     )
     serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
+    serve.add_argument("--images", type=Path, metavar="DIR", help="where `image build` puts images")
     serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
     stop = commands.add_parser("stop", help="stop it if it has no stacks")
     stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
+    commands.add_parser("image", help="build, list and remove images with a full operating system")
     commands.add_parser("probe", help="report as JSON whether this machine can run it, and what to fix")
     for command in (serve, stop, commands.add_parser("status", help="show stacks, nodes and processes as JSON")):
         command.add_argument("--state", type=Path, required=True, metavar="DIR")
@@ -43,7 +49,7 @@ def _serve(options: argparse.Namespace) -> int:
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
     try:
-        start(Options(options.state.absolute(), binds, path_dirs, options.mode))
+        start(Options(options.state.absolute(), binds, path_dirs, options.mode, options.images))
     except CannotStart as reason:
         sys.stderr.write(f"{reason}\n")
         return 1

@@ -37,6 +37,7 @@ class Options:
     binds: tuple[Path, ...]
     path_dirs: tuple[str, ...]
     mode: str
+    images: Path | None = None
 
 
 def start(options: Options) -> None:
@@ -159,8 +160,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
     from phalanx.localcloud import pip_settings, server
     from phalanx.localcloud.nodes import cgroups, start_supervisor
 
-    cgroup, unlimited = _cgroup()
-    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited)
+    cgroup, no_cgroup = _cgroup()
+    unlimited = _unlimited(cgroup, no_cgroup)
+    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup)
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -174,20 +176,30 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
     etc = {"pip.conf": pip.text} if pip.text else {}
     binds = (*options.binds, *pip.paths)
     try:
-        return start_supervisor(options.state, mode, binds, options.path_dirs, serve_api, etc, cgroup)
+        return start_supervisor(options.state, mode, binds, options.path_dirs, serve_api, etc, cgroup, options.images)
     finally:
         if cgroup is not None:
             cgroups.give_back(cgroup)
 
 
-def _cgroup() -> tuple[Path | None, tuple[str, ...]]:
-    """Return the control group of all nodes, or a warning if there is none."""
+def _cgroup() -> tuple[Path | None, str]:
+    """The control group of all nodes; or None and the reason, with the command that changes it."""
     from phalanx.localcloud.nodes import cgroups
 
     try:
-        return cgroups.take(), ()
+        return cgroups.take(), ""
     except cgroups.NotDelegated as reason:
-        return None, (f"The memory of nodes' processes is not limited: {reason}",)
+        return None, str(reason)
+
+
+def _unlimited(cgroup: Path | None, no_cgroup: str) -> tuple[str, ...]:
+    """A warning if the nodes' memory can't be limited."""
+    from phalanx.localcloud.nodes import cgroups
+
+    if cgroup is not None and cgroups.can_limit(cgroup):
+        return ()
+    reason = no_cgroup or "this machine has no memory controller in cgroup v2."
+    return (f"The memory of nodes' processes is not limited: {reason}",)
 
 
 def _report(writer: int, text: bytes) -> None:

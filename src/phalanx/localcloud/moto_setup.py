@@ -40,6 +40,8 @@ NAMES = (
     "moto.core.serialize.AttributePicker.get_possible_keys",
 )
 IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
+# The images of `phalanx local image build`, by name.
+FULL_IMAGES = {"debian-12": "ami-0fa1a9c0de000de12"}
 _OFFERINGS = "ec2/resources/instance_type_offerings"
 
 
@@ -95,13 +97,18 @@ def install() -> None:
     _answer_quickly()
     from moto.ec2.models.amis import Ami, AmiBackend
 
+    known = [
+        *((image_id, name, "This machine's own programs", name) for name, image_id in IMAGES.items()),
+        *((image_id, name, "A full operating system", "x86_64") for name, image_id in FULL_IMAGES.items()),
+    ]
+
     def load_images(self: Any) -> None:
-        for architecture, image_id in IMAGES.items():
+        for image_id, name, description, architecture in known:
             self.amis[image_id] = Ami(
                 self,
                 image_id,
-                name=f"phalanx-local-{architecture}",
-                description="This machine's own system, like every image of the local cloud",
+                name=f"phalanx-local-{name}",
+                description=description,
                 architecture=architecture,
                 owner_alias="amazon",
                 public=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from phalanx.localcloud.moto_setup import IMAGES
+from phalanx.localcloud.moto_setup import FULL_IMAGES, IMAGES
 
 # docs/aws-behaviour.md 5.1–5.4. As in AWS, a name outside these families does not exist.
 _OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
@@ -21,8 +21,14 @@ FAMILIES = tuple(
 )
 
 
+# Ours, for the images that are built on this machine.
+_FULL = "/phalanx/local/images/"
+
+
 def image_id(name: str) -> str | None:
     """Return the image that a public parameter names, or None when there is no such parameter."""
+    if name.startswith(_FULL):
+        return FULL_IMAGES.get(name.removeprefix(_FULL))
     for family in FAMILIES:
         found = family.fullmatch(name)
         if found:

@@ -17,6 +17,7 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
+from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
 USER_DATA_LIMIT_BYTES = 16_384
@@ -123,6 +124,7 @@ def machine(instance: Instance) -> Machine:
         region=region,
         zone=zone,
         file_systems=_file_systems(instance.owner_id, region, vpc_id, zone),
+        image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),
     )
 
 

@@ -87,15 +87,22 @@ def _missing_basics() -> tuple[Missing, ...]:
     if sys.platform != "linux":
         what = f"The local cloud's nodes are Linux namespaces, and this is {platform.system()}."
         return (Missing(what, "Run phalanx in a Linux virtual machine (limactl start; multipass launch), or use AWS."),)
-    release = platform.release()
-    if _version(release) < _MIN_LINUX:
-        what = f"The local cloud needs Linux {_MIN_LINUX[0]}.{_MIN_LINUX[1]} or newer; this is {release}."
-        return (Missing(what, "sudo apt-get dist-upgrade && sudo reboot"),)
+    if too_old := linux_before(_MIN_LINUX, "The local cloud"):
+        return (too_old,)
     return tuple(
         Missing(f"{program} is not installed.", f"sudo apt-get install -y {package}")
         for program, package in _PROGRAMS
         if not os.access(program, os.X_OK)
     )
+
+
+def linux_before(version: tuple[int, int], user: str) -> Missing | None:
+    """Return what is missing if this machine's Linux is older than the version that `user` needs."""
+    release = platform.release()
+    if _version(release) >= version:
+        return None
+    what = f"{user} needs Linux {version[0]}.{version[1]} or newer; this is {release}."
+    return Missing(what, "sudo apt-get dist-upgrade && sudo reboot")
 
 
 def _version(release: str) -> tuple[int, int]:
@@ -189,7 +196,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
 def _enter(site: Site, machine: Machine, result_w: int) -> int:
     """Finish the node, as its process 1."""
     try:
-        rootfs.enter(site, machine.vcpus)
+        rootfs.enter(site, machine)
         configure(machine.address, machine.vpc_cidr)
         os.write(result_w, b"ok")
     except OSError as problem:

@@ -30,12 +30,16 @@ DIAL_SOCKET = "dial.sock"
 
 @dataclass(frozen=True)
 class Daemon:
-    """What the daemon passes to the API's process. `pid` is the daemon's, as processes on this machine see it."""
+    """What the daemon passes to the API's process. `pid` is the daemon's, as processes on this machine see it.
+
+    `no_cgroup` is the reason why nodes can't have control groups of their own, which systemd needs; "" if they can.
+    """
 
     state: Path
     mode: str
     pid: int
     warnings: tuple[str, ...] = ()
+    no_cgroup: str = ""
 
 
 class IdleWatch:
@@ -157,6 +161,7 @@ def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]
         "state": str(daemon.state),
         "accounts_separated": daemon.mode != "single",
         "warnings": [*daemon.warnings, *context.warnings],
+        "no_cgroup": daemon.no_cgroup,
     }
 
 

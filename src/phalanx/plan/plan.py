@@ -157,6 +157,11 @@ def _root_device(spec: ClusterSpec, gpus: int, parameter: str) -> str:
 
 
 def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
+    if spec.cloud != "local" and "local" in table("images")["images"].get(_image_alias(spec, facts.gpus), {}):
+        raise SpecError(
+            f"image: {spec.image} is for local clusters only, and this one is in {spec.cloud}",
+            "Choose another `image`, or leave it out for the default.",
+        )
     if not facts.zones:
         raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
     if spec.zones and not set(spec.zones) & set(facts.zones):

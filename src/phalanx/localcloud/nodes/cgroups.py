@@ -15,8 +15,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import limits
 from phalanx.localcloud.nodes.machine import Machine, Site
+from phalanx.localcloud.userns import user_name
 
 _CONTROLLERS = ("memory", "pids")
 _OUTSIDE = "phalanx-outside"
@@ -25,6 +27,8 @@ _MIB = 1 << 20
 _ALL_NODES = 7 / 8
 # Linux allows a machine twice as many processes as one of its accounts.
 _PROCESSES_PER_MIB = 8
+# systemd makes about 60.
+_MOST_GROUPS = 4000
 _SYSTEMD = Path("/run/systemd/system")
 _SYSTEMCTL_TIMEOUT_S = 5
 _MOVE_TIMEOUT_S = 2
@@ -32,7 +36,7 @@ _REMOVAL_TIMEOUT_S = 2
 
 
 class NotDelegated(Exception):  # noqa: N818 - a state, not a fault
-    """No limits can be set. The message has the reason and, if there is one, the command that changes it."""
+    """Nodes can't have control groups. The message has the reason and, if there is one, the command that changes it."""
 
 
 def take() -> Path:
@@ -42,16 +46,28 @@ def take() -> Path:
         _sweep(delegated)
         if not _is_root(delegated):
             _move_processes(delegated, delegated / _OUTSIDE)
-        _control_children(delegated)
+        has_controllers = can_limit(delegated)
+        if has_controllers:
+            _control_children(delegated)
         nodes = delegated / f"phalanx-{os.getpid()}"
         nodes.mkdir()
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        _set(nodes, "memory.max", int(memory_bytes * _ALL_NODES))
-        _set(nodes, "pids.max", limits.most_processes())
-        _control_children(nodes)
+        if has_controllers:
+            _limit_all(nodes)
     except OSError as problem:
         raise NotDelegated(f"{problem.filename or delegated}: {problem.strerror}") from problem
     return nodes
+
+
+def can_limit(group: Path) -> bool:
+    """Whether the group has the controllers of memory and processes. Some machines have them only in cgroup v1."""
+    return set(_CONTROLLERS) <= set(_controllers(group))
+
+
+def _limit_all(nodes: Path) -> None:
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    _set(nodes, "memory.max", int(memory_bytes * _ALL_NODES))
+    _set(nodes, "pids.max", limits.most_processes())
+    _control_children(nodes)
 
 
 def give_back(nodes: Path) -> None:
@@ -62,28 +78,50 @@ def give_back(nodes: Path) -> None:
 
 
 def make(site: Site, machine: Machine) -> None:
-    """Create the group of a node, if nodes are limited. Raises OSError."""
-    if site.cgroup is None:
+    """Create the group of a node, if it has one. Raises OSError."""
+    group = _group(site, machine)
+    if group is None:
         return
-    group = site.cgroup / machine.instance_id
+    # A machine that restarts: its last systemd has left groups.
+    _remove(group / "node")
     (group / "node").mkdir(parents=True, exist_ok=True)
-    _set(group, "pids.max", machine.memory_mib * _PROCESSES_PER_MIB)
-    # As on EC2. Kernels without swap lack the file.
-    with suppress(FileNotFoundError):
-        _set(group, "memory.swap.max", 0)
-    _control_children(group)
+    if can_limit(group.parent):
+        _set(group, "pids.max", machine.memory_mib * _PROCESSES_PER_MIB)
+        # As on EC2. Kernels without swap lack the file.
+        with suppress(FileNotFoundError):
+            _set(group, "memory.swap.max", 0)
+        _control_children(group)
+    if machine.image:
+        _give(group, site.root)
+
+
+def _give(group: Path, owner: int) -> None:
+    """Let the node's systemd make groups below its own, as many as a machine needs; its limits stay out of reach."""
+    _set(group, "cgroup.max.descendants", _MOST_GROUPS)
+    for name in (".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+        os.chown(group / "node" / name, owner, owner)
 
 
 def limit_memory(site: Site, machine: Machine, disk_bytes: int) -> None:
     """Limit a node to its type's memory plus the size of its disk, which is memory too."""
-    if site.cgroup is not None:
-        _set(site.cgroup / machine.instance_id, "memory.max", machine.memory_mib * _MIB + disk_bytes)
+    group = _group(site, machine)
+    if group is not None and can_limit(group.parent):
+        _set(group, "memory.max", machine.memory_mib * _MIB + disk_bytes)
 
 
 def enter(site: Site, machine: Machine) -> None:
     """Move this process into the group of its node."""
-    if site.cgroup is not None:
-        _set(site.cgroup / machine.instance_id / "node", "cgroup.procs", 0)
+    group = _group(site, machine)
+    if group is not None:
+        _set(group / "node", "cgroup.procs", 0)
+
+
+def show(site: Site, machine: Machine) -> None:
+    """Mount the node's own group at sys/fs/cgroup: only systemd may change it. Runs in the node's namespaces."""
+    if _group(site, machine) is not None:
+        access = 0 if machine.image else kernel.MS_RDONLY
+        flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | access
+        kernel.mount("cgroup2", "sys/fs/cgroup", "cgroup2", flags)
 
 
 def remove(site: Site, instance_id: str) -> None:
@@ -92,14 +130,19 @@ def remove(site: Site, instance_id: str) -> None:
         _remove(site.cgroup / instance_id)
 
 
+def _group(site: Site, machine: Machine) -> Path | None:
+    """The group of a node. It has one if groups can be limited, or if its systemd needs one."""
+    if site.cgroup is None or not (machine.image or can_limit(site.cgroup)):
+        return None
+    return site.cgroup / machine.instance_id
+
+
 def _delegated() -> Path:
     group = _own_group()
     if group is not None and group.name == _OUTSIDE:
         group = group.parent
     if group is None or not _is_delegated(group):
-        raise NotDelegated(_advice())
-    if not set(_CONTROLLERS) <= set(_controllers(group)):
-        raise NotDelegated("this machine has no memory controller in cgroup v2.")
+        raise NotDelegated(_advice(group))
     return group
 
 
@@ -138,11 +181,16 @@ def _user_manager() -> list[str]:
     return [] if os.geteuid() == 0 else ["--user"]
 
 
-def _advice() -> str:
-    if not _SYSTEMD.is_dir():
-        return "no cgroup is delegated to this user."
-    command = " ".join(["systemd-run", *_user_manager(), "--scope -p Delegate=yes phalanx up"])
-    return f"no cgroup is delegated. To limit it, stop the local cloud, then start it with:\n{command}"
+def _advice(own_group: Path | None) -> str:
+    if _SYSTEMD.is_dir():
+        command = " ".join(["systemd-run", *_user_manager(), "--scope -p Delegate=yes phalanx up"])
+        return f"no cgroup is delegated. To change that, stop the local cloud, then start it with:\n{command}"
+    if own_group is None:
+        return "this machine has no cgroup v2."
+    group, user = own_group / f"phalanx-{user_name()}", user_name()
+    files = " ".join(f"{group}/{name}" for name in ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control"))
+    command = f"sudo sh -c 'mkdir -p {group} && chown {user} {group} {files} && echo $0 >{group}/cgroup.procs' $$"
+    return f"no cgroup is delegated. To change that, stop the local cloud, then run this in the shell:\n{command}"
 
 
 def _move_processes(source: Path, target: Path) -> None:

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, isolation, limits, rootfs
+from phalanx.localcloud.nodes import cgroups, isolation, limits, operating_system, rootfs
 from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
-from phalanx.localcloud.nodes.programs import READY_FD
+from phalanx.localcloud.nodes.programs import READY, READY_FD
 from phalanx.localcloud.nodes.vpc import Vpc, configure
 
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
@@ -23,15 +23,16 @@ _EARLY = "/etc/systemd/system/sysinit.target.wants"
 _CLOUD = "/var/lib/cloud/instance"
 
 
-def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tty: str = "") -> None:
     """Boot the node. Never returns: exits as soon as the node has a process 1, the supervisor's child by then.
 
     Writes the pid of process 1 to `status_fd`, in a line; process 1 then writes programs.READY, or what went wrong.
+    `tty` is the console of a machine with a full operating system.
     """
     try:
         cgroups.enter(site, machine)
-        _build(site, machine, vpc, link, status_fd)
-        _serve(site, machine, status_fd)
+        _build(site, machine, vpc, link, status_fd, tty)
+        _start(site, machine, status_fd)
     except BaseException as problem:
         traceback.print_exc()
         os.write(status_fd, f"{type(problem).__name__}: {problem}".encode()[:4000])
@@ -39,7 +40,7 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> No
         os._exit(1)
 
 
-def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) -> None:
+def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tty: str) -> None:
     """Build the machine. Returns only in process 1 of the node."""
     console = _open_console(site, machine)
     _close_all_but({0, 1, 2, status_fd, console, vpc.netns})
@@ -49,21 +50,23 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int) ->
     kernel.make_read_only("/sys")
     is_first_boot = rootfs.is_first_boot(site, machine)
     isolation.make_for_nodes(site)
-    root = rootfs.build(site, machine)
-    _show_console(site, machine, root)
+    if machine.image:
+        operating_system.build(site, machine, tty)
+    else:
+        _show_console(site, machine, rootfs.build(site, machine))
     if site.mode != "root":
         limits.limit_all_nodes()
     isolation.enter(site, partial(vpc.connect, link, machine))
     os.close(vpc.netns)
     _become_process_one(status_fd)
-    rootfs.enter(site, machine.vcpus)
+    (operating_system if machine.image else rootfs).enter(site, machine)
     configure(machine.address, machine.vpc_cidr)
     if site.mode != "root":
         limits.limit_node(machine)
     kernel.sethostname(machine.hostname.partition(".")[0])
     # any account may ping, as on EC2's images
     Path("/proc/sys/net/ipv4/ping_group_range").write_text("0 0" if site.mode == "single" else "0 65534")
-    if is_first_boot:
+    if is_first_boot and not machine.image:
         _write_identity(site, machine)
     if site.mode == "single":
         kernel.ignore_identity_calls()
@@ -130,7 +133,11 @@ def _write_identity(site: Site, machine: Machine) -> None:
         os.chown(home, 1000, 1000)
 
 
-def _serve(site: Site, machine: Machine, status_fd: int) -> None:
+def _start(site: Site, machine: Machine, status_fd: int) -> None:
+    """Become the machine's init."""
+    if machine.image:
+        os.write(status_fd, READY)
+        operating_system.start()
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
     _start_sshd(environment)
     _write_user_data(machine)

@@ -46,6 +46,8 @@ class Machine:
     zone: str
     file_systems: tuple[str, ...]
     has_way_out: bool = True
+    image: str = ""
+    """The name of its image, with a full operating system; "" for this machine's own programs."""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}
@@ -83,7 +85,7 @@ class Site:
 
     `root` is the uid of the nodes' root in the supervisor's namespace (userns.root_of_nodes). `cgroup` is the directory
     of all nodes' control groups; None if they are not limited. `etc` contains further files of the image, by their
-    names below /etc.
+    names below /etc. `images` is the directory of images with a full operating system.
     """
 
     state: Path
@@ -93,10 +95,16 @@ class Site:
     root: int = 0
     cgroup: Path | None = None
     etc: Mapping[str, str] = field(default_factory=dict)
+    images: Path | None = None
 
     @property
     def image(self) -> Path:
         return self.state / "image"
+
+    @property
+    def layer(self) -> Path:
+        """What the local cloud adds to every image with a full operating system."""
+        return self.state / "image-layer"
 
     @property
     def file_systems(self) -> Path:

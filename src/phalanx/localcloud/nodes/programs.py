@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 # Contains the file systems that a node may mount, by id, and a file with the name of its region.
 EFS_ROOT = "/run/efs.host"
 
-# Exit status of process 1 that requests a reboot.
+# Exit status of our process 1 that requests a reboot.
 REBOOT = 64
+# In a pid namespace, reboot(2) ends process 1 with SIGHUP, and power-off with SIGINT (pid_namespaces(7)).
+REBOOTS = (REBOOT, 128 + signal.SIGHUP)
 
 # What process 1 writes, and to which fd, once it handles signals.
 READY = b"ready\n"

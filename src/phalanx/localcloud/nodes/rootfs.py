@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from phalanx.localcloud import kernel
+from phalanx.localcloud.nodes import cgroups
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import EFS_ROOT, PROGRAMS
 
@@ -22,7 +23,7 @@ var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log var/tmp
 # Not needed for building: the machine may have replaced them with links to a larger disk.
 _MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"
 # Directory on the disk; a node does not see what is beside it.
-_ROOT = "root"
+ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp", "run/lock")
 _PRIVATE = ("root", "run/efs.host")
@@ -30,7 +31,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # Ubuntu's systemd-tmpfiles empties /tmp at each boot, and /run is never on the disk.
 _EMPTY_AT_BOOT = ("run", "tmp")
 _LIBRARIES = ("bin", "lib", "lib32", "lib64", "libx32")
-_QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 def build(site: Site, machine: Machine) -> Path:
@@ -39,7 +40,7 @@ def build(site: Site, machine: Machine) -> Path:
     Returns its path, which the node's user namespace may not be able to access (below root's home, for example).
     """
     disk = site.disk(machine.instance_id)
-    root = disk / _ROOT
+    root = disk / ROOT
     if root.exists():
         # Python's rmtree fails at a thousand nested directories. Another uid would lose its capabilities with exec.
         subprocess.run(["rm", "-rf", *(root / name for name in _EMPTY_AT_BOOT)], check=True, user=0, group=0)
@@ -47,44 +48,50 @@ def build(site: Site, machine: Machine) -> Path:
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
     _mount_image(site, disk, root)
-    _mount_devices(site, machine, root)
-    _mount_file_systems(site, machine, root)
+    mount_devices(site, machine, root)
+    mount_file_systems(site, machine, root)
     _mount_binds(site, root)
     os.chdir(root)
     return root
 
 
-def enter(site: Site, vcpus: int) -> None:
+def enter(site: Site, machine: Machine) -> None:
     """Make this directory the root of the mount namespace, with /proc and /sys of its own namespaces."""
-    _mount_kernel_views(vcpus)
-    if site.cgroup is not None:
-        kernel.mount("cgroup2", "sys/fs/cgroup", "cgroup2", _QUIET | kernel.MS_NOEXEC | kernel.MS_RDONLY)
+    kernel.mount("proc", "proc", "proc", QUIET | kernel.MS_NOEXEC)
+    kernel.mount("sysfs", "sys", "sysfs", QUIET | kernel.MS_RDONLY)
+    show_cpus(machine.vcpus)
+    cgroups.show(site, machine)
+    pivot()
+
+
+def pivot() -> None:
+    """Make this directory the root of the mount namespace."""
     # pivot_root refuses a mount from a namespace above.
     kernel.bind(".", ".")
     # By its name, because "." is still the directory below that mount.
-    kernel.pivot_root(f"../{_ROOT}")
+    kernel.pivot_root(f"../{ROOT}")
 
 
 def is_first_boot(site: Site, machine: Machine) -> bool:
     """Whether the disk is still empty; call this before `build`."""
-    return not (site.disk(machine.instance_id) / _ROOT).exists()
+    return not (site.disk(machine.instance_id) / ROOT).exists()
 
 
 def _make_directories(disk: Path, root: Path) -> None:
-    for name in (_ROOT, *_LAYERS):
-        _make(disk, name)
+    for name in (ROOT, *_LAYERS):
+        make_directory(disk, name)
     for name in _DIRECTORIES.split():
-        _make(root, name)
+        make_directory(root, name)
     for name in _MACHINES_OWN.split():
         if not (root / name).is_symlink():
-            _make(root, name)
+            make_directory(root, name)
     for names, mode in ((_STICKY, 0o1777), (_PRIVATE, 0o700)):
         for name in names:
             (root / name).chmod(mode)
     _link(root / "var/run", Path("/run"))
 
 
-def _make(root: Path, name: str) -> Path:
+def make_directory(root: Path, name: str) -> Path:
     """Create a directory below `root`. Raises OSError where a link is in the way."""
     here = root
     for part in Path(name).parts:
@@ -96,7 +103,7 @@ def _make(root: Path, name: str) -> Path:
 
 
 def make_file(path: Path) -> Path:
-    """Create an empty file in a directory from `_make`, unless it exists."""
+    """Create an empty file in a directory from `make_directory`, unless it exists."""
     if path.is_symlink():
         path.unlink()
     path.touch()
@@ -116,19 +123,19 @@ def _show_libraries(root: Path) -> None:
         if host.is_symlink():
             _link(here, host.readlink())
         elif host.is_dir():
-            kernel.bind(host, _make(root, host.name), read_only=True)
+            kernel.bind(host, make_directory(root, host.name), read_only=True)
 
 
 def _mount_image(site: Site, disk: Path, root: Path) -> None:
     """Mount a writable /etc over the image's, and the image's programs over the host's."""
     layers = f"upperdir={disk}/layer/etc,workdir={disk}/layer/work"
-    _mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
+    mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
     for name in PROGRAMS:
         host = Path("/", name).resolve()
-        _mount_overlay(site, root / name, f"{site.image}/{name}:{host}", kernel.MS_RDONLY)
+        mount_overlay(site, root / name, f"{site.image}/{name}:{host}", kernel.MS_RDONLY)
 
 
-def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str = "") -> None:
+def mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str = "") -> None:
     options = [f"lowerdir={lower}"]
     if layers:
         options.append(layers)
@@ -138,7 +145,7 @@ def _mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str
     kernel.mount("overlay", target, "overlay", flags, ",".join(options))
 
 
-def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
+def mount_devices(site: Site, machine: Machine, root: Path) -> None:
     dev = root / "dev"
     kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "mode=755,size=1m,nr_inodes=1024")
     for name in _DEVICES:
@@ -156,17 +163,15 @@ def _mount_devices(site: Site, machine: Machine, root: Path) -> None:
         (dev / name).symlink_to(f"/proc/self/fd/{fd}")
 
 
-def _mount_kernel_views(vcpus: int) -> None:
-    """Mount /proc and /sys of the node's own namespaces, with as many CPUs online as its type has."""
-    kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
-    kernel.mount("sysfs", "sys", "sysfs", _QUIET | kernel.MS_RDONLY)
+def show_cpus(vcpus: int) -> None:
+    """Show as many CPUs online as the machine's type has."""
     online = Path("run/cpus")
     online.write_text("0\n" if vcpus == 1 else f"0-{vcpus - 1}\n")
     kernel.mount(online, "sys/devices/system/cpu/online", None, kernel.MS_BIND)
     online.unlink()
 
 
-def _mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
+def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     """Bind the file systems that /sbin/mount.efs may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "region").write_text(machine.region)
@@ -198,12 +203,12 @@ def _is_shown(root: Path, path: Path) -> bool:
 def _make_mount_point(root: Path, path: Path) -> Path:
     _make_parents(root, path)
     here = Path(f"{root}{path}")
-    return _make(here.parent, here.name) if path.is_dir() else make_file(here)
+    return make_directory(here.parent, here.name) if path.is_dir() else make_file(here)
 
 
 def _make_parents(root: Path, path: Path) -> None:
     """Create the directories above `path`, open to every account (a job must reach a venv below /root)."""
     for parent in reversed(path.parents[:-1]):
-        here = _make(root, str(parent.relative_to("/")))
+        here = make_directory(root, str(parent.relative_to("/")))
         if here.stat().st_dev == root.stat().st_dev:
             here.chmod(here.stat().st_mode | 0o055)

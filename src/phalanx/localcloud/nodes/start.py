@@ -42,16 +42,17 @@ def start_supervisor(
     serve_api: ServeApi,
     etc: Mapping[str, str] | None = None,
     cgroup: Path | None = None,
+    images: Path | None = None,
 ) -> int:
     """Run a local cloud until `serve_api` returns, and return the exit status of that process.
 
-    `cgroup` (cgroups.take) contains the nodes' control groups.
+    `cgroup` (cgroups.take) contains the nodes' control groups; `images` those with a full operating system.
 
     Forks three times, so the caller must have no threads. Raises userns.NamespaceError if this machine does not support
     `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
     root = userns.root_of_nodes(mode)
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {})
+    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {}, images)
     # Here, because only this process's network leads outside.
     way_out, gateway_pid = gateway.start()
     try:
@@ -120,7 +121,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
 
 
 def _clear(site: Site) -> None:
-    for directory in (site.state / "nodes", site.image):
+    for directory in (site.state / "nodes", site.image, site.layer):
         shutil.rmtree(directory, ignore_errors=True)
 
 

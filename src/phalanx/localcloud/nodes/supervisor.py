@@ -12,42 +12,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, init, processes, programs, volumes, wire
+from phalanx.localcloud.nodes import cgroups, init, operating_system, processes, programs, volumes, wire
+from phalanx.localcloud.nodes.console import Console
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.localcloud.nodes.node import Node
 from phalanx.localcloud.nodes.volumes import Pool
 from phalanx.localcloud.nodes.vpc import Vpc
 from phalanx.localcloud.userns import exit_status
 
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
-# EC2 resets an instance that has not shut down in "a few minutes"; there is little to shut down here.
-_SHUTDOWN_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 10
 # The parts of this machine's memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
 _DISKS, _SHM = 3 / 8, 1 / 8
-
-
-@dataclass
-class _Node:
-    machine: Machine
-    pid: int
-    """The pid of its process 1 or, until there is a `pidfd`, of the process that builds the machine."""
-    status_fd: int | None
-    link: str
-    boot_request: int | None
-    deadline: float | None
-    """When a boot, or a shutdown before a reboot, takes too long; None while the node runs."""
-    host_pid: int = 0
-    pidfd: int | None = None
-    output: bytes = b""
-    alive: bool = True
-    reboots: bool = False
-    """A reboot was requested: it is shutting down, or will once it is up."""
-    killers: list[int] = field(default_factory=list)
 
 
 class Supervisor:
@@ -60,7 +40,7 @@ class Supervisor:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._disks = Pool(int(memory_bytes * _DISKS), "755", site.root)
         self._shm = Pool(int(memory_bytes * _SHM), "1777", site.root, kernel.MS_NOSUID | kernel.MS_NODEV)
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._vpcs: dict[str, Vpc] = {}
         self._leaving: dict[str, int] = {}
         self._links = 0
@@ -137,6 +117,8 @@ class Supervisor:
         machine = Machine.from_json(request["machine"])
         if machine.instance_id in self._nodes:
             raise NodeError(f"{machine.instance_id} already exists")
+        if machine.image:
+            operating_system.require(self._site, machine)
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         try:
@@ -173,9 +155,9 @@ class Supervisor:
                 self._shut_down(node)
         self._answer(request["id"])
 
-    def _shut_down(self, node: _Node) -> None:
+    def _shut_down(self, node: Node) -> None:
         """Send Ctrl-Alt-Del, as EC2 presses the ACPI button."""
-        node.deadline = time.monotonic() + _SHUTDOWN_TIMEOUT_S
+        node.deadline = time.monotonic() + node.shutdown_timeout_s
         os.kill(node.pid, signal.SIGINT)
 
     def _do_kill(self, request: dict[str, Any]) -> None:
@@ -229,7 +211,7 @@ class Supervisor:
     def _do_nodes(self, request: dict[str, Any]) -> None:
         self._answer(request["id"], nodes=[self._state(node) for node in self._nodes.values()])
 
-    def _state(self, node: _Node) -> dict[str, Any]:
+    def _state(self, node: Node) -> dict[str, Any]:
         machine = node.machine
         return {
             "instance_id": machine.instance_id,
@@ -258,30 +240,39 @@ class Supervisor:
             time.sleep(0.001)
         raise NodeError(f"the machine image was not built in {_IMAGE_TIMEOUT_S:.0f} s")
 
-    def _fork_node(self, machine: Machine, request: int | None, status_r: int, status_w: int) -> _Node:
+    def _fork_node(self, machine: Machine, request: int | None, status_r: int, status_w: int) -> Node:
         # a new name each time: the kernel takes some milliseconds to remove a dead node's link
         self._links += 1
         link = f"node{self._links}"
         vpc = self._vpcs[machine.vpc_id]
+        console = self._open_console(machine)
         pid = os.fork()
         if pid == 0:
-            init.run(self._site, machine, vpc, link, status_w)
+            init.run(self._site, machine, vpc, link, status_w, console.tty if console else "")
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
-        return _Node(
+        return Node(
             machine=machine,
             pid=pid,
             status_fd=status_r,
             link=link,
             boot_request=request,
             deadline=deadline,
+            console=console,
         )
+
+    def _open_console(self, machine: Machine) -> Console | None:
+        if not machine.image:
+            return None
+        console = Console(self._site.console(machine.instance_id), self._site.root)
+        self._watch(console.output, console.copy)
+        return console
 
     def _host_pid(self, pidfd: int) -> int:
         """Return the process's pid on the host, from the host's /proc."""
         with open(os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY, dir_fd=self._host_proc)) as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
-    def _read_status(self, node: _Node) -> None:
+    def _read_status(self, node: Node) -> None:
         data = os.read(node.status_fd, 4096) if node.status_fd is not None else b""
         node.output += data
         if not data:
@@ -294,7 +285,7 @@ class Supervisor:
         if data and node.output == programs.READY:
             self._node_is_up(node)
 
-    def _adopt(self, node: _Node, pid: int) -> None:
+    def _adopt(self, node: Node, pid: int) -> None:
         """Take over the node's process 1: it becomes our child when the process that built the machine ends."""
         os.waitpid(node.pid, 0)
         node.pid, node.pidfd = pid, os.pidfd_open(pid)
@@ -303,7 +294,7 @@ class Supervisor:
         if node.killers or node.machine.vpc_id in self._leaving:
             self._kill(node)
 
-    def _node_is_up(self, node: _Node) -> None:
+    def _node_is_up(self, node: Node) -> None:
         node.deadline = None
         if node.boot_request is not None:
             self._answer(node.boot_request)
@@ -317,22 +308,22 @@ class Supervisor:
             node.output = node.output or f"no answer in {_BOOT_TIMEOUT_S:.0f} s".encode()
             self._kill(node)
 
-    def _kill(self, node: _Node) -> None:
+    def _kill(self, node: Node) -> None:
         if node.alive:
             os.kill(node.pid, 9)
         else:
             self._forget(node)
 
-    def _node_ended(self, node: _Node) -> None:
+    def _node_ended(self, node: Node) -> None:
         while node.status_fd is not None:
             self._read_status(node)  # its last output may still be in the pipe
         status = self._reap(node)
         if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
-        elif not (node.reboots or status == programs.REBOOT) or not self._restart(node):
+        elif not (node.reboots or status in programs.REBOOTS) or not self._restart(node):
             self._send({"exit": node.machine.instance_id})
 
-    def _restart(self, node: _Node) -> bool:
+    def _restart(self, node: Node) -> bool:
         """Start the same machine again with the same disk; return whether that worked."""
         try:
             self._start(node.machine, None)
@@ -341,22 +332,25 @@ class Supervisor:
             return False
         return True
 
-    def _reap(self, node: _Node) -> int:
+    def _reap(self, node: Node) -> int:
         """Return the node's exit status. All its processes are gone then; its link goes with its network namespace."""
         status = exit_status(os.waitpid(node.pid, 0)[1])
         node.alive, node.deadline = False, None
         self._vpcs[node.machine.vpc_id].leave(node.machine.address)
         if node.pidfd is not None:
             self._unwatch(node.pidfd)
+        if node.console is not None:
+            node.console.close()
+            self._unwatch(node.console.output)
         return status
 
-    def _stop_listening(self, node: _Node) -> None:
+    def _stop_listening(self, node: Node) -> None:
         # the number of a closed fd is soon another node's
         if node.status_fd is not None:
             self._unwatch(node.status_fd)
             node.status_fd = None
 
-    def _forget(self, node: _Node) -> None:
+    def _forget(self, node: Node) -> None:
         """Remove what is left of the node, and then answer the requests that wait for that."""
         self._stop_listening(node)
         self._nodes.pop(node.machine.instance_id, None)

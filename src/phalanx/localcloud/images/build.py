@@ -1,0 +1,172 @@
+"""Build an image: mmdebstrap makes the file system, and tar unpacks it with the ids that nodes have."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from phalanx.localcloud import probe, userns
+from phalanx.localcloud.images import debian, store
+from phalanx.localcloud.images.store import PARTIAL, TREE, Image
+from phalanx.localcloud.nodes import isolation
+from phalanx.localcloud.nodes.machine import Site
+
+Say = Callable[[str], None]
+
+_MODE = "range"
+# The layer above an image is a tmpfs, which has the attributes that overlayfs needs since then.
+_MIN_LINUX = (6, 6)
+_PLAIN_LINE = re.compile(r"^[IWE]: ")
+_LAST_LINES = 15
+
+
+class CannotBuild(Exception):  # noqa: N818
+    """The image can't be built here; the message is for the user: the cause, then the command that fixes it."""
+
+
+def build(directory: Path, name: str, say: Say) -> Image:
+    """Build an image into `directory`, and return it. Raises CannotBuild.
+
+    An image that exists is replaced at the end. If this is interrupted, nothing of the new one is left.
+    """
+    _require_tools(name)
+    directory.mkdir(parents=True, exist_ok=True)
+    began_s = time.monotonic()
+    with _lock(directory, name), _clean(directory / f"{name}{PARTIAL}") as place:
+        say(f"building {name} from {_origin(name)}; this takes some minutes")
+        _unpack_into(place / TREE, debian.command(name, _mmdebstrap_mode()), say)
+        image = _describe(directory, name, place)
+        store.complete(place, image)
+    say(f"{name} is built: {image.packages} packages, {image.size_bytes >> 20} MiB, {time.monotonic() - began_s:.0f} s")
+    return image
+
+
+def _require_tools(name: str) -> None:
+    if name not in debian.RELEASES:
+        raise CannotBuild(f"there is no recipe for an image '{name}'\nknown: {', '.join(debian.RELEASES)}")
+    missing = probe.linux_before(_MIN_LINUX, "An image") or probe.try_mode(_MODE)
+    if missing:
+        raise CannotBuild(f"{missing.what}\n{missing.fix}")
+    if not shutil.which("mmdebstrap"):
+        raise CannotBuild("mmdebstrap is not installed.\nsudo apt-get install -y --no-install-recommends mmdebstrap")
+    if debian.needs_keyring(name):
+        raise CannotBuild("Debian's keys are not installed.\nsudo apt-get install -y debian-archive-keyring")
+
+
+def _origin(name: str) -> str:
+    return ", ".join(debian.sources(debian.RELEASES[name])) or "Debian's mirrors"
+
+
+def _mmdebstrap_mode() -> str:
+    """Only root may make device files, which the image does not need; `unshare` needs ids in /etc/subuid."""
+    return "root" if os.geteuid() == 0 else "unshare"
+
+
+@contextmanager
+def _lock(directory: Path, name: str) -> Iterator[None]:
+    with (directory / f"{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotBuild(f"another command is building {name}\nwait until it has ended") from None
+        yield
+
+
+@contextmanager
+def _clean(place: Path) -> Iterator[Path]:
+    """Yield an empty directory, and remove it unless it was renamed."""
+    if place.exists():
+        store.remove(place)
+    place.mkdir()
+    try:
+        yield place
+    finally:
+        if place.exists():
+            store.remove(place)
+
+
+def _unpack_into(tree: Path, command: list[str], say: Say) -> None:
+    """Run mmdebstrap, and unpack what it writes. Raises CannotBuild."""
+    tree.mkdir()
+    root = userns.root_of_nodes(_MODE)
+    os.chown(tree, root or -1, root or -1)
+    reader, writer = os.pipe()
+    unpacking = userns.spawn(_MODE, partial(_unpack, tree, reader, writer))
+    os.close(reader)
+    try:
+        made, lines = _run(command, writer, say)
+    finally:
+        os.close(writer)
+        unpacked = userns.exit_status(os.waitpid(unpacking, 0)[1])
+    if made or unpacked:
+        failed = "mmdebstrap" if made else "tar"
+        raise CannotBuild("\n".join([f"{failed} ended with exit code {made or unpacked}:", *lines]))
+
+
+def _run(command: list[str], output: int, say: Say) -> tuple[int, list[str]]:
+    """Run mmdebstrap; return its exit code and the last lines of its messages. Ends it when this is interrupted."""
+    # A session of its own, with apt and dpkg in it: the terminal's Ctrl-C must not end them one by one.
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, start_new_session=True)
+    assert process.stderr
+    try:
+        lines = _follow(process.stderr, say)
+        return process.wait(), lines
+    except BaseException:
+        # It removes its own directory then.
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait()
+        raise
+
+
+def _unpack(tree: Path, source: int, writer: int) -> int:
+    """Unpack a tar stream as root of a node does, so that the files have its ids. Runs in our user namespace."""
+    # The stream's end ends this, also after Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(writer)
+    # By this directory, since another uid may not enter those above it.
+    os.chdir(tree)
+    root = userns.root_of_nodes(_MODE)
+    site = Site(tree.parent, _MODE, (), (), root)
+    isolation.make_for_nodes(site)
+    isolation.enter(site, lambda _pid: None)
+    tar = ["tar", "--extract", "--numeric-owner", "--preserve-permissions", "--exclude=./dev/*"]
+    return subprocess.run(tar, stdin=source, check=False).returncode
+
+
+def _follow(stream: IO[bytes], say: Say) -> list[str]:
+    """Pass on mmdebstrap's own messages, without those of the programs that it runs; return the last lines of all."""
+    began_s = time.monotonic()
+    last: list[str] = []
+    for line in (raw.decode(errors="replace").rstrip() for raw in stream):
+        last = [*last, line][-_LAST_LINES:]
+        if _PLAIN_LINE.match(line):
+            say(f"[{time.monotonic() - began_s:4.0f} s] {_PLAIN_LINE.sub('', line)}")
+    return last
+
+
+def _describe(directory: Path, name: str, place: Path) -> Image:
+    status = (place / TREE / "var/lib/dpkg/status").read_text(errors="replace")
+    return Image(
+        name=name,
+        path=str(directory / name),
+        built=time.strftime("%Y-%m-%d"),
+        size_bytes=_size_bytes(place / TREE),
+        packages=status.count("\nStatus: install ok installed"),
+        root=userns.root_of_nodes(_MODE),
+    )
+
+
+def _size_bytes(tree: Path) -> int:
+    """What the tree takes on disk, without the few directories that only its accounts can read."""
+    files = (Path(place, name) for place, _directories, names in os.walk(tree) for name in names)
+    return sum(file.lstat().st_blocks * 512 for file in files)

@@ -1,0 +1,60 @@
+"""`python -m phalanx.localcloud image build|list|rm`: prints progress to stderr, and what there is as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from phalanx.localcloud.images import build, debian, store
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit status: 0, 1 with the reason as `message`, or 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        _print({"build": _build, "list": _list, "rm": _remove}[options.command](options))
+    except build.CannotBuild as reason:
+        _print({"message": str(reason)})
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m phalanx.localcloud image", description=__doc__)
+    parser.add_argument("--images", type=Path, required=True, metavar="DIR")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command in ("build", "rm"):
+        commands.add_parser(command).add_argument("name", choices=list(debian.RELEASES))
+    commands.add_parser("list")
+    return parser
+
+
+def _build(options: argparse.Namespace) -> object:
+    return asdict(build.build(options.images.absolute(), options.name, _note))
+
+
+def _list(options: argparse.Namespace) -> object:
+    return [asdict(image) for image in store.images(options.images.absolute())]
+
+
+def _remove(options: argparse.Namespace) -> object:
+    path = options.images.absolute() / options.name
+    removed = path.exists()
+    if removed:
+        store.remove(path)
+    return {"name": options.name, "removed": removed}
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _print(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

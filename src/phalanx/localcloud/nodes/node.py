@@ -1,0 +1,39 @@
+"""What the supervisor knows of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phalanx.localcloud.nodes.console import Console
+from phalanx.localcloud.nodes.machine import Machine
+
+# EC2 resets an instance that has not shut down in "a few minutes"; our own init has little to shut down. systemd gives
+# a service 90 s to end.
+_SHUTDOWN_TIMEOUT_S = 10.0
+_SYSTEMD_SHUTDOWN_TIMEOUT_S = 100.0
+
+
+@dataclass
+class Node:
+    """A booted machine that was not killed yet."""
+
+    machine: Machine
+    pid: int
+    """The pid of its process 1 or, until there is a `pidfd`, of the process that builds the machine."""
+    status_fd: int | None
+    link: str
+    boot_request: int | None
+    deadline: float | None
+    """When a boot, or a shutdown before a reboot, takes too long; None while the node runs."""
+    host_pid: int = 0
+    pidfd: int | None = None
+    output: bytes = b""
+    alive: bool = True
+    console: Console | None = None
+    reboots: bool = False
+    """A reboot was requested: it is shutting down, or will once it is up."""
+    killers: list[int] = field(default_factory=list)
+
+    @property
+    def shutdown_timeout_s(self) -> float:
+        return _SYSTEMD_SHUTDOWN_TIMEOUT_S if self.machine.image else _SHUTDOWN_TIMEOUT_S

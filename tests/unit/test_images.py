@@ -1,0 +1,135 @@
+"""Images with a full operating system: their packages, what they need, and the clusters that may use them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from clusters import GPU_FACTS, aws_spec, plan
+from prompts import Prompt
+
+from phalanx.clouds import endpoint
+from phalanx.clouds import images as client
+from phalanx.errors import SpecError
+from phalanx.localcloud import parameters, probe
+from phalanx.localcloud.images import build, command, debian, store
+from phalanx.localcloud.images.store import Image
+from phalanx.localcloud.nodes import image_layer, operating_system
+from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.plan.plan import make_plan
+
+MACHINE = Machine(
+    "i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "t3.medium", 2, 4096, b"", "us-east-1", "a", (), image="debian-12"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "offers"),
+    [
+        ("debian.sources", "Types: deb\nURIs: http://a\nSuites: bookworm bookworm-updates\nComponents: main\n", True),
+        ("debian.sources", "Types: deb\nURIs: http://a\nSuites: bookworm-security\nComponents: main contrib\n", True),
+        ("debian.sources", "Enabled: no\nTypes: deb\nURIs: http://a\nSuites: bookworm\nComponents: main\n", False),
+        ("ubuntu.sources", "Types: deb\nURIs: http://a\nSuites: noble noble-updates\nComponents: main\n", False),
+        ("debian.list", "deb [signed-by=/k.gpg] http://a/debian bookworm main contrib\n", True),
+        ("docker.list", "deb http://a/debian bookworm stable\n", False),
+        ("pgdg.list", "deb http://a/pub/repos/apt bookworm-pgdg main\n", False),
+        ("commented.list", "# deb http://a/debian bookworm main\n", False),
+        ("debian.list.save", "deb http://a/debian bookworm main\n", False),
+    ],
+)
+def test_packages_come_from_this_machines_sources_of_the_same_release(tmp_path, name, text, offers):
+    (tmp_path / "sources.list.d").mkdir()
+    source = tmp_path / "sources.list.d" / name
+    source.write_text(text)
+    assert debian.sources("bookworm", tmp_path) == ([str(source)] if offers else [])
+
+
+def test_a_machine_of_another_release_uses_debians_mirrors_and_needs_their_keys(monkeypatch, tmp_path):
+    monkeypatch.setattr(debian, "sources", lambda _release: [])
+    monkeypatch.setattr(debian, "_transport", list)
+    assert debian.command("debian-12", "unshare")[-3:] == debian.mirror("bookworm")
+    monkeypatch.setattr(debian, "_KEYRING", tmp_path / "none")
+    assert debian.needs_keyring("debian-12")
+
+
+def test_a_build_says_what_is_missing_and_the_line_that_installs_it(monkeypatch, tmp_path, capsys):
+    ids = probe.Missing("ann has no subordinate ids.", "sudo usermod --add-subuids 100000-165535 ann")
+    monkeypatch.setattr(probe, "try_mode", lambda _mode: ids)
+    argv = ["--images", str(tmp_path), "build", "debian-12"]
+    assert command.main(argv) == 1
+    assert json.loads(capsys.readouterr().out)["message"] == f"{ids.what}\n{ids.fix}"
+    monkeypatch.setattr(probe, "try_mode", lambda _mode: None)
+    monkeypatch.setattr(build.shutil, "which", lambda _program: None)
+    assert command.main(argv) == 1
+    assert "sudo apt-get install -y --no-install-recommends mmdebstrap" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_counts_once_it_is_complete(tmp_path):
+    partial = tmp_path / f"debian-12{store.PARTIAL}"
+    partial.mkdir()
+    image = Image("debian-12", str(tmp_path / "debian-12"), "2026-11-22", 1 << 20, 200, 0)
+    (partial / "image.json").write_text("{}")
+    assert store.images(tmp_path) == []
+    store.complete(partial, image)
+    assert store.images(tmp_path) == [image] and not partial.exists()
+    store.remove(tmp_path / "debian-12")
+    assert store.find(tmp_path, "debian-12") is None
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "phalanx.yaml").write_text("name: full\ncloud: local\nnodes: 2\nmin: 2\nimage: debian-12-full\n")
+    return Prompt(tmp_path, monkeypatch, capsys)
+
+
+def test_plan_names_the_command_that_builds_the_image(phalanx):
+    assert phalanx("plan") == 5
+    assert "image: debian-12-full is not built on this machine" in phalanx.err
+    assert "`phalanx local image build debian-12` builds it" in phalanx.err
+
+
+def test_plan_names_the_command_that_delegates_a_control_group(phalanx, monkeypatch):
+    (client.directory() / "debian-12").mkdir(parents=True)
+    (client.directory() / "debian-12/image.json").write_text("{}")
+    running = endpoint.Endpoint(
+        "http://a", 1, "range", "k", "s", "d", "s", no_cgroup="no cgroup is delegated. …\nsudo x"
+    )
+    monkeypatch.setattr(endpoint, "find_process", lambda: running)
+    monkeypatch.setattr(endpoint, "stop", lambda: False)
+    assert phalanx("plan") == 5
+    assert "image: debian-12-full runs systemd, and no cgroup is delegated. …\nsudo x" in phalanx.err
+
+
+def test_other_clouds_refuse_an_image_of_this_machine():
+    with pytest.raises(SpecError, match="image: debian-12-full is for local clusters only, and this one is in aws"):
+        make_plan(aws_spec(image="debian-12-full"), GPU_FACTS)
+    assert parameters.image_id(plan(image="debian-12-full").image_parameter)
+    assert parameters.image_id("/phalanx/local/images/debian-1") is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "cgroup", "built", "reason"),
+    [
+        ("range", Path("/group"), False, "is not built: phalanx local image build debian-12"),
+        ("single", Path("/group"), True, "needs separate accounts, and this local cloud is in mode single"),
+        ("range", None, True, "runs systemd, and no cgroup is delegated"),
+    ],
+)
+def test_a_node_that_cant_run_its_image_says_why(tmp_path, mode, cgroup, built, reason):
+    if built:
+        (tmp_path / "debian-12/tree").mkdir(parents=True)
+    with pytest.raises(NodeError, match=reason):
+        operating_system.require(Site(tmp_path, mode, (), (), cgroup=cgroup, images=tmp_path), MACHINE)
+
+
+def test_the_layer_has_what_belongs_to_this_local_cloud(tmp_path):
+    site = Site(tmp_path, "range", (), (), etc={"pip.conf": "[global]\n"})
+    image_layer.build(site)
+    assert os.access(site.layer / "usr/sbin/mount.efs", os.X_OK)
+    assert (site.layer / "usr/sbin/dhclient").stat().st_mode & 0o777 == 0o644
+    assert (site.layer / "etc/pip.conf").read_text() == "[global]\n"
+    assert (site.layer / "etc/systemd/system/sys-kernel-debug.mount").readlink() == Path("/dev/null")
