@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import refusals
 from fleet_fakes import IMAGE, Cloud, cloud, until
 
+from phalanx.node.decision import FINAL
 from phalanx.template.rendezvous import FUNCTION_TIMEOUT_S, function_source
 
 LAUNCH, ERROR = "autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
@@ -60,10 +62,12 @@ def function(monkeypatch, handle, local, subnet):
     monkeypatch.setenv("EIP_ALLOCATION_ID", address)
     monkeypatch.setenv("HEAD_GROUP", "demo-head")
     monkeypatch.setenv("WAIT_HANDLE", handle.url)
+    monkeypatch.setenv("FINAL", FINAL)
     program = {"__name__": "index"}
     exec(compile(function_source(), "index.py", "exec"), program)
-    program |= {"time": SimpleNamespace(sleep=lambda seconds: None), "boto3": local}
-    return Function(program, local, subnet, address)
+    made = Function(program, local, subnet, address)
+    program |= {"time": SimpleNamespace(sleep=lambda seconds: None), "boto3": SimpleNamespace(client=made.client)}
+    return made
 
 
 @dataclass
@@ -72,6 +76,15 @@ class Function:
     local: Cloud
     subnet: str
     address: str
+    history: tuple[str, ...] = ("Failed",)
+    """The status codes of the head's group's activities, newest first."""
+
+    def client(self, service: str) -> Any:
+        return self if service == "autoscaling" else self.local.client(service)
+
+    def describe_scaling_activities(self, AutoScalingGroupName: str) -> dict[str, Any]:  # noqa: N803 (boto3's name)
+        assert AutoScalingGroupName == "demo-head"
+        return {"Activities": [{"StatusCode": code} for code in self.history]}
 
     @property
     def ec2(self) -> Any:
@@ -171,8 +184,8 @@ def test_an_address_that_can_not_be_given_fails_the_stack(function, handle, monk
     assert body["Reason"].startswith(f"The head {instance_id} could not get its address: ")
 
 
-def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_words(function, handle):
-    words = "You have requested more vCPU capacity than your current vCPU limit of 0 allows"
+@pytest.mark.parametrize("words", refusals.FINAL)
+def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_words(function, handle, words):
     function.send(Event=ERROR, StatusCode="Failed", StatusMessage=words, ActivityId="act-1", EC2InstanceId="")
     assert handle.puts == [
         (
@@ -187,7 +200,27 @@ def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_word
     ]
 
 
+@pytest.mark.parametrize("words", refusals.PASSING)
+@pytest.mark.parametrize(
+    ("history", "fails"),
+    [
+        (("Failed",), False),
+        (("Failed", "Cancelled"), False),
+        (("Failed", "Cancelled", "Failed"), True),
+        (("Failed", "Failed", "Successful", "Failed"), False),
+        (("InProgress", "Failed", "Failed", "Failed"), True),
+    ],
+)
+def test_a_launch_that_may_pass_fails_the_stack_at_the_third_failure(function, handle, words, history, fails):
+    function.history = history
+    for _ in range(2):  # SNS delivers at least once
+        function.send(Event=ERROR, StatusMessage=words, ActivityId="act-1")
+    reasons = {body["Reason"] for _, body in handle.puts}
+    assert reasons == ({f"The head could not be launched: {words}"} if fails else set())
+
+
 def test_a_long_reason_is_cut(function, handle):
+    function.history = ("Failed",) * 3
     function.send(Event=ERROR, StatusMessage="", Description="x" * 9000)
     ((_, body),) = handle.puts
     assert len(json.dumps(body)) < 4096
@@ -196,7 +229,7 @@ def test_a_long_reason_is_cut(function, handle):
 @pytest.mark.parametrize(("status", "raises"), [(403, False), (503, True)])
 def test_a_used_up_handle_is_no_error_but_a_failing_one_is_tried_again(function, handle, status, raises):
     """Lambda retries when the handler raises."""
-    handle.status = status
+    handle.status, function.history = status, ("Failed",) * 3
     if raises:
         with pytest.raises(Exception, match="503"):
             function.send(Event=ERROR, StatusMessage="no")

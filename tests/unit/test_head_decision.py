@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import refusals
 from decisions import (
     NO_CAPACITY,
     TIMEOUT_S,
@@ -102,6 +103,18 @@ class TestLaunchFailures:
         assert isinstance(action, Publish)
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
         assert action.desired == 2 and action.drop == ()
+
+    @pytest.mark.parametrize("refusal", refusals.FINAL)
+    def test_what_no_other_attempt_can_pass_is_believed_at_once(self, refusal):
+        made = state(2, 3)
+        made.group = Group(2.0, {"i-2": 0.0, "i-3": 0.0}, (NO_CAPACITY, refusal), 2.0)
+        assert isinstance(decide(made, policy(), 3), Publish)
+
+    @pytest.mark.parametrize("refusal", refusals.PASSING)
+    def test_what_may_pass_is_tried_again(self, refusal):
+        made = state(2, 3)
+        made.group = Group(2.0, {"i-2": 0.0, "i-3": 0.0}, (refusal,), 2.0)
+        assert decide(made, policy(), 3) is None
 
     def test_below_the_minimum_it_fails_at_once(self):
         made = state(2)

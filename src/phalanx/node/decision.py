@@ -6,14 +6,22 @@ are seconds of one monotonic clock.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Optional, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
 
-# Auto Scaling retries a failed launch by itself; a shortage is believed after this many attempts, or this time.
+# Auto Scaling retries a failed launch by itself. These of its messages, which have no codes, are final:
+# quotas, what the zone or the image does not support, explicit denials, disk keys, and what does not exist
+# (docs/aws-behaviour.md 3.27). Other denials may pass, because IAM's changes take a while to be seen.
+FINAL = (
+    "current (vCPU|instance) limit|spot instance count|not supported|explicit deny|KMS|client error on launch"
+    "|(image id|key pair).* not exist|accept terms|blocked|not match the arch|not eligible"
+)
+# A shortage is believed after this many attempts, or this time.
 LAUNCH_ATTEMPTS = 3
-LAUNCH_PATIENCE_S = 30.0
+LAUNCH_PATIENCE_S = 120.0
 ACK_TIMEOUT_S = 60.0
 # A node that beats (node.beats) is lost after this silence; one that never did gets time to find the head.
 LOST_S = 15.0
@@ -159,7 +167,8 @@ def _left(state: State, instance_id: str) -> bool:
 def _given_up(group: Optional[Group], now: float) -> bool:
     if group is None or not group.refusals:
         return False
-    return len(group.refusals) >= LAUNCH_ATTEMPTS or now - group.refused_since >= LAUNCH_PATIENCE_S
+    is_final = any(re.search(FINAL, refusal, re.IGNORECASE) for refusal in group.refusals)
+    return is_final or len(group.refusals) >= LAUNCH_ATTEMPTS or now - group.refused_since >= LAUNCH_PATIENCE_S
 
 
 def _launch_reason(group: Optional[Group], policy: Policy) -> str:

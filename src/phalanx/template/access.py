@@ -167,8 +167,8 @@ def _address_of_head() -> list[dict[str, Any]]:
     return [
         _allow(["ec2:AssociateAddress"], address),
         {**_allow(["ec2:AssociateAddress"], arn("ec2", "instance/*")), "Condition": own_instances},
-        # It supports no resource-level permissions (docs/aws-behaviour.md 6).
-        _allow(["ec2:DescribeInstances"], "*"),
+        # These support no resource-level permissions (docs/aws-behaviour.md 6).
+        _allow(["ec2:DescribeInstances", "autoscaling:DescribeScalingActivities"], "*"),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamodb, sns, sqs
 
+from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
 from phalanx.template.naming import DELETE, HEAD_GROUP
@@ -100,6 +101,7 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
     """Make the function. ReservedConcurrentExecutions would fail in small accounts (docs/aws-behaviour.md 8)."""
     settings = {
         "EIP_ALLOCATION_ID": GetAtt("HeadAddress", "AllocationId"),
+        "FINAL": FINAL,
         "HEAD_GROUP": HEAD_GROUP,
         "WAIT_HANDLE": Ref(handle_name(plan)),
     }

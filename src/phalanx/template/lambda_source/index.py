@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ LAUNCHED = "autoscaling:EC2_INSTANCE_LAUNCH"
 FAILED = "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"
 ATTEMPTS = 90
 PAUSE_S = 1
+FAILURES = 3
 REASON_CHARACTERS = 3500
 
 
@@ -29,10 +31,24 @@ def act(activity: dict) -> None:
     if activity.get("Event") == LAUNCHED:
         give_address(activity["EC2InstanceId"])
     elif activity.get("Event") == FAILED:
-        reason = (
-            activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
-        )
+        judge_failure(activity)
+
+
+def judge_failure(activity: dict) -> None:
+    """Fail the stack for what no other attempt can pass, else at the third failure: Auto Scaling tries again."""
+    reason = activity.get("StatusMessage") or activity.get("Description") or activity.get("Cause") or "no reason given"
+    if re.search(os.environ["FINAL"], reason, re.IGNORECASE) or failures() >= FAILURES:
         signal_failure("The head could not be launched: " + reason, activity.get("ActivityId", ""))
+    else:
+        print("Auto Scaling tries again:", reason)
+
+
+def failures() -> int:
+    """Count the failed launches since one that worked, in the group's own history: a notification may come twice."""
+    group = boto3.client("autoscaling").describe_scaling_activities(AutoScalingGroupName=os.environ["HEAD_GROUP"])
+    codes = [activity["StatusCode"] for activity in group["Activities"]]
+    since = codes.index("Successful") if "Successful" in codes else len(codes)
+    return sum(code in ("Failed", "Cancelled") for code in codes[:since])
 
 
 def give_address(instance_id: str) -> None:
