@@ -152,6 +152,7 @@ def test_a_silent_node_is_lost_and_keeps_nothing_of_the_job(fragile):
     while sleepers(fragile, job_id):
         assert time.monotonic() < deadline, "the node that was cut off keeps the job's processes"
         time.sleep(1)
+    break_node(fragile, "deeplearning-worker2", "partition", cut=False)
 
 
 def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import time
 
 import pytest
 from local_clouds import api, break_on_purpose
 
-from conftest import a_cluster
+from conftest import a_cluster, descendants, process_file
 from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
@@ -17,6 +20,7 @@ SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\
 # In all, including the launch; and by the recorded times, from the new node's hello until all nodes know it.
 REPLACED_S = 40.0
 KNOWN_S = 30.0
+THRASHES_S = 40.0
 KEPT = "/efs/.kept"
 
 
@@ -31,11 +35,26 @@ def members(terminal) -> dict[str, dict]:
     return {node["name"]: node for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
 
 
-def kill(terminal, name: str, silent: bool) -> str:
+def kill(terminal, name: str, **how: object) -> str:
     """Kill a node; return its instance id."""
     victim = members(terminal)[name]["instance_id"]
-    break_on_purpose(terminal, kill={"instance_id": victim, "silent": silent})
+    break_on_purpose(terminal, kill={"instance_id": victim, **how})
     return victim
+
+
+def agent_of(terminal, instance_id: str) -> list[int]:
+    """Return the pids on this machine of a node's agent, which is a fork of its user data."""
+    nodes = json.loads(terminal.phalanx("local", "status", "--json").stdout)["nodes"]
+    (init,) = (node["pid"] for node in nodes if node["instance_id"] == instance_id)
+    return [pid for pid in descendants(init) if b"/scripts/part-001" in process_file(pid, "cmdline")]
+
+
+def wait_for(terminal, name: str, state: str) -> dict[str, dict]:
+    deadline = time.monotonic() + REPLACED_S
+    while (found := members(terminal))[name]["state"] != state:
+        assert time.monotonic() < deadline, found
+        time.sleep(1)
+    return found
 
 
 def wait_for_replacement(terminal, name: str, victim: str) -> dict:
@@ -68,7 +87,36 @@ def hello_of(terminal, instance_id: str) -> float:
         time.sleep(0.2)
 
 
-def test_a_silent_worker_is_replaced_and_its_certificate_refused(terminal):
+def test_a_worker_that_thrashes_is_silent_and_then_the_same_node_again(terminal):
+    """Nothing of its agent runs for a while, as on a machine that swaps, and its port 22 answers."""
+    before = members(terminal)
+    keys = terminal.on("worker2", "cat /etc/ssh/ssh_host_ed25519_key.pub /etc/ssh/phalanx/id_ed25519.pub")
+    job_id = terminal.phalanx("run", "--detach", "--launcher", "exec", "--", "sleep", "300").stdout.strip()
+    agent = agent_of(terminal, before["deeplearning-worker2"]["instance_id"])
+    assert agent
+    frozen_at = time.monotonic()
+    try:
+        for pid in agent:
+            os.kill(pid, signal.SIGSTOP)
+        during = wait_for(terminal, "deeplearning-worker2", "silent")
+        assert "silent    deeplearning-worker2: no sign of life" in terminal.phalanx("status").stdout
+        ended = wait_for_state(terminal, job_id, {"failed"})
+        assert ended["message"] == "deeplearning-worker2 was lost: its agent is silent"
+        assert [node["clean"] for node in ended["nodes"]] == [True] * 3
+        ran = terminal.phalanx("run", "--launcher", "exec", "--", "echo", "here").stdout
+        assert ran.count("here") == 2
+        assert terminal.on("worker2", "cat /etc/ssh/ssh_host_ed25519_key.pub /etc/ssh/phalanx/id_ed25519.pub") == keys
+        time.sleep(max(0.0, frozen_at + THRASHES_S - time.monotonic()))
+    finally:
+        for pid in agent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    assert wait_for(terminal, "deeplearning-worker2", "ready") == before
+    assert [during[name]["state"] for name in sorted(during)] == ["ready", "silent", "ready"]
+    assert terminal.phalanx("run", "--launcher", "exec", "--", "echo", "here").stdout.count("here") == 3
+
+
+def test_a_silent_worker_is_replaced_once_ec2_reports_its_end_and_its_certificate_refused(terminal):
     copy = f"umask 077; mkdir -p {KEPT}; cp /etc/ssh/phalanx/id_ed25519* {KEPT}/"
     terminal.on("worker3", copy)
     dead_login = (
@@ -76,7 +124,7 @@ def test_a_silent_worker_is_replaced_and_its_certificate_refused(terminal):
         f" -i {KEPT}/id_ed25519 -o CertificateFile={KEPT}/id_ed25519-cert.pub phalanx@deeplearning-worker2 echo in"
     )
     assert terminal.on("head", dead_login).strip() == "in"
-    victim = kill(terminal, "deeplearning-worker3", silent=True)
+    victim = kill(terminal, "deeplearning-worker3", silent=True, noticed_after_s=18)
     node = wait_for_replacement(terminal, "deeplearning-worker3", victim)
     hostname = f"ip-{node['address'].replace('.', '-')}"
     known = f"grep -q '^{node['address']} deeplearning-worker3 ' /etc/hosts"

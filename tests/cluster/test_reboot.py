@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,8 +16,6 @@ pytestmark = pytest.mark.cluster
 SPEC = "name: reboot\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\n"
 # The machine's own part takes a second here; then workers hear the head again, and are proven to let it in.
 BACK_S = 90.0
-# A worker that is silent for 15 s is replaced, and rightly so; who lets in within this has time left to beat.
-IN_TIME_S = 10.0
 LONG_S = 4711
 
 
@@ -81,14 +78,8 @@ def test_a_worker_that_reboots_stays_a_member_and_its_jobs_end_is_reported(termi
     before = status(terminal)
     job = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
     reboot(terminal, before[1][1]["instance_id"])
-    asked_at = time.monotonic()
     code, words = end(job)
     assert code and "failed after" in words and ": deeplearning-worker2 rebooted" in words, words
     terminal.on("head", f"timeout {BACK_S:.0f} sh -c 'until ssh deeplearning-worker2 true; do sleep 0.2; done'")
-    back_after_s = time.monotonic() - asked_at
     assert_all_run_and_none_is_left(terminal)
-    after = status(terminal)
-    if back_after_s <= IN_TIME_S:
-        assert after == before
-    else:  # on a slow machine, the worker may have been replaced under the same name
-        assert [node["name"] for node in after[1]] == [node["name"] for node in before[1]]
+    assert status(terminal) == before

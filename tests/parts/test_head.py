@@ -44,6 +44,8 @@ class Memory:
         self.signals: list[tuple[str, str]] = []
         self.logged: list[str] = []
         self.settled: list[tuple] = []
+        self.asked: list[list[str]] = []
+        self.gone: set[str] = set()
 
     def get(self, item: str, consistent: bool = True) -> dict:
         return dict(self.items.get(item, {}))
@@ -63,6 +65,10 @@ class Memory:
 
     def addresses(self, instance_ids: list[str]) -> dict[str, str]:
         return {i: self.known[i] for i in instance_ids if i in self.known}
+
+    def ended(self, instance_ids: list[str]) -> set[str]:
+        self.asked.append(instance_ids)
+        return self.gone & set(instance_ids)
 
     def set_desired(self, number: int) -> None:
         self.desired.append(number)
@@ -303,6 +309,48 @@ def head_and_worker(memory, keys, tmp_path):
     says_hello(two)
     turn(head)
     return head, two
+
+
+def silent_worker(memory, keys, tmp_path):
+    """A ready cluster of two whose worker is silent."""
+    head, two = head_and_worker(memory, keys, tmp_path)
+    worker.follow(two, two.describe())
+    turn(head)
+    head.state.beats[two.describe().address] = time.monotonic() - 20
+    head.state.heard[two.describe().instance_id] -= 30
+    head.state.started_at -= 30
+    turn(head)
+    return head, two
+
+
+def test_a_silent_worker_keeps_its_certificates_and_returns_with_its_next_beat(memory, keys, tmp_path):
+    head, two = silent_worker(memory, keys, tmp_path)
+    roster = json.loads(memory.items["roster"]["roster"])
+    assert ([n["instance_id"] for n in roster["silent"]], roster["revoked"]) == (["i-2"], [])
+    assert not worker.follow(two, two.describe()), "no job uses it, so that it has nothing to apply"
+    head.state.beats[two.describe().address] = time.monotonic()
+    turn(head)
+    assert worker.follow(two, two.describe())
+    assert json.loads(memory.items["roster"]["roster"])["silent"] == [] and memory.terminated == []
+
+
+def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):
+    head, _ = silent_worker(memory, keys, tmp_path)
+    assert memory.terminated == []
+    memory.gone = {"i-2"}
+    turn(head)
+    assert (memory.terminated, memory.asked) == (["i-2"], [["i-2"]] * 2)
+
+
+def test_a_pause_of_the_head_is_no_silence_of_its_workers_and_does_not_end_one(memory, keys, tmp_path):
+    head, two = silent_worker(memory, keys, tmp_path)
+    three = a_node(3).address
+    now = time.monotonic()
+    head.state.beats |= {two.describe().address: now - 60, three: now - 31}
+    head._awake_at = now - 30
+    assert head._now() - now < 5
+    assert head.state.beats[two.describe().address] - now == pytest.approx(-30, abs=1)
+    assert head.state.beats[three] - now == pytest.approx(-1, abs=1)
 
 
 def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):

@@ -183,6 +183,23 @@ def test_a_full_fleet_has_no_need_to_explain(server, client):
     assert len(server.seen) == 1
 
 
+INSTANCES = """<R xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><reservationSet><item><instancesSet>
+<item><instanceId>i-1</instanceId><instanceState><name>running</name></instanceState>
+<privateIpAddress>10.0.0.4</privateIpAddress></item>
+<item><instanceId>i-2</instanceId><instanceState><name>shutting-down</name></instanceState>
+<privateIpAddress>10.0.0.5</privateIpAddress></item>
+<item><instanceId>i-3</instanceId><instanceState><name>terminated</name></instanceState></item>
+</instancesSet></item></reservationSet></R>"""
+
+
+def test_instances_have_addresses_until_they_end_and_ec2_reports_their_ends(server, client):
+    server.answers += [(200, INSTANCES)] * 2
+    fleet, asked = Fleet(client, "demo-workers"), ["i-1", "i-2", "i-3", "i-4"]
+    assert fleet.addresses(asked) == {"i-1": "10.0.0.4", "i-2": "10.0.0.5"}
+    assert fleet.ended(asked) == {"i-2", "i-3"}
+    assert b"Filter.1.Value.4=i-4" in server.seen[1][3]
+
+
 def test_an_instance_that_is_gone_is_terminated_already(server, client):
     server.answers += [(400, "<R><Error><Code>ValidationError</Code><Message>unknown</Message></Error></R>")]
     Fleet(client, "demo-workers").terminate("i-9", replaced=False)

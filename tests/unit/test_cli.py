@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -329,12 +330,28 @@ def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
 
 
 def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):
-    cloud.roster = roster(2, missing=[MISSING])
+    whole = roster(3, missing=[MISSING])
+    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
     phalanx("up")
     assert phalanx("nodes") == 0
     assert "10.0.1.12" in phalanx.out
     assert phalanx("nodes", "--json") == 0
-    assert [row["role"] for row in json.loads(phalanx.out)] == ["head", "worker", "worker"]
+    rows = json.loads(phalanx.out)
+    assert [row["role"] for row in rows] == ["head", "worker", "worker", "worker"]
+    assert [row["state"].split(":")[0] for row in rows] == ["ready", "ready", "silent", "missing"]
+
+
+def test_a_silent_node_is_reported_and_is_not_ready(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    whole = roster(3)
+    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
+    assert phalanx("up") == 0
+    assert "  nodes    2 of 3" in phalanx.out and "  silent   deeplearning-worker3: no sign of life" in phalanx.out
+    assert phalanx("status") == 0
+    assert "nodes     2 ready of 3\nsilent    deeplearning-worker3: no sign of life" in phalanx.out
+    assert phalanx("status", "--json") == 0
+    silent = {"name": "deeplearning-worker3", "instance_id": "i-3", "address": "10.0.1.13"}
+    assert (json.loads(phalanx.out)["silent"], json.loads(phalanx.out)["missing"]) == ([silent], [])
 
 
 def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -214,6 +215,22 @@ def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starte
     assert conductor.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
     assert (conductor.outcome.died, conductor.lost, asked) == (True, {OTHER}, [OTHER])
     assert [verdict["clean"] for verdict in verdicts] == [True, False]
+
+
+def test_a_node_whose_agent_is_silent_is_lost_although_its_starter_lives(conduct, starters, tmp_path, monkeypatch):
+    path, whole = tmp_path / "roster.json", roster(2, 1)
+    path.write_text(whole.to_json())
+    monkeypatch.setenv("PHALANX_ROSTER", str(path))
+
+    def fall_silent(_number: int) -> None:
+        path.write_text(replace(whole, nodes=whole.nodes[:1], silent=whole.nodes[1:]).to_json())
+        os.utime(path, (1, 1))
+
+    starters[OTHER].on_spawn = fall_silent
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    assert conductor.outcome.record["message"] == f"{OTHER} was lost: its agent is silent"
+    assert (conductor.outcome.died, conductor.lost) == (True, {OTHER})
 
 
 def test_a_node_that_answers_in_another_boot_has_rebooted(conduct, starters, asked, monkeypatch):

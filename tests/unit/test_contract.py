@@ -33,6 +33,15 @@ def test_the_documented_files(root):
     assert "10.0.1.12 deeplearning-worker2 ip-10-0-1-12" in hosts
 
 
+def test_a_silent_node_can_be_reached_and_is_not_used(root):
+    apply(root, replace(ROSTER, silent=(a_node(4),)))
+    assert "10.0.1.14 deeplearning-worker4 ip-10-0-1-14" in (root / "etc/hosts").read_text().splitlines()
+    assert "ip-10-0-1-14" in (root / "etc/ssh/ssh_config.d/60-phalanx.conf").read_text()
+    for used in ("opt/deeplearning/workers", "opt/phalanx/hostfile"):
+        assert "worker4" not in (root / used).read_text()
+    assert "WORKERS_COUNT='2'" in (root / "etc/profile.d/phalanx.sh").read_text()
+
+
 def test_applying_the_contract_again_changes_nothing(root):
     apply(root)
     before = {path: (root / path).stat().st_mtime_ns for path in everything(root)}

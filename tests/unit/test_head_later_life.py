@@ -24,9 +24,11 @@ from phalanx.node.decision import (
     LAUNCH_PATIENCE_S,
     LOST_S,
     RENEW_S,
+    SILENT_S,
     Prove,
     Publish,
     State,
+    Succeed,
     decide,
 )
 
@@ -110,33 +112,123 @@ class TestLaterLife:
 
 
 class TestSilence:
-    def test_a_node_that_stops_beating_is_lost_and_replaced(self):
+    def silent(self) -> State:
+        """A cluster of three in which i-2 beat for the last time at 100 s, and is silent."""
         made = ready()
         made.beats["10.0.1.12"] = 100.0
+        publish(made, policy(3, 1), 101 + SILENT_S)
+        return made
+
+    def test_a_node_that_stops_beating_is_silent_and_keeps_name_and_keys(self):
+        made = ready()
+        made.beats["10.0.1.12"] = 100.0
+        assert decide(made, policy(3, 1), 100 + SILENT_S) is None
+        action = publish(made, policy(3, 1), 100.1 + SILENT_S)
+        assert [n.name for n in action.roster.nodes] == ["deeplearning-worker1", "deeplearning-worker3"]
+        assert [n.name for n in action.roster.silent] == ["deeplearning-worker2"]
+        assert (action.roster.missing, action.roster.revoked) == ((), ())
+        assert (action.lost, action.drop, action.desired) == ((), (), None)
         assert decide(made, policy(3, 1), 100 + LOST_S) is None
-        action = publish(made, policy(3, 1), 101 + LOST_S)
+
+    def test_a_silent_node_that_beats_again_is_the_same_member(self):
+        made, before = self.silent(), ready().roster
+        made.beats["10.0.1.12"] = 140.0
+        after = publish(made, policy(3, 1), 141).roster
+        assert before is not None and after == replace(before, generation=3)
+        assert decide(made, policy(3, 1), 142) is None
+
+    def test_a_node_that_stays_silent_is_lost_and_replaced(self):
+        made = self.silent()
+        action = publish(made, policy(3, 1), 100.1 + LOST_S)
         assert action.lost == ("i-2",) and action.drop == () and action.desired is None
-        assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 15 s"]
+        assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 120 s"]
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
+        assert action.roster.silent == ()
         made.dropped |= set(action.lost)
         assert decide(made, policy(3, 1), 102 + LOST_S) is None
+
+    def test_a_silent_node_that_ec2_reports_as_ended_is_replaced_at_once(self):
+        made = self.silent()
+        made.ended = {"i-2"}
+        action = publish(made, policy(3, 1), 120)
+        assert action.lost == ("i-2",) and action.drop == ()
+        assert [m.reason for m in action.roster.missing] == ["i-2 has ended"]
+        assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
+
+    def test_a_silent_node_that_auto_scaling_has_ended_is_missing(self):
+        made = self.silent()
+        made.group = group(3, at=118)
+        action = publish(made, policy(3, 1), 119)
+        assert [m.reason for m in action.roster.missing] == ["i-2 left the group"]
+        assert (action.lost, action.drop, action.roster.silent) == ((), (), ())
+
+    def test_no_newcomer_takes_the_name_of_a_silent_node(self):
+        made = self.silent()
+        made.group = group(2, 3, 9, at=118)
+        hear(made, 9, at=118)
+        assert decide(made, policy(3, 1), 119) is None
+        assert names(publish(made, policy(4, 1), 120))["i-9"] == "deeplearning-worker4"
+
+    def test_a_shrink_ends_a_silent_node_without_a_replacement(self):
+        made = ready(4)
+        made.beats["10.0.1.14"] = 100.0
+        publish(made, policy(4, 1), 120)
+        action = publish(made, policy(3, 1), 300)
+        assert (action.drop, action.lost, action.desired) == (("i-4",), (), 2)
+        assert (action.roster.silent, action.roster.missing) == ((), ())
+
+    def test_a_silent_node_that_fails_is_dropped(self):
+        made = self.silent()
+        made.failed["i-2"] = "the agent failed on i-2"
+        action = publish(made, policy(3, 1), 119)
+        assert action.drop == ("i-2",) and [m.reason for m in action.roster.missing] == ["the agent failed on i-2"]
+
+    def test_before_the_cluster_is_ready_only_an_end_counts(self):
+        """A node that does not acknowledge is dropped sooner, by its own rule."""
+        made = ready()
+        made.signalled = False
+        made.beats["10.0.1.12"] = 100.0
+        assert decide(made, policy(3, 1), 100 + LOST_S) == Succeed()
+        assert publish(made, policy(3, 1), 100.1 + LOST_S).lost == ("i-2",)
+
+    def test_the_head_is_never_silent(self):
+        made = ready()
+        assert "10.0.1.11" not in made.beats
+        assert decide(made, policy(3, 1), 5000) is None
 
     def test_a_node_that_never_beat_gets_time_to_find_the_head(self):
         made = ready()
         del made.beats["10.0.1.12"]
         assert decide(made, policy(3, 1), 1 + FIRST_BEAT_S) is None
-        assert isinstance(decide(made, policy(3, 1), 2 + FIRST_BEAT_S), Publish)
+        assert [n.instance_id for n in publish(made, policy(3, 1), 1.1 + FIRST_BEAT_S).roster.silent] == ["i-2"]
+        assert decide(made, policy(3, 1), 1 + LOST_S) is None
+        assert publish(made, policy(3, 1), 1.1 + LOST_S).lost == ("i-2",)
 
     def test_a_new_head_gives_every_node_time_to_find_it(self):
         made = State(machine(7), 0.0, roster=ready().roster, signalled=True)
         made.group = group(2, 3)
         publish(made, policy(3, 1), 1)
         assert decide(made, policy(3, 1), FIRST_BEAT_S) is None
-        assert publish(made, policy(3, 1), 0.5 + FIRST_BEAT_S).lost == ("i-2", "i-3")
+        assert len(publish(made, policy(3, 1), 0.5 + FIRST_BEAT_S).roster.silent) == 2
+        assert publish(made, policy(3, 1), 0.5 + LOST_S).lost == ("i-2", "i-3")
+
+    def test_a_new_head_keeps_a_silent_node_silent_until_it_hears_it(self):
+        made = State(machine(7), 200.0, roster=self.silent().roster, signalled=True)
+        made.group = group(2, 3, at=201)
+        assert [n.instance_id for n in publish(made, policy(3, 1), 202).roster.silent] == ["i-2"]
+        made.beats["10.0.1.12"] = 203.0
+        assert publish(made, policy(3, 1), 204).roster.silent == ()
+
+    def test_a_silent_node_that_says_hello_again_is_a_member_with_its_first_beat(self):
+        made = self.silent()
+        made.heard["i-2"] = 118.0
+        assert decide(made, policy(3, 1), 119) is None
+        made.beats["10.0.1.12"] = 119.0
+        assert publish(made, policy(3, 1), 120).roster.silent == ()
 
     def test_a_newcomer_at_a_dead_node_s_address_is_not_judged_by_its_beats(self):
-        made = ready()
-        made.beats["10.0.1.12"] = 100.0
+        made = self.silent()
+        made.ended = {"i-2"}
         made.dropped |= set(publish(made, policy(3, 1), 120).lost)
         made.group = group(3, 9, at=125)
         hear(made, 9, at=130)

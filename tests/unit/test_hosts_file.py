@@ -40,6 +40,12 @@ def test_all_mistakes_are_reported_at_once_with_their_lines():
     ]
 
 
+def test_a_silent_node_is_no_host():
+    silent = replace(ROSTER, nodes=ROSTER.nodes[:2], silent=ROSTER.nodes[2:])
+    with pytest.raises(SpecError, match="hosts:1: deeplearning-worker3 is silent"):
+        parse("deeplearning-worker3\n", silent, "hosts")
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
 def test_a_file_without_hosts_is_refused(text):
     with pytest.raises(SpecError, match="hosts: no line names a host"):

@@ -171,6 +171,13 @@ class TestRoster:
     def test_there_and_back(self):
         assert validate.roster(ROSTER.to_json(), validate.NETWORK) == ROSTER
 
+    def test_silent_nodes_are_nodes_and_an_earlier_version_has_none(self):
+        silent = replace(ROSTER, silent=(a_node(3),))
+        assert validate.roster(silent.to_json(), validate.NETWORK) == silent
+        data = json.loads(ROSTER.to_json())
+        del data["silent"]
+        assert validate.roster(json.dumps(data)) == ROSTER
+
     def test_keys_of_a_later_version_are_passed_over(self):
         data = json.loads(ROSTER.to_json())
         data["nodes"][0]["colour"] = "blue"
@@ -184,6 +191,8 @@ class TestRoster:
             {"nodes": (a_node(1), a_node(2, address="10.0.1.11", hostname="ip-10-0-1-11"))},
             {"nodes": (a_node(2),)},
             {"nodes": ()},
+            {"silent": (a_node(2),)},
+            {"silent": (a_node(3, address="8.8.8.8", hostname="ip-8-8-8-8"),)},
             {"nodes": (a_node(1, address="8.8.8.8", hostname="ip-8-8-8-8"), a_node(2))},
             {"revoked": ("ssh-ed25519 AAAA\nmore",)},
             {"cluster": "demo\n"},

@@ -11,7 +11,7 @@ from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 
 if TYPE_CHECKING:
-    from phalanx.node.roster import Roster
+    from phalanx.node.roster import Node, Roster
 
 COLUMNS = ("name", "instance_id", "address", "type", "zone", "slots", "gpus", "role", "state")
 
@@ -21,7 +21,7 @@ COLUMNS = ("name", "instance_id", "address", "type", "zone", "slots", "gpus", "r
 @json_option
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool) -> None:
-    """List the nodes, including missing ones with the reason.
+    """List the nodes, including silent ones, and missing ones with the reason.
 
     \b
     Examples:
@@ -41,14 +41,13 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 
 def _rows(roster: Roster) -> list[dict[str, Any]]:
-    present = [
-        {
-            **{column: getattr(node, column) for column in COLUMNS[:7]},
-            "role": "head" if node.head else "worker",
-            "state": "ready",
-        }
-        for node in roster.nodes
-    ]
+    present = [_row(node, "ready") for node in roster.nodes]
+    silent = [_row(node, "silent") for node in roster.silent]
     blank = dict.fromkeys(COLUMNS, "-")
     missing = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]
-    return present + missing
+    return present + silent + missing
+
+
+def _row(node: Node, state: str) -> dict[str, Any]:
+    own = {column: getattr(node, column) for column in COLUMNS[:7]}
+    return {**own, "role": "head" if node.head else "worker", "state": state}

@@ -76,13 +76,13 @@ def _question(scaling: Scaling, jobs: list[str]) -> str:
 
 
 def _report(scaling: Scaling, took_s: float, as_json: bool) -> int:
+    from phalanx.cli.status import absent, describe
+
     roster = scaling.roster
     if as_json:
-        from phalanx.cli.status import describe
-
         print_json({**describe(scaling.cluster, "CREATE_COMPLETE", roster), "took_s": round(took_s, 3)})
         return 0
     say(f"Cluster {scaling.cluster.name} has {len(roster.nodes)} of {roster.requested} nodes after {duration(took_s)}.")
-    for missing in roster.missing:
-        say(f"  missing  {missing.name}: {missing.reason}")
+    for what, which in absent(roster):
+        say(f"  {what:<7}  {which}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from phalanx.errors import PhalanxError
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackState
     from phalanx.cluster.cluster_record import Cluster
-    from phalanx.node.roster import Roster
+    from phalanx.node.roster import Node, Roster
+
+_SILENT = "no sign of life for 15 s; it is a member again as soon as it is heard, and is replaced after 120 s"
 
 
 @click.command("status")
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(name: str | None, file: Path | None, as_json: bool) -> None:
-    """Show the state of the cluster: its stack, nodes, missing nodes with the reason, head and jobs.
+    """Show the state of the cluster: its stack, nodes, silent and missing nodes with the reason, head and jobs.
 
     \b
     Examples:
@@ -54,9 +57,8 @@ def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
 
 def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, Any]:
     """Return the cluster's state as it is printed as JSON."""
-    nodes = (
-        [{"name": n.name, "instance_id": n.instance_id, "address": n.address} for n in roster.nodes] if roster else []
-    )
+    nodes = _listed(roster.nodes) if roster else []
+    silent = _listed(roster.silent) if roster else []
     missing = [{"name": m.name, "reason": m.reason} for m in roster.missing] if roster else []
     return {
         "cluster": cluster.name,
@@ -66,12 +68,23 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
         "requested": roster.requested if roster else None,
         "spec_nodes": cluster.spec.get("nodes"),
         "nodes": nodes,
+        "silent": silent,
         "missing": missing,
         "head_address": cluster.head_address,
         "shared": cluster.shared,
         "accounts_separated": cluster.accounts_separated,
         "stack_id": cluster.stack_id,
     }
+
+
+def _listed(nodes: Iterable[Node]) -> list[dict[str, str]]:
+    return [{"name": node.name, "instance_id": node.instance_id, "address": node.address} for node in nodes]
+
+
+def absent(roster: Roster) -> list[tuple[str, str]]:
+    """Return the nodes that no job can use, each as ("silent" or "missing", its name with the reason)."""
+    silent = [("silent", f"{node.name}: {_SILENT}") for node in roster.silent]
+    return silent + [("missing", f"{missing.name}: {missing.reason}") for missing in roster.missing]
 
 
 def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
@@ -94,6 +107,8 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"nodes     {len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}")
     if None not in (facts["requested"], facts["spec_nodes"]) and facts["requested"] != facts["spec_nodes"]:
         say(f"scaled    {facts['requested']} nodes are requested now; phalanx.yaml had {facts['spec_nodes']}")
+    for node in facts["silent"]:
+        say(f"silent    {node['name']}: {_SILENT}")
     for missing in facts["missing"]:
         say(f"missing   {missing['name']}: {missing['reason']}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

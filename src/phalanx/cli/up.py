@@ -78,6 +78,8 @@ def _report(up: Up, took_s: float, as_json: bool) -> None:
     if as_json:
         print_json(_as_json(up, took_s))
         return
+    from phalanx.cli.status import absent
+
     cluster, roster = up.cluster, up.roster
     say()
     if up.already:
@@ -86,8 +88,8 @@ def _report(up: Up, took_s: float, as_json: bool) -> None:
         say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
     say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {cluster.slots} slots each")
     say(f"  shared   {cluster.shared}")
-    for missing in roster.missing:
-        say(f"  missing  {missing.name}: {missing.reason}")
+    for what, which in absent(roster):
+        say(f"  {what:<7}  {which}")
     say(f"  head     {cluster.head_address}")
     if not cluster.accounts_separated:
         say("  note     accounts are not separated on these nodes: every user is uid 0 (local cloud, single mode)")

@@ -207,7 +207,7 @@ class Cluster:
             return None
 
     def _find(self, roster: Roster, node: str) -> Node:
-        for member in roster.nodes:
+        for member in roster.members:
             names = (member.name, member.name.removeprefix("deeplearning-"), member.instance_id, member.address)
             if node in names or (member.head and node in _HEAD_NAMES):
                 return member

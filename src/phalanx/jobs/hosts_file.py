@@ -69,6 +69,8 @@ def _unknown(host: str, roster: Roster) -> str:
     for missing in roster.missing:
         if missing.name == host:
             return f"{host} is missing: {missing.reason}"
+    if any(host == node.name for node in roster.silent):
+        return f"{host} is silent"
     known = [key for node in roster.nodes for key in (node.name, node.address, node.hostname)]
     near = difflib.get_close_matches(host, known, 1)
     return f"{host} is not a node of cluster {roster.cluster}" + (f"; did you mean {near[0]}?" if near else "")

@@ -110,7 +110,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
 
 
 def _reachable(roster: Roster) -> list[str]:
-    return ["deeplearning-*", *(part for n in roster.nodes for part in (n.address, n.hostname))]
+    return ["deeplearning-*", *(part for n in roster.members for part in (n.address, n.hostname))]
 
 
 def _client(reachable: list[str], job_user: str) -> str:
@@ -152,7 +152,7 @@ Match User {job_user}
 def blocks(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
     """Return path → our block in files that others write to as well. A pure function."""
     return {
-        "/etc/hosts": _lines([_host_line(n) for n in roster.nodes]),
+        "/etc/hosts": _lines([_host_line(n) for n in roster.members]),
         "/etc/environment": _lines([f'{k}="{v}"' for k, v in environment(roster, node, machine).items()]),
     }
 

@@ -23,9 +23,11 @@ FINAL = (
 LAUNCH_ATTEMPTS = 3
 LAUNCH_PATIENCE_S = 120.0
 ACK_TIMEOUT_S = 60.0
-# A node that beats (node.beats) is lost after this silence; one that never did gets time to find the head.
-LOST_S = 15.0
+# A node that beats (node.beats) is silent after this time without one; one that never did gets time to find the head.
+SILENT_S = 15.0
 FIRST_BEAT_S = 60.0
+# A silent node is replaced after this. It may only be short of memory or cut off for a while, and scarce.
+LOST_S = 120.0
 # Certificates are good for 24 hours and renewed at half.
 RENEW_S = 12 * 3600.0
 
@@ -58,7 +60,7 @@ class Group:
 class State:
     """All that the head knows. `hellos`: id → node; `heard`: id → time; `failed`: id → reason; `acks`: id → generation.
 
-    `beats`: address → time; `dropped`: instances that were terminated.
+    `beats`: address → time; `dropped`: instances that were terminated; `ended`: those that EC2 reports as ended.
     """
 
     me: Node
@@ -70,6 +72,7 @@ class State:
     beats: dict[str, float] = field(default_factory=dict)
     proven: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
     group: Optional[Group] = None
     roster: Optional[Roster] = None
     published_at: Optional[float] = None
@@ -190,22 +193,24 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
     """Return the next generation if the members changed, certificates must be renewed, or this head is new."""
     if state.group is None and roster.requested > 1:
         return None
-    gone = {n.name: _why_gone(state, policy, roster, n, now) for n in roster.nodes}
-    kept = [n for n in roster.nodes if not gone[n.name]]
-    left = [n for n in roster.nodes if gone[n.name]]
+    gone = {n.name: why for n in roster.members if (why := _why_gone(state, policy, roster, n, now))}
+    kept = [n for n in roster.members if n.name not in gone]
+    left = [n for n in roster.members if n.name in gone]
     revoked = (*roster.revoked, *(key for n in left for key in (n.host_key, n.user_key)))
-    joined = _join(state, policy, kept, revoked)
-    nodes = tuple(sorted([*kept, *joined], key=lambda n: worker_number(n.name)))
-    lost = tuple(n.instance_id for n in left if not n.head and _silent(state, n, now))
-    strays = _strays(state, policy, {n.instance_id: gone[n.name] for n in left}, [*nodes], now)
+    members = sorted([*kept, *_join(state, policy, kept, revoked)], key=lambda n: worker_number(n.name))
+    silent = tuple(n for n in members if _silent(state, roster, n, now))
+    nodes = tuple(n for n in members if n not in silent)
+    lost = tuple(n.instance_id for n in left if gone[n.name] == _why_dead(state, n, now))
+    strays = _strays(state, policy, {n.instance_id: gone[n.name] for n in left}, members, now)
     drop = tuple(i for i in strays if i not in lost)
-    reasons = {m.name: m.reason for m in roster.missing} | {n.name: gone[n.name] for n in left}
-    missing = _missing(state, policy, reasons, nodes, [strays[i] for i in drop], now)
+    reasons = {m.name: m.reason for m in roster.missing} | gone
+    missing = _missing(state, policy, reasons, members, [strays[i] for i in drop], now)
     due = state.published_at is None or now - state.published_at > RENEW_S
     rescaled = policy.nodes != roster.requested
-    if not (due or drop or rescaled) and (nodes, missing) == (roster.nodes, roster.missing):
+    before = (roster.nodes, roster.silent, roster.missing)
+    if not (due or drop or rescaled) and (nodes, silent, missing) == before:
         return None
-    changes = {"requested": policy.nodes, "nodes": nodes, "missing": missing, "revoked": revoked}
+    changes = {"requested": policy.nodes, "nodes": nodes, "silent": silent, "missing": missing, "revoked": revoked}
     following = replace(roster, generation=roster.generation + 1, **changes)
     return Publish(following, drop, lost, policy.nodes - 1 if rescaled else None)
 
@@ -221,19 +226,31 @@ def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: flo
         return state.failed[who]
     if _left(state, who):
         return f"{who} left the group"
-    if _silent(state, node, now):
-        return f"{who} was silent for {LOST_S:.0f} s"
     mute = state.published_at is not None and now - state.published_at > ACK_TIMEOUT_S
     if mute and not state.signalled and state.acks.get(who, 0) < roster.generation:
         return f"{who} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
-    return ""
+    return _why_dead(state, node, now)
 
 
-def _silent(state: State, node: Node, now: float) -> bool:
-    """Whether a node has stopped beating. A beat from before its hello came from another machine at its address."""
-    known = max(state.heard.get(node.instance_id, 0.0), state.started_at)
-    beat = state.beats.get(node.address, 0.0)
-    return now - beat > LOST_S if beat > known else now - known > FIRST_BEAT_S
+def _why_dead(state: State, node: Node, now: float) -> str:
+    """Return why Auto Scaling is to replace a worker; "" while it may live."""
+    if node.instance_id in state.ended:
+        return f"{node.instance_id} has ended"
+    last = max(_known_since(state, node), state.beats.get(node.address, 0.0))
+    return f"{node.instance_id} was silent for {LOST_S:.0f} s" if now - last > LOST_S else ""
+
+
+def _silent(state: State, roster: Roster, node: Node, now: float) -> bool:
+    """Whether a worker of a ready cluster has stopped beating. It stays silent until its next beat."""
+    if node.head or not state.signalled:
+        return False
+    known, beat = _known_since(state, node), state.beats.get(node.address, 0.0)
+    return now - beat > SILENT_S if beat > known else node in roster.silent or now - known > FIRST_BEAT_S
+
+
+def _known_since(state: State, node: Node) -> float:
+    """Return when this head knew the node first. An earlier beat came from another machine at its address."""
+    return max(state.heard.get(node.instance_id, 0.0), state.started_at)
 
 
 def _strays(state: State, policy: Policy, left: dict[str, str], nodes: list[Node], now: float) -> dict[str, str]:
@@ -253,7 +270,7 @@ def _mute(instance_id: str, policy: Policy) -> str:
 
 
 def _missing(
-    state: State, policy: Policy, known: dict[str, str], nodes: tuple[Node, ...], news: list[str], now: float
+    state: State, policy: Policy, known: dict[str, str], nodes: list[Node], news: list[str], now: float
 ) -> tuple[Missing, ...]:
     """Return the names without a node, with the newest reasons first, then Auto Scaling's, then known ones."""
     names = _free(policy, nodes)
@@ -262,7 +279,7 @@ def _missing(
     return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
 
 
-def _free(policy: Policy, nodes: tuple[Node, ...]) -> list[str]:
+def _free(policy: Policy, nodes: list[Node]) -> list[str]:
     """Return the workers' names that none of these nodes has, from below. The head's is never free."""
     taken = {n.name for n in nodes}
     return [name for name in map(worker_name, range(2, policy.nodes + 1)) if name not in taken]
@@ -275,7 +292,7 @@ def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ..
     """
     known = {n.instance_id for n in kept}
     heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
-    free = _free(policy, tuple(kept))
+    free = _free(policy, kept)
     new = [n for n in _answered(state) if n.instance_id not in known and n.host_key not in revoked]
     return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
 

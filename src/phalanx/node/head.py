@@ -86,10 +86,11 @@ class Head:
             self.perform(action)
 
     def _now(self) -> float:
-        """Return the time. After a long pause (a suspended machine, a slow proof), missed beats don't count."""
+        """Return the time. A long pause (a suspended machine, a slow proof) is no silence of the nodes."""
         now, heard = time.monotonic(), self.state.beats
-        if now - self._awake_at > _AWAY_S:
-            heard.update(dict.fromkeys(list(heard), now))
+        away = now - self._awake_at
+        if away > _AWAY_S:
+            heard.update({address: min(now, at + away) for address, at in list(heard.items())})
         self._awake_at = now
         return now
 
@@ -187,6 +188,7 @@ class Head:
         try:
             self._read_wish()
             self._take(self.agent.fleet.read(), now)
+            self._ask_for_silent()
             self.admit()
         except (AwsError, ValueError) as error:
             self.agent.log.say(f"the workers' group can't be read: {error}")
@@ -202,6 +204,12 @@ class Head:
         since = before.refused_since if before.refusals else now
         seen = {i: before.instances.get(i, now) for i in reading.instances}
         self.state.group = Group(now, seen, refusals, since)
+
+    def _ask_for_silent(self) -> None:
+        """Ask EC2 whether silent nodes have ended: Auto Scaling knows it later."""
+        silent = self.state.roster.silent if self.state.roster else ()
+        if silent:
+            self.state.ended |= self.agent.fleet.ended([n.instance_id for n in silent][:_ASKED_AT_ONCE])
 
     def _read_wish(self) -> None:
         """Read the number of nodes that the user has requested (`phalanx scale`)."""
@@ -225,7 +233,8 @@ class Head:
         me = self.state.me.instance_id
         contract.apply(roster, me, self.agent.machine(), papers[me], self.agent.root)
         self.state.acks[me] = number
-        self.agent.log.say(f"generation {number}: {len(roster.nodes)} nodes, {len(roster.missing)} missing")
+        absent = f"{len(roster.silent)} silent, {len(roster.missing)} missing"
+        self.agent.log.say(f"generation {number}: {len(roster.nodes)} nodes, {absent}")
         self._give_up(action)
 
     def _sign(self, roster: Roster) -> dict[str, contract.Papers]:

@@ -40,7 +40,11 @@ class Missing:
 
 @dataclass(frozen=True)
 class Roster:
-    """One generation of the membership. `nodes` begins with the head; `revoked`: public keys of nodes that left."""
+    """One generation of the membership. `nodes` begins with the head; `revoked`: public keys of nodes that left.
+
+    `silent`: nodes that have stopped beating. They keep names and keys until they beat again or are replaced, but no
+    job uses them.
+    """
 
     cluster: str
     generation: int
@@ -49,10 +53,16 @@ class Roster:
     nodes: tuple[Node, ...]
     missing: tuple[Missing, ...] = ()
     revoked: tuple[str, ...] = ()
+    silent: tuple[Node, ...] = ()
 
     @property
     def head(self) -> Node:
         return next(node for node in self.nodes if node.head)
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """All nodes with valid keys, the silent ones included."""
+        return self.nodes + self.silent
 
     def find(self, key: str) -> Optional[Node]:
         """Return the node with this name, instance id, address or host name; None if there is none."""

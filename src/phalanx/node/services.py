@@ -137,11 +137,20 @@ class Fleet:
 
     def addresses(self, instance_ids: list[str]) -> dict[str, str]:
         """Return id → private address of those instances that EC2 already knows."""
+        found = self._describe(instance_ids, "privateIpAddress")
+        return {instance_id: address for instance_id, address in found.items() if address}
+
+    def ended(self, instance_ids: list[str]) -> set[str]:
+        """Return those instances that EC2 reports as ended, or as ending."""
+        found = self._describe(instance_ids, "instanceState/{*}name")
+        return {instance_id for instance_id, state in found.items() if state not in ("pending", "running")}
+
+    def _describe(self, instance_ids: list[str], element: str) -> dict[str, str]:
+        """Return id → text of an element of the instance's description, of those that EC2 knows."""
         asked = {f"Filter.1.Value.{n}": i for n, i in enumerate(instance_ids, 1)}
         parameters = {"Filter.1.Name": "instance-id", **asked}
         answer = _xml(self._aws.query("ec2", "2016-11-15", "DescribeInstances", parameters))
-        found = ((i.findtext("{*}instanceId"), i.findtext("{*}privateIpAddress")) for i in answer.iterfind(_INSTANCES))
-        return {instance_id: address for instance_id, address in found if address}
+        return {i.findtext("{*}instanceId"): i.findtext("{*}" + element, "") for i in answer.iterfind(_INSTANCES)}
 
     def _refusals(self) -> tuple[Refusal, ...]:
         answer = self._call("DescribeScalingActivities", AutoScalingGroupName=self._group)

@@ -104,10 +104,13 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
     """The roster that `Roster.to_json` wrote, with nodes inside `network`; keys of later versions are passed over."""
     if len(text) > ROSTER_BYTES:
         raise _no("roster, it is too long", text)
-    found = Roster(**fields(_ROSTER, parse(text)))
-    for member in found.nodes:
+    content = parse(text)
+    if isinstance(content, dict):
+        content.setdefault("silent", [])  # an earlier version has none
+    found = Roster(**fields(_ROSTER, content))
+    for member in found.members:
         address(member.address, network)
-    for values in zip(*((n.name, n.instance_id, n.address) for n in found.nodes)):  # noqa: B905 (Python 3.9)
+    for values in zip(*((n.name, n.instance_id, n.address) for n in found.members)):  # noqa: B905 (Python 3.9)
         if len(set(values)) < len(values):
             raise _no("roster, two nodes of it are one", values)
     if [n.head for n in found.nodes].count(True) != 1:
@@ -185,4 +188,5 @@ _ROSTER = {
     "nodes": _several(node),
     "missing": _several(lambda item: Missing(**fields(_MISSING, item))),
     "revoked": _several(key_line),
+    "silent": _several(node),
 }

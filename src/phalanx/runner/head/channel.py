@@ -59,8 +59,13 @@ class Channel:
 
     def check_contact(self) -> None:
         """Give up the node when its starter, after its first frame, was silent for too long."""
-        if not self.closed and self._contact and self._contact.update() > SILENT_S:
-            self._error = f"no sign of life for {SILENT_S:g} s".encode()
+        if self._contact and self._contact.update() > SILENT_S:
+            self.give_up(f"no sign of life for {SILENT_S:g} s")
+
+    def give_up(self, reason: str) -> None:
+        """Close the channel, with this reason as its error; a starter that still lives ends all its processes."""
+        if not self.closed:
+            self._error = reason.encode()
             self._close(self._line.from_fd)
             self.cut()
 

@@ -12,6 +12,7 @@ from phalanx.runner.head.book import Book, End, Member
 from phalanx.runner.head.channel import Channel, answer_over
 from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
 from phalanx.runner.head.doorway import socket_name
+from phalanx.runner.head.membership import Silence
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.login import Line, log_in
 from phalanx.runner.starter.answers import REFUSED
@@ -80,6 +81,7 @@ class Crew:
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
         self._listener = listener
+        self._silence = Silence()
         self._is_dismissed = False
 
     # Nodes.
@@ -120,9 +122,12 @@ class Crew:
         return [channel for channel in self.channels.values() if not channel.closed]
 
     def check_contact(self) -> None:
-        """Give up nodes that were silent for too long."""
+        """Give up nodes that were silent for too long: to this runner, or to the head's agent."""
+        silent = self._silence.instance_ids()
         for channel in list(self.channels.values()):
             channel.check_contact()
+            if self.nodes[channel.node].instance_id in silent:
+                channel.give_up("its agent is silent")
 
     def dismiss(self) -> None:
         """Close all lines: a starter that still lives ends all its processes."""

@@ -11,7 +11,7 @@ from phalanx.node import validate
 from phalanx.runner.system import roster_path
 
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional
+    from typing import Dict, FrozenSet, List, Optional
 
     from phalanx.node.roster import Node, Roster
     from phalanx.runner.process import JobDescription
@@ -59,6 +59,25 @@ def successor_of(instance_id: str) -> str:
     except FileNotFoundError:
         return ""
     return node.instance_id if node and node.instance_id != instance_id else ""
+
+
+class Silence:
+    """Knows the silent nodes of the present roster, which is read again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._changed_at_ns: Optional[int] = None
+        self._instance_ids: FrozenSet[str] = frozenset()
+
+    def instance_ids(self) -> FrozenSet[str]:
+        """Return the silent nodes' instances; none where there is no roster."""
+        try:
+            changed_at_ns = os.stat(roster_path()).st_mtime_ns
+        except FileNotFoundError:
+            return self._instance_ids
+        if changed_at_ns != self._changed_at_ns:
+            self._changed_at_ns = changed_at_ns
+            self._instance_ids = frozenset(node.instance_id for node in read_roster().silent)
+        return self._instance_ids
 
 
 class Patience:
