@@ -85,6 +85,9 @@ class FakeCloud:
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
 
+    def image(self, parameter):
+        return None
+
     def create_stack(self, name, template, parameters):
         if self.refuse_create:
             raise self.refuse_create

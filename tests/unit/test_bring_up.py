@@ -11,6 +11,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
+from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import ConnectionLost, NotListening, Remote
 
@@ -50,6 +51,13 @@ def test_a_head_that_ssh_does_not_reach_is_reported_and_the_cluster_kept(monkeyp
     result, notes = up(FakeCloud())
     assert notes == ["warning: can't log in to deeplearning-master: timeout. Does `ssh_from` allow your address?"]
     assert result.cluster.ready
+
+
+@pytest.mark.parametrize(("name", "user"), [("debian-12-amd64-20261101", "admin"), ("al2023-ami-2023.12", "ec2-user")])
+def test_the_administrator_is_the_image_s_own(monkeypatch, name, user):
+    cloud = FakeCloud()
+    monkeypatch.setattr(cloud, "image", lambda _: Image("ami-1", name, "x86_64", "/dev/xvda", 8))
+    assert up(cloud)[0].cluster.admin_user == user
 
 
 NOBODY = "can't log in to deeplearning-master: its address belongs to no running instance"

@@ -128,6 +128,18 @@ def test_without_credentials_or_a_connection_the_tables_answer_and_it_is_said(ph
     assert f"The cloud, which may know it, was not asked: {why}." in phalanx.err
 
 
+def test_plan_names_the_recipes_that_the_image_has_no_python_for(phalanx, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text("name: d\nnodes: 2\ncloud: aws\nssh_from: 203.0.113.7/32\n")
+    assert phalanx("plan", "--offline") == 0
+    assert "chainermn" in phalanx.out
+    assert (
+        "need Python >=3.10,<3.12, and the image has 3.12: install one by `boot:`, or choose ubuntu-22.04"
+        in phalanx.out
+    )
+    phalanx("plan", "--offline", "--json")
+    assert any("mxnet" in warning for warning in json.loads(phalanx.out)["warnings"])
+
+
 @pytest.mark.parametrize("command", ["plan", "template", "up"])
 def test_a_type_that_the_cloud_refuses_is_reported_with_its_line(phalanx, cloud, tmp_path, monkeypatch, command):
     def facts(spec, key):

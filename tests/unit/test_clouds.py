@@ -16,6 +16,7 @@ from phalanx.clouds.refusals import is_gone, translate
 from phalanx.clouds.usage import ask
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
+from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -222,6 +223,44 @@ def test_quotas_that_may_not_be_asked_are_those_of_the_table():
         tuple(WANTED),
         "these AWS credentials may not call service-quotas:get_service_quota: ",
     )
+
+
+SMALL = {
+    "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]},
+    "VCpuInfo": {"DefaultVCpus": 2},
+    "MemoryInfo": {"SizeInMiB": 4096},
+}
+
+
+def with_image(*images):
+    """Return a cloud where the image's parameter holds ami-1, and EC2 knows these images."""
+    return Scripted(
+        {
+            ("ec2", "describe_instance_types"): {"InstanceTypes": [SMALL]},
+            ("ec2", "describe_instance_type_offerings"): {"InstanceTypeOfferings": [{"Location": "us-east-1a"}]},
+            ("ec2", "describe_availability_zones"): {"AvailabilityZones": [{"ZoneName": "us-east-1a"}]},
+            ("ssm", "get_parameter"): {"Parameter": {"Value": "ami-1"}},
+            ("ec2", "describe_images"): {"Images": list(images)} if images else refused("InvalidAMIID.NotFound"),
+            ("efs", "describe_file_systems"): {"FileSystems": []},
+        }
+    )
+
+
+def test_the_image_is_as_ec2_describes_it():
+    disks = [
+        {"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"},
+        {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 35}},
+    ]
+    described = {"Name": "mine", "Architecture": "x86_64", "RootDeviceName": "/dev/sda1", "BlockDeviceMappings": disks}
+    facts = lookups.facts(with_image(described), ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
+    assert facts.image == Image("ami-1", "mine", "x86_64", "/dev/sda1", 35)
+    assert facts.image_parameter_exists
+
+
+def test_a_parameter_with_an_image_of_others_is_the_user_s_mistake():
+    with pytest.raises(SpecError, match="holds ami-1, which is no image that this account can use in us-east-1"):
+        lookups.facts(with_image(), ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
+    assert lookups.image(with_image(), "/my/image") is None
 
 
 def test_an_unknown_type_is_the_user_s_mistake():

@@ -9,7 +9,7 @@ import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
-from phalanx.cli.planning import offline_option, planned
+from phalanx.cli.planning import offline_option, planned, unsuited_recipes
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
     plan = planned(file, offline)
     asked = not (offline or plan.facts.not_asked)
     requested = _requested_nodes(plan) if asked else None
+    recipes = unsuited_recipes(plan)
     if as_json:
-        print_json({**plan_text.as_dict(plan), "requested": requested})
+        facts = plan_text.as_dict(plan)
+        print_json({**facts, "warnings": [*facts["warnings"], *recipes], "requested": requested})
     else:
-        say("\n".join(plan_text.explain(plan)))
+        say("\n".join([*plan_text.explain(plan), *(f"warning: {warning}" for warning in recipes)]))
         if requested not in (None, plan.spec.nodes):
             say(
                 f"Cluster {plan.spec.name} is up already; `phalanx scale` requested {requested} nodes, "

@@ -36,6 +36,23 @@ def planned(file: Path, offline: bool = False) -> Plan:
         return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
 
 
+def unsuited_recipes(plan: Plan) -> list[str]:
+    """Return a warning for each kind of Python that recipes need and the image lacks; none on the local cloud."""
+    from phalanx.jobs.environments import recipes_by_python, runs_on
+    from phalanx.plan.machine_images import with_python
+    from phalanx.plan.plan import image_choice
+
+    pythons = image_choice(plan.spec, plan.facts).pythons
+    if plan.spec.cloud == "local" or not pythons:
+        return []
+    return [
+        f"the recipes {', '.join(names)} need Python {needed}, and the image has {' and '.join(pythons)}: install one "
+        f"by `boot:`, or choose {' or '.join(with_python(runs_on(needed)))}"
+        for needed, names in recipes_by_python().items()
+        if not any(map(runs_on(needed), pythons))
+    ]
+
+
 def _facts(spec: ClusterSpec) -> Facts:
     from phalanx.errors import CloudUnreachable
 

@@ -19,6 +19,7 @@ from phalanx.errors import CloudError
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
+    from phalanx.plan.machine_images import Image
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -118,6 +119,11 @@ class ApiCloud(ABC):
         from phalanx.clouds import lookups
 
         return lookups.facts(self, spec, ssh_public_key)
+
+    def image(self, parameter: str) -> Image | None:
+        from phalanx.clouds import lookups
+
+        return lookups.image(self, parameter)
 
     def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
         answer = self.call(

@@ -20,6 +20,7 @@ from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import CloudError, LocalCloudError
 
 if TYPE_CHECKING:
+    from phalanx.plan.machine_images import Image
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -90,6 +91,10 @@ class LocalCloud(ApiCloud):
         if running is not None and running.no_cgroup:
             reason, _, command = running.no_cgroup.partition("\n")
             raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command)
+
+    def image(self, parameter: str) -> Image | None:  # noqa: ARG002 - the protocol's signature
+        """Return None: the images of the local cloud are this machine's system under another name."""
+        return None
 
     @property
     def _directory(self) -> Path:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from phalanx.clouds import file_systems, usage
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
-from phalanx.plan.plan import Facts, image_parameter, unknown_type_hint
+from phalanx.plan.machine_images import Image, ImageChoice
+from phalanx.plan.plan import Facts, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -30,6 +31,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
     asked, unknown = usage.ask(api, spec.name, quotas.of(spec, vcpus) if spec.cloud == "aws" else [])
+    image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
@@ -39,7 +41,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
         architecture=architecture,
         kept_file_system="" if spec.file_system else file_systems.kept(api, spec.name),
-        image_parameter_exists=_parameter_exists(api, image_parameter(spec, gpus, architecture)),
+        image_parameter_exists=bool(image_id),
+        image=_require_image(api, image_id) if image_id else None,
         ssh_public_key=ssh_public_key,
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
         quotas=asked,
@@ -72,5 +75,33 @@ def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
     return tuple(sorted(offering & {zone["ZoneName"] for zone in zones}))
 
 
-def _parameter_exists(api: Api, parameter: str) -> bool:
-    return api.exists("ssm", "get_parameter", Name=parameter) is not None
+def image(api: Api, parameter: str) -> Image | None:
+    """Return the image that an SSM parameter names now; None if there is none that this account can use."""
+    return _describe_image(api, _image_id(api, parameter))
+
+
+def _image_id(api: Api, parameter: str) -> str:
+    """Return the AMI id in a parameter; "" if there is no such parameter."""
+    answer = api.exists("ssm", "get_parameter", Name=parameter)
+    return answer["Parameter"]["Value"] if answer else ""
+
+
+def _require_image(api: Api, image_id: str) -> Image:
+    found = _describe_image(api, image_id)
+    if found is None:
+        raise SpecError(
+            f"image: its SSM parameter holds {image_id}, which is no image that this account can use in {api.region}",
+            "Write the id of an AMI of this region that you own, that is public, or that is shared with you.",
+        )
+    return found
+
+
+def _describe_image(api: Api, image_id: str) -> Image | None:
+    answer = api.exists("ec2", "describe_images", ImageIds=[image_id]) if image_id else None
+    if not answer or not answer["Images"]:
+        return None
+    (described,) = answer["Images"]
+    root_device = described.get("RootDeviceName", "")
+    disks = {one["DeviceName"]: one.get("Ebs", {}) for one in described.get("BlockDeviceMappings", ())}
+    size_gib = disks.get(root_device, {}).get("VolumeSize", 0)
+    return Image(image_id, described.get("Name", ""), described["Architecture"], root_device, size_gib)

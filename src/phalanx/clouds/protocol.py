@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from phalanx.plan.machine_images import Image
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -107,6 +108,10 @@ class Cloud(Protocol):
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Look up what a plan needs; changes nothing."""
+        ...
+
+    def image(self, parameter: str) -> Image | None:
+        """Return the machine image that the SSM parameter names now; None if there is none, or it is not a real one."""
         ...
 
     def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from phalanx.cluster.stack import (
 )
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
+from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import warnings
 from phalanx.spec.spec import ClusterSpec
@@ -228,13 +229,17 @@ class BringUp:
             slots=roster.head.slots,
             nodes=len(roster.nodes),
             table=state.outputs["RosterTable"],
-            admin_user=_admin_user(state.parameters.get("Image", "")),
+            admin_user=self._admin_user(state.parameters.get("Image", "")),
             accounts_separated=self.cloud.accounts_separated(),
             created_s=state.created_s,
             worker_host=route.worker_host,
             worker_options=route.worker_options,
             spec=self._settings(),
         )
+
+    def _admin_user(self, parameter: str) -> str:
+        image = self.cloud.image(parameter)
+        return admin_user_of(image.name if image else "", parameter)
 
     def _record(self, stack_id: str = "") -> Cluster:
         return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())
@@ -273,10 +278,3 @@ def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
     for node in (named or nodes)[:MOST_TAILS]:
         shown += ["", f"--- the end of the boot log of {node}:", *logs[node].splitlines()[-TAIL_LINES:]]
     return shown
-
-
-def _admin_user(image: str) -> str:
-    """Return the image's default user, which may use sudo (docs/aws-behaviour.md 5.8)."""
-    if "debian" in image:
-        return "admin"
-    return "ubuntu" if "ubuntu" in image else "ec2-user"

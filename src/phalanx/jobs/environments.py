@@ -8,12 +8,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from phalanx.errors import JobError
+from phalanx.runner.environments.interpreters import allows
 
 REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parents[1] / "recipes"
@@ -94,6 +95,19 @@ def recipe(name: str) -> Recipe:
         meant = f"; did you mean '{near[0]}'?" if near else ""
         raise JobError(f"there is no recipe '{name}'{meant}", f"The recipes are: {', '.join(names)}.")
     return _recipe(name, _read_toml(_RECIPES / f"{name}.toml"))
+
+
+def recipes_by_python() -> dict[str, list[str]]:
+    """Return the names of the recipes by the versions of Python that they allow."""
+    found: dict[str, list[str]] = {}
+    for name in recipe_names():
+        found.setdefault(_read_toml(_RECIPES / f"{name}.toml")["python"], []).append(name)
+    return found
+
+
+def runs_on(specifier: str) -> Callable[[str], bool]:
+    """Return a function that says whether the specifier allows a version of Python, such as "3.12"."""
+    return lambda python: allows(specifier, tuple(map(int, python.split("."))))
 
 
 def from_requirements(path: Path) -> Environment:

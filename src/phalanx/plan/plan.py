@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
 from phalanx.spec.spec import ClusterSpec
@@ -30,6 +31,8 @@ class Facts:
     """x86_64 or arm64."""
     image_parameter_exists: bool | None = None
     """None if it was not looked up."""
+    image: Image | None = None
+    """What EC2 says about the image; None if it was not asked."""
     kept_file_system: str = ""
     """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
     ssh_public_key: str = ""
@@ -86,26 +89,22 @@ class Plan:
 
 def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
     """Decide everything that the spec leaves open. Raises SpecError if the cloud can't provide it."""
-    parameter = image_parameter(spec, facts.gpus, facts.architecture)
-    _refuse_impossible(spec, facts, parameter)
+    image = image_choice(spec, facts)
+    _refuse_impossible(spec, facts, image)
     return Plan(
         spec=spec,
         facts=facts,
         zone=_zone(spec, facts),
-        image_parameter=parameter,
-        root_device=_root_device(spec, facts.gpus, parameter),
+        image_parameter=image.parameter,
+        root_device=image.root_device,
         slots=spec.slots or facts.gpus or facts.vcpus,
         cost_usd_per_hour=_cost_usd_per_hour(spec),
     )
 
 
-def image_parameter(spec: ClusterSpec, gpus: int, architecture: str) -> str:
-    """Return the SSM parameter of the image: the spec's own path, or its alias's path for this architecture."""
-    alias = _image_alias(spec, gpus)
-    entry = table("images")["images"].get(alias)
-    if entry is None:
-        return alias
-    return entry["parameter"].format(cpu=architecture, arch={"x86_64": "amd64"}.get(architecture, architecture))
+def image_choice(spec: ClusterSpec, facts: Facts) -> ImageChoice:
+    """Return the image for this type of nodes, with what EC2 says about it."""
+    return ImageChoice(spec, facts.gpus, facts.architecture, facts.image)
 
 
 def known_sizes(instance_type: str) -> dict[str, Any] | None:
@@ -144,24 +143,7 @@ def _zone(spec: ClusterSpec, facts: Facts) -> str:
     return next(zone for zone in spec.zones or sorted(facts.zones) if zone in facts.zones)
 
 
-def _image_alias(spec: ClusterSpec, gpus: int) -> str:
-    return spec.image or table("images")["default"]["gpu" if gpus else "cpu"]
-
-
-def _root_device(spec: ClusterSpec, gpus: int, parameter: str) -> str:
-    entry = table("images")["images"].get(_image_alias(spec, gpus))
-    if entry:
-        return entry["root_device"]
-    amazon = any(word in parameter for word in ("amazon-linux", "al2023", "amzn", "neuron"))
-    return "/dev/xvda" if amazon else "/dev/sda1"
-
-
-def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
-    if spec.cloud != "local" and "local" in table("images")["images"].get(_image_alias(spec, facts.gpus), {}):
-        raise SpecError(
-            f"image: {spec.image} is for local clusters only, and this one is in {spec.cloud}",
-            "Choose another `image`, or leave it out for the default.",
-        )
+def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> None:
     if not facts.zones:
         raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
     if spec.zones and not set(spec.zones) & set(facts.zones):
@@ -169,9 +151,11 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, parameter: str) -> None:
         raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered)
     if facts.image_parameter_exists is False:
         raise SpecError(
-            f"image: the SSM parameter {parameter} does not exist in {spec.region}",
+            f"image: the SSM parameter {image.parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
         )
+    if spec.cloud == "aws":
+        image.refuse_unsuited()
     refuse_exceeded(facts.quotas, spec.region)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.plan import quotas
-from phalanx.plan.plan import Facts, Plan
+from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE
 
@@ -45,6 +45,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
         ("each node", _sizes(plan)),
         ("image", plan.image_parameter),
+        *_contents(plan),
         (
             "network",
             "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
@@ -63,6 +64,13 @@ def _place(plan: Plan) -> str:
     if plan.spec.cloud == "local":
         return f"the local cloud of this machine (as zone {plan.zone})"
     return f"your AWS account, zone {plan.zone}"
+
+
+def _contents(plan: Plan) -> list[tuple[str, str]]:
+    """Describe what is known of the image; nothing on the local cloud, whose nodes have this machine's programs."""
+    if plan.spec.cloud == "local":
+        return []
+    return [("on the image", image_choice(plan.spec, plan.facts).describe())]
 
 
 def _file_system(plan: Plan) -> str:
@@ -129,6 +137,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if spec.cloud == "aws":
+        yield from image_choice(spec, facts).warnings()
         yield from _about_money(spec)
         yield from _about_capacity(spec, facts)
 

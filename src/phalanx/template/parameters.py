@@ -65,10 +65,11 @@ def _places(plan: Plan) -> dict[str, dict[str, Any]]:
             "Default": plan.image_parameter,
             "Description": "SSM parameter with the AMI id of a Linux with Python 3.9 or newer, sshd and cloud-init.",
         },
-        "RootDevice": {
-            **_text(plan.root_device, "/dev/sda1 for Ubuntu, /dev/xvda for Amazon Linux."),
-            "AllowedValues": ["/dev/sda1", "/dev/xvda"],
-        },
+        "RootDevice": _text(
+            plan.root_device,
+            "As the image names it: Ubuntu /dev/sda1, Amazon Linux /dev/xvda.",
+            "^/dev/[a-z0-9]+$",
+        ),
         "Zone": {
             "Type": "AWS::EC2::AvailabilityZone::Name",
             "Default": plan.zone,

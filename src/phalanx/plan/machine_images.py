@@ -1,0 +1,173 @@
+"""Machine images: which one a plan uses, what it contains, and which instance types it can serve. Pure: no requests.
+
+What EC2 says about an image decides; the table (data/images.json) adds what EC2 doesn't know, such as its Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from phalanx.data import table
+from phalanx.errors import SpecError
+from phalanx.spec.spec import ClusterSpec
+
+_PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as EC2 describes it (DescribeImages)."""
+
+    image_id: str
+    name: str
+    architecture: str
+    root_device: str
+    size_gib: int
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """The image for nodes of the spec's type, which has these GPUs. `image` is None if EC2 was not asked."""
+
+    spec: ClusterSpec
+    gpus: int
+    architecture: str
+    image: Image | None = None
+
+    @property
+    def alias(self) -> str:
+        """The spec's alias or parameter path, or the alias of the default for the type."""
+        if self.spec.image:
+            return self.spec.image
+        default = table("images")["default"]
+        return default.get(f"gpu_{self.architecture}", default["gpu"]) if self.gpus else default["cpu"]
+
+    @property
+    def parameter(self) -> str:
+        """The SSM parameter of the image: the spec's own path, or its alias's path for this architecture."""
+        entry = _table().get(self.alias)
+        if entry is None:
+            return self.alias
+        arch = {"x86_64": "amd64"}.get(self.architecture, self.architecture)
+        return entry["parameter"].format(cpu=self.architecture, arch=arch)
+
+    @property
+    def contents(self) -> dict[str, Any] | None:
+        """The table's row for the alias, or for an image of that name; None for an unknown image."""
+        if self.alias in _table():
+            return _table()[self.alias]
+        name = self.image.name if self.image else ""
+        return next((row for _, row in _on_aws() if _has_name(row, name)), None)
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The versions of Python on the image, such as "3.12"; empty if they are not known."""
+        return tuple(self.contents["pythons"]) if self.contents else ()
+
+    @property
+    def root_device(self) -> str:
+        """The name of the root device, as the image maps it."""
+        if self.image and self.image.root_device:
+            return self.image.root_device
+        if self.contents:
+            return self.contents["root_device"]
+        amazon = any(word in self.alias for word in ("amazon-linux", "al2023", "amzn", "neuron"))
+        return "/dev/xvda" if amazon else "/dev/sda1"
+
+    def describe(self) -> str:
+        """Return what is known about the image, in words."""
+        parts = _described(self.contents) if self.contents else []
+        if self.image:
+            disk = f"root disk of {self.image.size_gib} GiB at {self.image.root_device}"
+            parts += [disk, f"{self.image.image_id} ({self.image.name})"]
+        return "; ".join(parts) or "not known"
+
+    def refuse_unsuited(self) -> None:
+        """Raise SpecError if nodes of this type can't run the image, or can't use their GPUs; name images that can."""
+        if self.contents and "local" in self.contents:
+            raise SpecError(
+                f"image: {self.alias} is for local clusters only, and this one is in {self.spec.cloud}",
+                "Choose another `image`, or leave it out for the default.",
+            )
+        made_for = self._made_for()
+        if made_for and self.architecture not in made_for:
+            raise SpecError(
+                f"image: {self.alias} is for {' and '.join(made_for)}, and {self.spec.type} is {self.architecture}",
+                self._suggestion(),
+            )
+        if self._lacks_driver():
+            raise SpecError(f"image: {self.alias} has no driver for the GPUs of {self.spec.type}", self._suggestion())
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what may be missing on the image, one sentence each."""
+        if self.contents is None:
+            yield f"what {self.alias} contains is not known: it must have Python 3.9 or newer, sshd and cloud-init"
+        elif self.gpus and not self.contents["gpus"]:
+            yield f"{self.alias} has no driver for GPUs: the boot script must install one"
+        elif self.gpus and self._family not in self.contents["gpus"]:
+            yield f"it is not known whether the driver of {self.alias} supports {self.spec.type}"
+
+    @property
+    def _family(self) -> str:
+        return self.spec.type.split(".")[0]
+
+    def _made_for(self) -> list[str]:
+        if self.image:
+            return [self.image.architecture]
+        return self.contents["architectures"] if self.contents else []
+
+    def _lacks_driver(self) -> bool:
+        """Whether the GPUs can't be used. An image without any driver may get one from the boot script."""
+        if not self.gpus or not self.contents:
+            return False
+        if not self.contents["gpus"]:
+            return not self.spec.boot
+        return self._family in table("images")["needs_proprietary_driver"]
+
+    def _suggestion(self) -> str:
+        able = [alias for alias, row in _on_aws() if self._suits(row)]
+        if able:
+            return f"Images that can: {', '.join(able)}."
+        if self._family in table("images")["needs_proprietary_driver"]:
+            return (
+                "AWS's images have NVIDIA's open driver, which begins with the Turing generation. Choose a newer type, "
+                "such as g4dn.xlarge, or the SSM parameter of an image of your own with NVIDIA's proprietary driver."
+            )
+        return "Choose the SSM parameter of an image of your own."
+
+    def _suits(self, row: dict[str, Any]) -> bool:
+        return self.architecture in row["architectures"] and (not self.gpus or self._family in row["gpus"])
+
+
+def with_python(suits: Callable[[str], bool]) -> list[str]:
+    """Return the aliases of the images that have a suitable version of Python."""
+    return [alias for alias, row in _on_aws() if any(map(suits, row["pythons"]))]
+
+
+def admin_user_of(*named: str) -> str:
+    """Return the user that may use sudo, from an image's name or parameter (docs/aws-behaviour.md 5.8)."""
+    words = " ".join(named).lower()
+    users = table("images")["users"]
+    return next((user for word, user in users.items() if word in words), table("images")["other_user"])
+
+
+def _described(contents: dict[str, Any]) -> list[str]:
+    lacks = [words for key, words in _PARTS.items() if not contents[key]]
+    system = f"{contents['distribution']} with Python {' and '.join(contents['pythons'])}"
+    return [system, f"without {', '.join(lacks)}"] if lacks else [system]
+
+
+def _has_name(row: dict[str, Any], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in row["names"])
+
+
+def _on_aws() -> list[tuple[str, dict[str, Any]]]:
+    """Return the rows of images that AWS has; the others are of the local cloud alone."""
+    return [(alias, row) for alias, row in _table().items() if "local" not in row]
+
+
+def _table() -> dict[str, Any]:
+    return table("images")["images"]
