@@ -54,6 +54,7 @@ min: {NODES}
 type: {TYPE}
 slots: 2
 ssh_from: {{ssh_from}}
+throughput: bursting
 keep: no
 boot: |
   python3 -c 'import ensurepip' && exit
