@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed, until
 
-from phalanx.localcloud import ec2
+from phalanx.localcloud import ec2, faults
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.weather.forecast import Forecast
@@ -199,3 +199,63 @@ def launch_or_fail(local: Cloud) -> None:
         )
     except ClientError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("service-linked-role", "Service-Linked Role for Auto Scaling could not be created"),
+        ("explicit-deny", "explicit deny in a service control policy"),
+    ],
+)
+def test_an_organisations_rule_refuses_a_group(local, rule, words):
+    begin(local, rule)
+    with pytest.raises(ClientError, match=words):
+        Group(local)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (
+            "tag-policy",
+            "The tag policy does not allow the specified value for the following tag key: 'phalanx:cluster'.",
+        ),
+        ("disk-key", "Termination Reason: Client.InternalError: Client error on launch"),
+    ],
+)
+def test_an_organisations_rule_fails_every_launch(local, rule, words):
+    begin(local, rule)
+    group = Group(local)
+    group.want(1)
+    ended = until(lambda: [one for one in group.activities() if one["StatusCode"] in ("Failed", "Cancelled")])
+    assert words in ended[0]["StatusMessage"]
+    assert group.in_service() == []
+
+
+def test_neighbours_keep_a_subnet_from_being_deleted(local):
+    begin(local, "neighbours")
+    api, made = local.client("ec2"), []
+    for _ in range(12):
+        vpc, (subnet,) = local.network()
+        template = {"LaunchTemplateId": local.template()}
+        api.run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
+        made.append(vpc)
+    until(lambda: len(local.runner.booted) == 12)
+    until(lambda: local.clock.advance(60) or len(local.clock.due) == 0)
+    what = {event.split()[1] for event in struck(local)}
+    assert what == {"GuardDuty's", "interface", "security"}
+    services = [one["ServiceName"] for one in api.describe_vpc_endpoints()["VpcEndpoints"]]
+    assert set(services) == {"com.amazonaws.us-east-1.guardduty-data"}
+
+
+def test_an_instance_stands_still_for_a_while(local):
+    (subnet,) = local.network()[1]
+    template = {"LaunchTemplateId": local.template()}
+    made = local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
+    instance = made["Instances"][0]["InstanceId"]
+    until(lambda: instance in local.runner.booted)
+    faults.apply(local.context, {"stall": {"instance_id": instance, "for_s": 40}})
+    assert local.runner.stalled == {instance: True}
+    local.clock.advance(40)
+    assert local.runner.stalled == {instance: False}

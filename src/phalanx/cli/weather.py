@@ -11,20 +11,23 @@ from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import LocalCloudError, SpecError
 from phalanx.localcloud.weather import forecast
-from phalanx.localcloud.weather.forecast import KINDS, Forecast
+from phalanx.localcloud.weather.forecast import KINDS, RULES, Forecast
 from phalanx.localcloud.weather.sky import Weather
 
 
 @click.command("weather")
 @click.argument("seed", required=False, metavar="[SEED|off]")
-@click.option("--only", multiple=True, type=click.Choice(list(KINDS)), metavar="KIND", help="Only this. Repeatable.")
+@click.option(
+    "--only", multiple=True, type=click.Choice([*KINDS, *RULES]), metavar="KIND", help="Only this. Repeatable."
+)
 @click.option("--speed", type=float, default=1.0, help="Divide the weather's delays by this (1 to 100).")
 @json_option
 @debug_option
 def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool) -> None:
     """Set or show the weather: delays, duplicates, refusals and throttling at the scale that AWS has them.
 
-    The same SEED brings the same weather. It stays until `off`, also for local clouds that start later.
+    The same SEED brings the same weather. It stays until `off`, also for local clouds that start later. An
+    organisation's rules, which no cluster passes, come only when --only names them.
 
     \b
     Examples:
@@ -64,10 +67,11 @@ def _forecast(seed: str, only: tuple[str, ...], speed: float) -> Forecast:
 
 
 def _print(answer: dict[str, Any]) -> None:
+    known = {**KINDS, **RULES}
     if answer["seed"] is None:
-        say("The weather is calm. `phalanx local weather SEED` brings:")
+        say("The weather is calm. `phalanx local weather SEED` changes it, to all kinds or to those that --only names:")
     else:
         say(f"The weather of seed {answer['seed']}, at speed {answer['speed']:g}:")
-    print_table(["KIND", "WHAT HAPPENS"], [[kind, KINDS[kind]] for kind in answer["kinds"] or KINDS])
+    print_table(["KIND", "WHAT HAPPENS"], [[kind, known[kind]] for kind in answer["kinds"] or known])
     for event in answer["events"]:
         say(event)

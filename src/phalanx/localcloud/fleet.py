@@ -12,9 +12,10 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import launches, placement
+from phalanx.localcloud import launches, organisation, placement
 from phalanx.localcloud.capacity import CapacityError, Pool
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.neighbours import Neighbours
 from phalanx.localcloud.nodes import NodeError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Fleet:
         self.pool = Pool()
         self.boot_delay_s = 0.0
         self.watchers: list[Callable[[str], None]] = []
+        self._neighbours = Neighbours(context)
         self._lock = threading.RLock()
         self._live: dict[str, Instance] = {}
         context.runner.on_exit = self.exited
@@ -46,6 +48,7 @@ class Fleet:
         request.check()
         vcpus = placement.vcpus(request.instance_type)
         try:
+            organisation.check_launch(self.context)
             launches.refuse_in_bad_weather(self.context.weather, request)
             self.pool.take(request.instance_type, request.zone, vcpus, request.count)
         except CapacityError as refusal:
@@ -79,6 +82,9 @@ class Fleet:
     def _boot(self, instance: Instance) -> None:
         if instance.state != "pending":
             return
+        if organisation.forbids_disk(self.context):
+            self.end(instance, "Client.InternalError", organisation.KEY_REFUSED)
+            return
         try:
             without_s = launches.without_way_out_s(self.context.weather, instance)
             machine = replace(placement.machine(instance), has_way_out=without_s == 0)
@@ -97,6 +103,8 @@ class Fleet:
         if not still_wanted:
             self.context.runner.kill(instance.id)
         self._changed(instance.id)
+        self._stall_later(instance.id)
+        self._neighbours.welcome(instance)
 
     def reboot(self, instance: Instance) -> None:
         """Reboot the machine of a running instance; return at once."""
@@ -112,6 +120,11 @@ class Fleet:
 
         stop_or_continue(True)
         self.context.clock.call_later(for_s, stop_or_continue, False)
+
+    def _stall_later(self, instance_id: str) -> None:
+        delay_s = launches.stalls_after_s(self.context.weather, instance_id)
+        if delay_s:
+            self.context.clock.call_later(delay_s, self.stall, instance_id, STALL_S)
 
     def end(self, instance: Instance, code: str, message: str) -> None:
         """Begin to terminate an instance and return at once; it is `terminated` when its node is gone."""

@@ -10,6 +10,7 @@ from phalanx.localcloud.weather.sky import Weather
 
 _PROBABILITY = 0.3
 _LONGEST_WITHOUT_WAY_OUT_S = 180.0
+_STALLS, _STALLS_WITHIN_S = 0.2, 600.0
 _GROUP_TAG = "aws:autoscaling:groupName"
 _VERIFICATION = (
     "Your request for accessing resources in this region is being validated, and you will not be able to launch"
@@ -43,6 +44,16 @@ def without_way_out_s(weather: Weather, instance: Instance) -> float:
     without_s = draw.seconds(0, _LONGEST_WITHOUT_WAY_OUT_S)
     weather.struck("way-out", f"{instance.id} has no way out for {without_s:.1f} s")
     return without_s
+
+
+def stalls_after_s(weather: Weather, instance_id: str) -> float:
+    """Return when a new instance is going to stand still for a while; 0 for one that does not."""
+    draw = weather.draw("stalls", instance_id)
+    if draw is None or not draw.happens(_STALLS):
+        return 0.0
+    delay_s = draw.seconds(0, _STALLS_WITHIN_S)
+    weather.struck("stalls", f"{instance_id} is going to stand still in {delay_s:.1f} s")
+    return delay_s
 
 
 def _is_public(instance: Instance) -> bool:

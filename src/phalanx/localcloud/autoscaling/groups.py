@@ -7,6 +7,7 @@ from typing import Any
 
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 
+from phalanx.localcloud import organisation
 from phalanx.localcloud.autoscaling import activity, launching
 from phalanx.localcloud.autoscaling.group import Group, Notify, already_exists
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
@@ -35,6 +36,7 @@ def create(
 ) -> Group:
     """Create a group; the worker launches its instances. Raises ValidationError or AlreadyExists as AWS does."""
     _refuse_unsupported(wanted)
+    organisation.check_group(worker.context, region)
     group = _build(worker.context, region, name, wanted)
     launching.check(group)
     with worker.lock:

@@ -16,7 +16,16 @@ KINDS = {
     "metadata": "the metadata service has no credentials for up to 120 s after a launch, and refuses requests (11.4)",
     "permissions": "IAM lets a new policy take effect 10 to 60 s after it was attached (11.5)",
     "launches": "a launch fails once: no capacity, a pending verification, or an internal error (11.6)",
+    "stalls": "one instance in five stands still for 40 s, within its first ten minutes (11.13)",
+    "neighbours": "GuardDuty, or a person, adds an interface and a security group to every second VPC (11.14)",
     "throttling": "one in ten calls that list, describe or use the table is throttled (11.7)",
+}
+# What an organisation forbids for good. A cluster can't be created then, so these come only when they are named.
+RULES = {
+    "explicit-deny": "a service control policy denies ec2:RunInstances (11.9)",
+    "tag-policy": "a tag policy does not allow the cluster's tag on volumes and interfaces (11.10)",
+    "service-linked-role": "Auto Scaling has no role, and nobody may create it (11.11)",
+    "disk-key": "disks are encrypted with a key that Auto Scaling may not use (11.12)",
 }
 # Every possible seed is a different weather; a terminal shows this many digits well.
 SEED_MOST = 999_999_999
@@ -33,9 +42,9 @@ class Forecast:
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.kinds) - set(KINDS))
+        unknown = sorted(set(self.kinds) - KINDS.keys() - RULES.keys())
         if unknown:
-            raise ValueError(f"unknown weather {', '.join(unknown)}; the kinds are {', '.join(KINDS)}")
+            raise ValueError(f"unknown weather {', '.join(unknown)}; the kinds are {', '.join((*KINDS, *RULES))}")
         if not 0 <= self.seed <= SEED_MOST:
             raise ValueError(f"the seed is {self.seed}, and may be 0 to {SEED_MOST}")
         if not 1 <= self.speed <= SPEED_MOST:

@@ -74,6 +74,11 @@ class Weather:
         # A text seeds by SHA-512: the same in every process and on every machine.
         return Draw(random.Random("/".join((str(forecast.seed), *about, str(number)))), forecast.speed, number)
 
+    def forbids(self, rule: str) -> bool:
+        """Whether the organisation has this rule (forecast.RULES)."""
+        forecast = self.forecast
+        return forecast is not None and rule in forecast.kinds
+
     def christen(self, instance_id: str, group: str) -> None:
         """Name an instance by its group and its place among the group's launches: its id is random."""
         with self._lock:

@@ -1,0 +1,210 @@
+"""Take clusters through AWS's weather, again and again: `make soak PART=weather COUNT=100`.
+
+A trial is a cluster's whole life under a seed: up, run, a replacement, scale, down. Each step must succeed within its
+deadline, and after `down` nothing may be left. Every second trial has all kinds of weather at once, and the others one
+kind each in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import machine
+from benchmarks.cluster import BenchCluster, bench_cluster
+from benchmarks.measure import ROOT
+from benchmarks.soak_cluster import SoakCluster
+from phalanx.localcloud.weather.forecast import KINDS
+
+WHOLE = 100  # trials of a soak whose result is kept
+NODES = 3
+ALL = "all"
+# EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
+_NOTICED_AFTER_S = 120.0
+# The longest weather, for two launches one after another; and what a busy machine needs besides.
+_WEATHER_S = 2 * 240.0
+_CALM_S = 120.0
+
+
+@dataclass
+class Trial:
+    """A cluster's life in the weather of a seed. `problems` is empty on success; `took_s` maps its steps to seconds."""
+
+    number: int
+    seed: int
+    kind: str
+    speed: float
+    took_s: dict[str, float] = field(default_factory=dict)
+    struck: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a step may take."""
+        return _CALM_S + _WEATHER_S / self.speed
+
+
+def plan(count: int, seed: int, speed: float, kinds: Sequence[str]) -> list[Trial]:
+    """Return the trials: the same ones for the same seed."""
+    chosen = [ALL if number % 2 == 0 else kinds[number // 2 % len(kinds)] for number in range(count)]
+    return [Trial(number, seed * 1000 + number, kind, speed) for number, kind in enumerate(chosen)]
+
+
+class Life:
+    """One cluster's life: each step is a command of its user, or an accident, and returns what is wrong, or ""."""
+
+    def __init__(self, bench: BenchCluster, trial: Trial) -> None:
+        spec = bench.directory / "phalanx.yaml"
+        spec.write_text(spec.read_text() + f"node_timeout: {60 + 240 / trial.speed:.0f}s\n")
+        self._cluster, self._trial = SoakCluster(bench), trial
+        only = () if trial.kind == ALL else ("--only", trial.kind)
+        self._cluster.phalanx("local", "weather", str(trial.seed), "--speed", f"{trial.speed:g}", *only)
+
+    def steps(self) -> dict[str, Callable[[], str]]:
+        return {
+            "up": lambda: self._command("up"),
+            "run": lambda: self._command("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname"),
+            "replacement": self._replace,
+            "scale": self._scale,
+            "down": self._down,
+        }
+
+    def _command(self, *words: str) -> str:
+        try:
+            done = self._cluster.phalanx(*words, timeout_s=self._trial.deadline_s)
+        except subprocess.TimeoutExpired:
+            return f"`{words[0]}` did not end within {self._trial.deadline_s:.0f} s"
+        return "" if done.returncode == 0 else f"`{words[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
+
+    def _replace(self) -> str:
+        """End a worker's machine without notice; its name must come back on another machine."""
+        before = self._ready()
+        worker = max(before)
+        death = {"instance_id": before[worker], "silent": True, "noticed_after_s": _NOTICED_AFTER_S / self._trial.speed}
+        self._cluster.fault({"kill": death})
+        return self._wait_for(lambda ready: len(ready) == NODES and ready.get(worker) != before[worker])
+
+    def _scale(self) -> str:
+        return self._command("scale", str(NODES + 1)) or self._wait_for(lambda ready: len(ready) == NODES + 1)
+
+    def _down(self) -> str:
+        """Delete the cluster; one whose creation failed is deleted already, and its local cloud has ended."""
+        if not (self._cluster.bench.state / "local" / "endpoint.json").exists():
+            return ""
+        pids = self._cluster.bench.local_cloud_pids()
+        return self._command("down", "--yes") or _still_alive(pids)
+
+    def _ready(self) -> dict[str, str]:
+        done = self._cluster.phalanx("nodes", "--json")
+        listed: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 and done.stdout else []
+        return {node["name"]: node["instance_id"] for node in listed if node["state"] == "ready"}
+
+    def _wait_for(self, is_done: Callable[[dict[str, str]], bool]) -> str:
+        deadline = time.monotonic() + self._trial.deadline_s
+        while not is_done(ready := self._ready()):
+            if time.monotonic() > deadline:
+                return f"after {self._trial.deadline_s:.0f} s the ready nodes are {ready}"
+            time.sleep(0.5)
+        return ""
+
+    def struck(self) -> dict[str, int]:
+        """Count by kind what the weather has done, from the local cloud's log."""
+        log = self._cluster.bench.state / "local" / "localcloud.log"
+        return dict(Counter(re.findall(r" weather: ([a-z-]+): ", log.read_text()))) if log.exists() else {}
+
+
+def _still_alive(pids: set[int]) -> str:
+    deadline = time.monotonic() + 10
+    while (left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return f"processes are left: {sorted(left)}" if left else ""
+
+
+def run_trial(trial: Trial, keep: Path | None) -> None:
+    """Live a cluster's life up to the first step that goes wrong, and take it down in any case."""
+    with bench_cluster(nodes=NODES) as bench:
+        life = Life(bench, trial)
+        for name, step in life.steps().items():
+            if trial.problems and name != "down":
+                continue
+            started = time.monotonic()
+            wrong = step()
+            trial.took_s[name] = round(time.monotonic() - started, 1)
+            trial.problems += [f"{name}: {wrong}"] if wrong else []
+        trial.struck = life.struck()
+        if trial.problems and keep:
+            _keep_log(bench, keep / f"weather-{trial.seed}-{trial.kind}.log")
+
+
+def _keep_log(bench: BenchCluster, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes((bench.state / "local" / "localcloud.log").read_bytes())
+
+
+def _show(trial: Trial) -> None:
+    took = "  ".join(f"{name} {seconds:.0f}" for name, seconds in trial.took_s.items())
+    verdict = "; ".join(trial.problems) or "passed"
+    print(f"{trial.number:>4}  {trial.kind:<18}{took:<56}{sum(trial.struck.values()):>4} struck  {verdict}", flush=True)
+
+
+def read(record: Path | None) -> list[Trial]:
+    """Read the results of earlier trials."""
+    lines = record.read_text().splitlines() if record and record.exists() else []
+    return [Trial(**json.loads(line)) for line in lines]
+
+
+def report(trials: Sequence[Trial], seed: int) -> str:
+    failed = [trial for trial in trials if trial.problems]
+    struck = sum((Counter(trial.struck) for trial in trials), Counter[str]())
+    known = machine()
+    lines = [
+        f"{datetime.date.today().isoformat()}: {len(trials)} clusters in the weather of seed {seed}, at speed"
+        f" {trials[0].speed if trials else 1:g}, commit {str(known['commit'])[:12]}, {known['cores']} cores",
+        f"  {len(failed)} failed",
+        *(f"  {kind:<18}struck {count} times" for kind, count in sorted(struck.items())),
+        *(f"  {name:<18}at most {_slowest_s(trials, name):.0f} s" for name in ("up", "replacement", "scale", "down")),
+        *(f"  trial {trial.number} ({trial.kind}): {'; '.join(trial.problems)}" for trial in failed),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _slowest_s(trials: Sequence[Trial], step: str) -> float:
+    return max((trial.took_s.get(step, 0.0) for trial in trials), default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=WHOLE, help="number of clusters")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--speed", type=float, default=10.0, help="divide the weather's delays by this")
+    parser.add_argument("--only", choices=KINDS, action="append", help="beside all kinds together, only these")
+    parser.add_argument("--record", type=Path, help="a file that gets each result; trials in it are not repeated")
+    parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of trials that failed")
+    arguments = parser.parse_args()
+    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or list(KINDS))
+    trials = read(arguments.record)
+    for trial in planned[len(trials) :]:
+        run_trial(trial, arguments.logs)
+        _show(trial)
+        trials.append(trial)
+        if arguments.record:
+            with arguments.record.open("a") as file:
+                file.write(json.dumps(asdict(trial)) + "\n")
+    text = report(trials, arguments.seed)
+    print("\n" + text, end="")
+    if len(trials) >= WHOLE:
+        (ROOT / "benchmarks" / "results" / f"weather-{datetime.date.today().isoformat()}.txt").write_text(text)
+    raise SystemExit(any(trial.problems for trial in trials))
+
+
+if __name__ == "__main__":
+    main()
