@@ -65,7 +65,7 @@ def shells(gateway, neighbour):
         "the way out, as a tunnel": f"{me} {gateway} 443 '' tunnel",
         "the resolver's address": f"{me} 169.254.169.253",
         "the API's address": f"{me} 169.254.1.1",
-        "the API": f"{me} 169.254.1.1 4566",
+        "the API": f"{me} 169.254.1.1 443",
     }
 
 

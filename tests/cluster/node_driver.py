@@ -11,6 +11,7 @@ from pathlib import Path
 
 from phalanx.localcloud.dialer import Dialer
 from phalanx.localcloud.imds import Imds, InstanceFacts
+from phalanx.localcloud.network.mount_targets import MountTargets
 from phalanx.localcloud.nodes import IMDS_ADDRESS, IMDS_PORT, Machine, start_supervisor
 
 
@@ -20,6 +21,7 @@ class Driver:
         self.machines = {}
         self.ended = []
         self.imds = Imds(self._facts)
+        self.mount_targets = MountTargets(runner)
         runner.on_exit = self.ended.append
         Dialer(state / "dial.sock", self._locate, runner.connect)
 
@@ -41,6 +43,7 @@ class Driver:
         machine = Machine.from_json(machine)
         if machine.vpc_id not in {known.vpc_id for known in self.machines.values()}:
             self.imds.attach(machine.vpc_id, self.runner.listen(machine.vpc_id, IMDS_ADDRESS, IMDS_PORT))
+            self.mount_targets.follow(machine.vpc_id, machine.file_systems.values())
         self.machines[machine.instance_id] = machine
         self.runner.boot(machine)
 
@@ -55,6 +58,7 @@ class Driver:
 
     def remove_vpc(self, vpc_id):
         self.imds.detach(vpc_id)
+        self.mount_targets.close(vpc_id)
         self.runner.remove_vpc(vpc_id)
 
     def nodes(self):

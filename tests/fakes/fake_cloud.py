@@ -164,7 +164,7 @@ class FakeCloud:
         self.deleted_groups.append(log_group)
 
     def ssh_route(self):
-        return SshRoute(("ProxyCommand dial %h %p",), worker_host="instance_id")
+        return SshRoute(("ProxyCommand dial %h %p",), ("ProxyJump=deeplearning-worker1",))
 
     def accounts_separated(self):
         return True

@@ -90,7 +90,7 @@ class Lab:
             "user_data": base64.b64encode(self.user_data(script).encode()).decode(),
             "region": "us-east-1",
             "zone": "us-east-1a",
-            "file_systems": ["fs-1"],
+            "file_systems": {"fs-1": "10.0.9.9"},
         }
         self.do("boot", machine=machine)
         return instance_id

@@ -99,7 +99,7 @@ def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_
     (machine,) = [
         machine for machine in list(cloud.runner.booted.values()) if machine.vpc_id == cloud.physical(stack, "Vpc")
     ]
-    assert machine.file_systems == (cloud.physical(stack, "Files"),)
+    assert list(machine.file_systems) == [cloud.physical(stack, "Files")]
     name = cloud.describe(stack)["StackName"]
     assert machine.user_data.decode() == f"#!/bin/sh\necho {name} {cloud.physical(stack, 'Handle')}"
     described = cloud.client("ec2").describe_instances(InstanceIds=[machine.instance_id])

@@ -191,11 +191,11 @@ def test_file_systems_are_mountable_where_they_have_a_mount_target(local):
     _, subnets = local.network(("us-east-1a", "us-east-1b"))
     efs = local.client("efs")
     system = efs.create_file_system(CreationToken=name("efs"))["FileSystemId"]
-    efs.create_mount_target(FileSystemId=system, SubnetId=subnets[0])
+    target = efs.create_mount_target(FileSystemId=system, SubnetId=subnets[0])["IpAddress"]
     here, there = run(local, subnets[0]), run(local, subnets[1])
     until(lambda: len(local.runner.booted) == 2)
-    assert local.runner.booted[here["InstanceId"]].file_systems == (system,)
-    assert local.runner.booted[there["InstanceId"]].file_systems == ()
+    assert local.runner.booted[here["InstanceId"]].file_systems == {system: target}
+    assert local.runner.booted[there["InstanceId"]].file_systems == {}
 
 
 def test_a_node_that_does_not_start_ends_the_instance_with_the_reason(local):

@@ -90,11 +90,10 @@ class Heads:
 
 @dataclass(frozen=True)
 class SshRoute:
-    """How ssh reaches the nodes of a cloud: options for ssh_config, and which field is a worker's HostName."""
+    """How ssh reaches the nodes of a cloud: options for ssh_config, and further ones for workers."""
 
     options: tuple[str, ...] = ()
     worker_options: tuple[str, ...] = ()
-    worker_host: str = "address"  # or "instance_id": the field of the roster's Node
 
 
 class Cloud(Protocol):

@@ -232,7 +232,6 @@ class BringUp:
             admin_user=self._admin_user(state.parameters.get("Image", "")),
             accounts_separated=self.cloud.accounts_separated(),
             created_s=state.created_s,
-            worker_host=route.worker_host,
             worker_options=route.worker_options,
             spec=self._settings(),
         )

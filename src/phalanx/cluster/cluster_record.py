@@ -92,7 +92,6 @@ class Cluster:
     admin_user: str = ""
     accounts_separated: bool = True
     created_s: float = 0.0
-    worker_host: str = "address"
     worker_options: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
     control: ControlPlane | None = field(default=None, compare=False, repr=False)
@@ -103,6 +102,7 @@ class Cluster:
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
             record = json.loads(path.read_text())
+            record.pop("worker_host", None)  # of versions that reached the local cloud's workers directly
             return cls(**{**record, "worker_options": tuple(record.get("worker_options", ()))})
         except FileNotFoundError:
             raise _unknown(path.parent.name) from None
@@ -157,8 +157,7 @@ class Cluster:
         """Return a member of the roster, to be used as `user`."""
         if member.head:
             return Remote(self.ssh_config, HEAD, user, repair=self._hook())
-        host = getattr(member, self.worker_host)
-        options = (f"HostName={host}", f"HostKeyAlias={member.name}", *self.worker_options)
+        options = (f"HostName={member.address}", f"HostKeyAlias={member.name}", *self.worker_options)
         return Remote(self.ssh_config, member.name, user, options, repair=self._hook())
 
     def members(self, nodes: Sequence[str] = ()) -> list[Node]:

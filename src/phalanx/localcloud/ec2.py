@@ -14,6 +14,8 @@ from phalanx.localcloud import fleet, placement, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
+from phalanx.localcloud.network import reading
+from phalanx.localcloud.network.records import Network
 from phalanx.localcloud.newcomers import Newcomers
 
 PATCHED = (
@@ -51,6 +53,11 @@ def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
         return None
 
     return find
+
+
+def network(context: Context) -> Callable[[str], Network | None]:
+    """Return the guard's reader: VPC → its network with its instances, or None when it is gone."""
+    return lambda vpc_id: reading.network(context.account, vpc_id, fleet.current().live())
 
 
 def locate(host: str) -> tuple[str, str]:

@@ -174,6 +174,7 @@ class Fleet:
             return list(self._live.values())
 
     def _changed(self, instance_id: str) -> None:
+        self.context.network_changed()
         for watcher in list(self.watchers):
             watcher(instance_id)
 

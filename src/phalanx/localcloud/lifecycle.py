@@ -104,6 +104,8 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
     texts = tuple(f"{item.what}\n{item.fix}" for item in verdict.missing)
     if not verdict.ok:
         raise CannotStart("\n".join(texts))
+    if no_filter := probe.try_filter(verdict.mode):
+        texts += (f"{no_filter.what}\n{no_filter.fix}",)
     is_kernels_root = os.geteuid() == userns.root_of_nodes(verdict.mode) == 0
     return verdict.mode, texts + limits.not_limited(verdict.mode, is_kernels_root)
 

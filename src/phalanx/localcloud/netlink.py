@@ -9,7 +9,8 @@ import struct
 from typing import NamedTuple
 
 _NLMSG_ERROR = 2
-_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH, _RTM_DELNEIGH = 16, 18, 20, 24, 28, 29
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_NEWADDR, _RTM_DELADDR = 16, 18, 20, 21
+_RTM_NEWROUTE, _RTM_NEWNEIGH, _RTM_DELNEIGH = 24, 28, 29
 _REQUEST_ACK = 0x1 | 0x4
 _CREATE_EXCLUSIVE = 0x400 | 0x200
 _CREATE_OR_REPLACE = 0x400 | 0x100
@@ -49,6 +50,12 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 def _mac(address: str) -> bytes:
     return attribute(_IFLA_ADDRESS, bytes.fromhex(address.replace(":", "")))
+
+
+def _address(index: int, address: str, prefix_length: int) -> bytes:
+    raw = socket.inet_aton(address)
+    head = struct.pack("=BBBBi", socket.AF_INET, prefix_length, 0, 0, index)
+    return head + attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
 
 
 def _neighbour(index: int, address: str) -> bytes:
@@ -176,10 +183,10 @@ class Rtnetlink:
         return struct.unpack_from("=BxHi", answers[0])[2]
 
     def add_address(self, name: str, address: str, prefix_length: int) -> None:
-        raw = socket.inet_aton(address)
-        head = struct.pack("=BBBBi", socket.AF_INET, prefix_length, 0, 0, self.index(name))
-        body = head + attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
-        self._request(_RTM_NEWADDR, _CREATE_EXCLUSIVE, body)
+        self._request(_RTM_NEWADDR, _CREATE_EXCLUSIVE, _address(self.index(name), address, prefix_length))
+
+    def remove_address(self, name: str, address: str, prefix_length: int) -> None:
+        self._request(_RTM_DELADDR, 0, _address(self.index(name), address, prefix_length))
 
     def add_default_route(self, gateway: str) -> None:
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, 0, _RTN_UNICAST, 0)

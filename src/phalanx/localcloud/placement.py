@@ -226,8 +226,11 @@ def _zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
     return tuple(sorted(row["Location"] for row in offerings if row["InstanceType"] == instance_type))
 
 
-def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> tuple[str, ...]:
-    """Return the file systems with a mount target in this zone: only there their names resolve (aws-behaviour 4.5)."""
+def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> dict[str, str]:
+    """Return the file systems with a mount target in this zone, and its address.
+
+    Only in the mount target's zone its name resolves (docs/aws-behaviour.md 4.5).
+    """
     targets = list(efs_backends[account][region].mount_targets_by_id.values())
-    found = {t.file_system_id for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone}
-    return tuple(sorted(found))
+    there = [t for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone]
+    return {target.file_system_id: target.ip_address for target in there}

@@ -19,7 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.localcloud import kernel, userns
-from phalanx.localcloud.nodes import isolation, rootfs
+from phalanx.localcloud.network import ruleset
+from phalanx.localcloud.network.records import Network
+from phalanx.localcloud.nodes import isolation, packet_filter, rootfs
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import PROGRAMS
 from phalanx.localcloud.nodes.volumes import Pool
@@ -34,6 +36,7 @@ _PROGRAMS = (
     ("/usr/bin/ssh-keygen", "openssh-client"),
     ("/usr/bin/setpriv", "util-linux"),
 )
+_FILTER_MODULES = "nf_tables nf_conntrack br_netfilter"
 _SYSCTL = Path("/proc/sys")
 
 
@@ -123,6 +126,35 @@ def try_mode(mode: str) -> Missing | None:
     return diagnose(*failure, _host()) if failure else None
 
 
+def try_filter(mode: str) -> Missing | None:
+    """Load a packet filter into a network of its own in a child; None when that worked."""
+    said_r, said_w = os.pipe()
+    pid = userns.spawn(mode, lambda: _filter_trial(said_w))
+    os.close(said_w)
+    with os.fdopen(said_r) as said:
+        reason = said.read()
+    os.waitpid(pid, 0)
+    return open_networks(reason) if reason else None
+
+
+def open_networks(reason: str) -> Missing:
+    """Return what it means that packets can't be filtered, for this reason."""
+    what = f"Networks are open: security groups, routes and gateways decide nothing ({reason})."
+    fix = "apt-get install -y nftables" if "not installed" in reason else f"modprobe -a {_FILTER_MODULES}"
+    return Missing(what, f"sudo {fix}")
+
+
+def _filter_trial(said_w: int) -> int:
+    """In the child, whose end closes the pipe."""
+    signal.alarm(_TRIAL_TIMEOUT_S)
+    try:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        packet_filter.load(ruleset.text(Network({}, (), ())))
+    except OSError as problem:
+        os.write(said_w, str(problem).encode())
+    return 0
+
+
 def _run_trial(mode: str, scratch: Path) -> tuple[str, int, str] | None:
     """Return (step, errno, message) of what failed."""
     result_r, result_w = os.pipe()
@@ -171,7 +203,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
             user_data=b"",
             region="",
             zone="",
-            file_systems=(),
+            file_systems={},
         )
         for directory in ("etc", *PROGRAMS):
             (site.image / directory).mkdir(parents=True)

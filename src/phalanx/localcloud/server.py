@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from phalanx.localcloud.cloudformation.engine import Engine
     from phalanx.localcloud.http import HttpServer
     from phalanx.localcloud.imds import Imds
+    from phalanx.localcloud.network.guard import Guard
     from phalanx.localcloud.nodes import NodeRunner
 
 log = logging.getLogger(__name__)
@@ -67,19 +68,21 @@ class IdleWatch:
 class VpcDoors:
     """Lets the API and the metadata service answer inside VPCs."""
 
-    def __init__(self, runner: NodeRunner, http: HttpServer, imds: Imds) -> None:
-        self._runner, self._http, self._imds = runner, http, imds
+    def __init__(self, runner: NodeRunner, http: HttpServer, imds: Imds, guard: Guard) -> None:
+        self._runner, self._http, self._imds, self._guard = runner, http, imds, guard
         self._open: dict[str, socket.socket] = {}
         self._lock = threading.Lock()
 
     def open(self, vpc_id: str) -> None:
-        """Open the VPC's sockets, unless they are open."""
+        """Open the VPC's sockets, unless they are open, and wait until its network is as its records say."""
         with self._lock:
             if vpc_id not in self._open:
                 self._open[vpc_id] = self._runner.listen(vpc_id, API_ADDRESS, API_PORT)
                 self._http.attach(self._open[vpc_id])
                 self._runner.open_way_out(vpc_id)
                 self._imds.attach(vpc_id, self._runner.listen(vpc_id, IMDS_ADDRESS, IMDS_PORT))
+                self._guard.open(vpc_id)
+        self._guard.settle()
 
     def close(self, vpc_id: str) -> None:
         """Close the VPC's sockets and remove its network, if it has one."""
@@ -89,6 +92,7 @@ class VpcDoors:
                 self._http.detach([listener])
                 self._imds.detach(vpc_id)
                 self._runner.close_way_out(vpc_id)
+                self._guard.close(vpc_id)
         self._runner.remove_vpc(vpc_id)
 
 
@@ -130,10 +134,13 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
     from phalanx.localcloud.dialer import Dialer
     from phalanx.localcloud.http import HttpServer
     from phalanx.localcloud.imds import Imds
+    from phalanx.localcloud.network.guard import Guard
 
-    http = HttpServer(app, listener)
+    guard = Guard(context.runner, ec2.network(context))
+    context.network_changed = guard.changed
+    http = HttpServer(guard.around(app), listener)
     context.at_stop(http.close)
-    doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)))
+    doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)), guard)
     context.serve_vpc, context.close_vpc = doors.open, doors.close
     http.attach(_own_address())
     dialer = Dialer(context.state / DIAL_SOCKET, ec2.locate, context.runner.connect)

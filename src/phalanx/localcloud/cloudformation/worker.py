@@ -134,6 +134,7 @@ class Worker:
         wait = wait_of(name, declared.type, resource.properties, resolve(dict(declared.creation_policy), self._scope))
         with _MODELS:
             made = TYPES[declared.type].create(self._request(resource))
+        self.context.network_changed()
         resource.physical_id, resource.attributes = made.physical_id, made.attributes
         self._scope.references[name], self._scope.attributes[name] = made.physical_id, made.attributes
         self._mark_resource(name, "CREATE_IN_PROGRESS", "Resource creation Initiated")
@@ -305,6 +306,7 @@ class Worker:
         try:
             with _MODELS:
                 pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
+            self.context.network_changed()
         except Exception as error:
             self._deleted(name, reason_of(error))
         else:

@@ -35,6 +35,7 @@ def wrap(context: Context, app: App) -> App:
         call = environ[calls.PARSED] = calls.read(environ)
         if call is None:
             return errors.missing_token(start_response)
+        environ[calls.CALL] = call
         issued = context.issued.get(call.access_key_id)
         if issued is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != issued.session_token:
             return errors.invalid_token(call, start_response)

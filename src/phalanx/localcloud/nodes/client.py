@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import wire
+from phalanx.localcloud.netlink import Rtnetlink
+from phalanx.localcloud.nodes import packet_filter, wire
 from phalanx.localcloud.nodes.machine import (
+    BRIDGE,
     DNS_ADDRESS,
     DNS_PORT,
     USER_ADDRESS,
@@ -104,6 +106,20 @@ class NodeRunner:
         listener.listen(_BACKLOG)
         return listener
 
+    def filter(self, vpc_id: str, ruleset: str) -> None:
+        """Replace the packet filter of the VPC's network. Raises CannotFilter, and then changes nothing."""
+        with self._inside(vpc_id):
+            packet_filter.load(ruleset)
+
+    def add_address(self, vpc_id: str, address: str) -> None:
+        """Have the VPC's router answer at this address, too."""
+        with self._links(vpc_id) as links:
+            links.add_address(BRIDGE, address, 32)
+
+    def remove_address(self, vpc_id: str, address: str) -> None:
+        with self._links(vpc_id) as links:
+            links.remove_address(BRIDGE, address, 32)
+
     def open_way_out(self, vpc_id: str) -> None:
         """Let the VPC's nodes reach the outside, on the ports of the web and of git, and resolve names for them."""
         if self._gateway is None:
@@ -153,6 +169,15 @@ class NodeRunner:
             yield
         finally:
             kernel.setns(self._home, kernel.CLONE_NEWNET)
+
+    @contextmanager
+    def _links(self, vpc_id: str) -> Iterator[Rtnetlink]:
+        with self._inside(vpc_id):
+            links = Rtnetlink()
+        try:
+            yield links
+        finally:
+            links.close()
 
     def _network(self, vpc_id: str) -> int:
         fd = self._netns.get(vpc_id)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+BRIDGE = "vpc"
+"""The link that connects a VPC's nodes and their router."""
 IMDS_ADDRESS = "169.254.169.254"
 IMDS_PORT = 80
 DNS_ADDRESS = "169.254.169.253"
@@ -16,7 +18,8 @@ DNS_PORT = 53
 # The ports that nodes can reach outside: git over ssh, and the web.
 WAY_OUT_PORTS = (22, 80, 443)
 API_ADDRESS = "169.254.1.1"
-API_PORT = 4566
+# The port of AWS's endpoints, for which security groups and their rules are written.
+API_PORT = 443
 # Users' connections come from this address outside the VPC (RFC 5737), as those from the internet do on AWS.
 USER_ADDRESS = "203.0.113.1"
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
@@ -28,7 +31,7 @@ class NodeError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance to boot. `address` is in `vpc_cidr`; `file_systems` are the ids of EFS that it may mount.
+    """An instance to boot. `address` is in `vpc_cidr`; `file_systems`: EFS's ids → mount targets' addresses.
 
     Without a way out, its packets to addresses outside of the VPC are dropped until `NodeRunner.give_way_out`.
     """
@@ -44,7 +47,7 @@ class Machine:
     user_data: bytes
     region: str
     zone: str
-    file_systems: tuple[str, ...]
+    file_systems: Mapping[str, str]
     has_way_out: bool = True
     image: str = ""
     """The name of its image, with a full operating system; "" for this machine's own programs."""
@@ -58,7 +61,6 @@ class Machine:
             **{
                 **data,
                 "user_data": base64.b64decode(data["user_data"]),
-                "file_systems": tuple(data["file_systems"]),
             }
         )
 

@@ -12,6 +12,9 @@ REBOOT = 64
 # In a pid namespace, reboot(2) ends process 1 with SIGHUP, and power-off with SIGINT (pid_namespaces(7)).
 REBOOTS = (REBOOT, 128 + signal.SIGHUP)
 
+# How long mount.efs tries to connect to the mount target (`retry_nfs_mount_command_timeout_sec` in efs-utils.conf).
+_NFS_TIMEOUT_S = 15
+
 # What process 1 writes, and to which fd, once it handles signals.
 READY = b"ready\n"
 READY_FD = 3
@@ -106,9 +109,11 @@ check that your file system ID is correct, and ensure that the VPC has an EFS mo
 [ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
 directory" 32
 [ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
+timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$(cat "@ROOT@/$id.address")" 2>/dev/null ||
+  die 'mount.nfs4: Connection timed out' 32
 /bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
-""".replace("@ROOT@", EFS_ROOT)
+""".replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
 
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
 SETPRIV = "/usr/local/sbin/setpriv-for-sudo"

@@ -175,10 +175,12 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     """Bind the file systems that /sbin/mount.efs may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "region").write_text(machine.region)
-    for source in (site.file_systems / name for name in machine.file_systems):
+    for name, address in machine.file_systems.items():
+        source = site.file_systems / name
         if source.is_dir():
-            (shelf / source.name).mkdir()
-            kernel.bind(source, shelf / source.name)
+            (shelf / f"{name}.address").write_text(address)
+            (shelf / name).mkdir()
+            kernel.bind(source, shelf / name)
 
 
 def _mount_binds(site: Site, root: Path) -> None:

@@ -10,9 +10,16 @@ from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.netlink import Peer, Rtnetlink
-from phalanx.localcloud.nodes.machine import API_ADDRESS, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS, Machine, mac_of
+from phalanx.localcloud.nodes.machine import (
+    API_ADDRESS,
+    BRIDGE,
+    DNS_ADDRESS,
+    IMDS_ADDRESS,
+    USER_ADDRESS,
+    Machine,
+    mac_of,
+)
 
-_BRIDGE = "vpc"
 # instances of a VPC may send frames of this size (EC2 user guide, network MTU)
 _MTU = 9001
 
@@ -26,18 +33,18 @@ class Vpc:
         self._gateways: set[str] = set()
         self._links.set_up("lo")
         self._links.add_local_default_route()
-        self._links.add_bridge(_BRIDGE, mac_of(API_ADDRESS), _MTU)
+        self._links.add_bridge(BRIDGE, mac_of(API_ADDRESS), _MTU)
         for address in (IMDS_ADDRESS, API_ADDRESS, DNS_ADDRESS, USER_ADDRESS):
-            self._links.add_address(_BRIDGE, address, 32)
-        self._links.set_up(_BRIDGE)
-        self._bridge = self._links.index(_BRIDGE)
+            self._links.add_address(BRIDGE, address, 32)
+        self._links.set_up(BRIDGE)
+        self._bridge = self._links.index(BRIDGE)
 
     def serve(self, cidr: str) -> None:
         """Act as the router of this block, unless it already does."""
         network = ipaddress.ip_network(cidr)
         gateway = _gateway(network)
         if gateway not in self._gateways:
-            self._links.add_address(_BRIDGE, gateway, network.prefixlen)
+            self._links.add_address(BRIDGE, gateway, network.prefixlen)
             self._gateways.add(gateway)
 
     def unplug(self, link: str) -> None:

@@ -1,0 +1,1 @@
+"""Security groups, routes and gateways of the local cloud's VPCs, enforced by the kernel's packet filter."""

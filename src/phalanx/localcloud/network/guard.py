@@ -1,0 +1,106 @@
+"""Keeps each VPC's packet filter as the records of EC2 and EFS require, whichever API changes them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from phalanx.localcloud.iam.calls import CALL
+from phalanx.localcloud.network import ruleset
+from phalanx.localcloud.network.mount_targets import MountTargets
+from phalanx.localcloud.network.records import Network
+from phalanx.localcloud.nodes import NodeRunner
+from phalanx.localcloud.nodes.packet_filter import CannotFilter
+
+log = logging.getLogger(__name__)
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_SETTLE_TIMEOUT_S = 30.0
+_SERVICES = ("ec2", "elasticfilesystem")
+_READS = ("Describe", "Get", "GET ")
+
+
+class Guard:
+    """Loads filters on a thread of its own: changes that come meanwhile share the next ruleset.
+
+    `read` returns the network of a VPC, or None when it is gone.
+    """
+
+    def __init__(self, runner: NodeRunner, read: Callable[[str], Network | None]) -> None:
+        self._runner, self._read = runner, read
+        self._targets = MountTargets(runner)
+        self._loaded: dict[str, str] = {}
+        self._wanted = self._done = 0
+        self._turn = threading.Condition()
+        threading.Thread(target=self._run, name="networks", daemon=True).start()
+
+    def open(self, vpc_id: str) -> None:
+        """Guard a VPC's network from the next change on. Harmless when it is guarded already."""
+        with self._turn:
+            self._loaded.setdefault(vpc_id, "")
+
+    def close(self, vpc_id: str) -> None:
+        """Forget a VPC whose network is removed."""
+        with self._turn:
+            self._loaded.pop(vpc_id, None)
+        self._targets.close(vpc_id)
+
+    def changed(self) -> None:
+        """Note that records may have changed, and return at once."""
+        with self._turn:
+            self._wanted += 1
+            self._turn.notify_all()
+
+    def settle(self) -> None:
+        """Wait until the filters correspond to the records as they are now."""
+        with self._turn:
+            self._wanted += 1
+            mine = self._wanted
+            self._turn.notify_all()
+            if not self._turn.wait_for(lambda: self._done >= mine, _SETTLE_TIMEOUT_S):
+                log.warning("networks are not up to date after %.0f s", _SETTLE_TIMEOUT_S)
+
+    def around(self, app: WsgiApp) -> WsgiApp:
+        """Put the guard behind the API: calls that may change a network are noted once they were carried out."""
+
+        def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            answer = app(environ, start_response)
+            call = environ.get(CALL)
+            if call is not None and call.service in _SERVICES and not call.operation.startswith(_READS):
+                self.changed()
+            return answer
+
+        return guarded
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._wanted > self._done)
+                target, guarded = self._wanted, list(self._loaded)
+            for vpc_id in guarded:
+                self._update(vpc_id)
+            with self._turn:
+                self._done = target
+                self._turn.notify_all()
+
+    def _update(self, vpc_id: str) -> None:
+        try:
+            network = self._read(vpc_id)
+            if network is None:
+                return
+            self._targets.follow(vpc_id, [target.address for target in network.mount_targets])
+            self._load(vpc_id, ruleset.text(network))
+        except CannotFilter as problem:
+            log.warning("%s stays as it was: %s", vpc_id, problem)
+        except Exception:
+            log.exception("the network of %s stays as it was", vpc_id)
+
+    def _load(self, vpc_id: str, text: str) -> None:
+        """Load a ruleset unless it is loaded, also if this failed before: it would fail again."""
+        with self._turn:
+            if self._loaded.get(vpc_id, text) == text:
+                return
+            self._loaded[vpc_id] = text
+        self._runner.filter(vpc_id, text)

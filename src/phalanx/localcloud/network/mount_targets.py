@@ -1,0 +1,51 @@
+"""Mount targets: addresses in a VPC that accept connections to NFS's port, so that its filter decides about them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Collection
+
+from phalanx.localcloud.nodes import NodeRunner
+
+NFS_PORT = 2049
+
+
+class MountTargets:
+    """The mount targets of all VPCs. What a node mounts is a directory: /sbin/mount.efs only tries a connection."""
+
+    def __init__(self, runner: NodeRunner) -> None:
+        self._runner = runner
+        self._listeners: dict[tuple[str, str], socket.socket] = {}
+
+    def follow(self, vpc_id: str, addresses: Collection[str]) -> None:
+        """Have the VPC answer at exactly these addresses."""
+        present = {address for vpc, address in self._listeners if vpc == vpc_id}
+        for address in present.difference(addresses):
+            self._remove(vpc_id, address)
+            self._runner.remove_address(vpc_id, address)
+        for address in set(addresses) - present:
+            self._runner.add_address(vpc_id, address)
+            listener = self._listeners[vpc_id, address] = self._runner.listen(vpc_id, address, NFS_PORT)
+            threading.Thread(target=_accept, args=(listener,), name=f"nfs-{address}", daemon=True).start()
+
+    def close(self, vpc_id: str) -> None:
+        """Forget the mount targets of a VPC whose network is removed."""
+        for vpc, address in list(self._listeners):
+            if vpc == vpc_id:
+                self._remove(vpc, address)
+
+    def _remove(self, vpc_id: str, address: str) -> None:
+        listener = self._listeners.pop((vpc_id, address))
+        # close() alone does not wake a thread that waits in accept().
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _address = listener.accept()
+        except OSError:
+            return
+        connection.close()

@@ -1,0 +1,118 @@
+"""Reads a VPC's network from moto's EC2 and EFS."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.instances import Instance
+from moto.ec2.models.route_tables import RouteTable
+from moto.efs.models import efs_backends
+
+from phalanx.localcloud.network.records import ALL, Group, Interface, Network, Route, Rule
+
+# nftables' names and numbers of protocols: nothing else may get into its input.
+_PROTOCOL = re.compile(r"-1|tcp|udp|icmp|icmpv6|\d{1,3}")
+_GROUP = re.compile(r"sg-[0-9a-f]+")
+
+
+def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network | None:
+    """Return the network of a VPC with those of the `instances` that are in it; None if the VPC is gone."""
+    for region, backend in list(ec2_backends[account].items()):
+        if vpc_id in backend.vpcs:
+            groups = {
+                name: _group(found) for name, found in list(backend.groups[vpc_id].items()) if _GROUP.fullmatch(name)
+            }
+            nodes = tuple(_node(backend, instance) for instance in instances if instance.vpc_id == vpc_id)
+            return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id))
+    return None
+
+
+def _group(found: Any) -> Group:
+    return Group(tuple(_rules(found.ingress_rules)), tuple(_rules(found.egress_rules)))
+
+
+def _rules(found: Iterable[Any]) -> Iterable[Rule]:
+    """Yield the rules for IPv4 networks and groups; those for IPv6 and prefix lists allow nothing here."""
+    for rule in list(found):
+        if not _PROTOCOL.fullmatch(str(rule.ip_protocol)):
+            continue
+        networks = tuple(filter(None, [_block(rule.cidr_ipv4)]))
+        groups = tuple(filter(None, [rule.source_group.get("GroupId")]))
+        yield Rule(rule.ip_protocol, *_range(rule), networks, groups)
+
+
+def _range(rule: Any) -> tuple[int | None, int | None]:
+    """Return the ports, or ICMP's type and code; -1 means all of them."""
+    if rule.ip_protocol == ALL or rule.from_port is None or rule.from_port == -1:
+        return None, None
+    return int(rule.from_port), None if rule.to_port in (None, -1) else int(rule.to_port)
+
+
+def _block(cidr: str | None) -> str | None:
+    return str(ipaddress.IPv4Network(cidr, strict=False)) if cidr else None
+
+
+def _node(backend: EC2Backend, instance: Instance) -> Interface:
+    interface = instance.nics[0]
+    return Interface(
+        instance.private_ip or "",
+        tuple(sorted({group.id for group in interface.group_set})),
+        _routes(backend, instance.vpc_id or "", interface.subnet.id),
+        public=bool(interface.public_ip),
+    )
+
+
+def _mount_targets(account: str, region: str, backend: EC2Backend, vpc_id: str) -> tuple[Interface, ...]:
+    found = [t for t in list(efs_backends[account][region].mount_targets_by_id.values()) if t.vpc_id == vpc_id]
+    return tuple(Interface(t.ip_address, _groups_of(backend, t)) for t in found)
+
+
+def _groups_of(backend: EC2Backend, target: Any) -> tuple[str, ...]:
+    """Return a mount target's groups; like every interface, it has the VPC's default group if none was named."""
+    default: Any = backend.get_default_security_group(target.vpc_id)
+    return tuple(sorted(set(target.security_groups or [default.id])))
+
+
+def _routes(backend: EC2Backend, vpc_id: str, subnet_id: str) -> tuple[Route, ...]:
+    table = _table(backend, vpc_id, subnet_id)
+    if table is None:
+        return ()
+    found = [route for route in table.routes if route.destination_cidr_block and not route.local]
+    return tuple(
+        Route(
+            str(ipaddress.IPv4Network(route.destination_cidr_block)),
+            to_internet=route.nat_gateway is None,
+            works=_is_attached(backend, vpc_id, route.gateway) or _has_way_out(backend, vpc_id, route.nat_gateway),
+        )
+        for route in found
+    )
+
+
+def _table(backend: EC2Backend, vpc_id: str, subnet_id: str) -> RouteTable | None:
+    """Return the subnet's route table: its own, or else the VPC's main one."""
+    tables = [table for table in list(backend.route_tables.values()) if table.vpc_id == vpc_id]
+    own = (table for table in tables if subnet_id in list(table._associations.values()))
+    return next(own, None) or next((table for table in tables if table.main_association_id), None)
+
+
+def _is_attached(backend: EC2Backend, vpc_id: str, gateway: Any) -> bool:
+    """Whether it is an internet gateway that exists and is attached to the VPC."""
+    known = backend.internet_gateways.get(gateway.id) if gateway else None
+    return known is not None and known.vpc is not None and known.vpc.id == vpc_id
+
+
+def _has_way_out(backend: EC2Backend, vpc_id: str, gateway: Any) -> bool:
+    """Whether it is a NAT gateway that exists, with a public address, in a subnet with a route to the internet."""
+    if gateway is None or gateway.id not in backend.nat_gateways or gateway.state != "available":
+        return False
+    routes = _routes_to_internet(backend, vpc_id, gateway.subnet_id)
+    return any(address.eni is gateway._eni for address in list(backend.addresses)) and routes
+
+
+def _routes_to_internet(backend: EC2Backend, vpc_id: str, subnet_id: str) -> bool:
+    table = _table(backend, vpc_id, subnet_id)
+    return table is not None and any(_is_attached(backend, vpc_id, route.gateway) for route in table.routes)

@@ -1,0 +1,61 @@
+"""What decides about packets in a VPC: its interfaces, their security groups, and the routes of their subnets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALL = "-1"
+"""The protocol of a rule for all protocols."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A security group's rule: it allows `protocol` to or from networks (CIDR) and the members of groups.
+
+    `first` and `last` are ports, or ICMP's type and code; None for all.
+    """
+
+    protocol: str
+    first: int | None = None
+    last: int | None = None
+    networks: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A security group."""
+
+    ingress: tuple[Rule, ...] = ()
+    egress: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route out of the VPC. `to_internet`: its target is the internet gateway, which needs a public address.
+
+    `works` is false for a black hole: the target is gone, or has itself no way out.
+    """
+
+    network: str
+    to_internet: bool
+    works: bool
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of a node, or a mount target: its address, the ids of its security groups, its routes."""
+
+    address: str
+    groups: tuple[str, ...]
+    routes: tuple[Route, ...] = ()
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """A VPC. `groups` are all of its security groups by id."""
+
+    groups: dict[str, Group]
+    nodes: tuple[Interface, ...]
+    mount_targets: tuple[Interface, ...]

@@ -1,0 +1,144 @@
+"""A VPC's network as a ruleset of nftables, which drops what its security groups and routes do not allow.
+
+The VPC's namespace is the router: a packet between nodes crosses its bridge (`forward`), a packet to the internet, to
+AWS's API or to a mount target ends in it (`input`), and a packet from the internet begins in it (`output`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from phalanx.localcloud.network.records import ALL, Interface, Network, Route, Rule
+from phalanx.localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS
+
+# The default of `ssh_from`: this machine, from which users' connections come. Nodes see them from USER_ADDRESS.
+THIS_MACHINE = "127.0.0.1/32"
+_EVERYWHERE = "0.0.0.0/0"
+_WITH_PORTS = ("tcp", "udp")
+_TABLE = "inet vpc"
+
+# Security groups do not filter the metadata service and the name server (docs/aws-behaviour.md 2.28). Routes hold for
+# every packet, security groups only for the first of a connection (2.27). No rule names IPv6, which a VPC must enable.
+_HOOKS = f"""\
+chain forward {{
+type filter hook forward priority 0; policy drop;
+goto inside
+}}
+chain input {{
+type filter hook input priority 0; policy drop;
+iif lo accept
+ip daddr {{ {IMDS_ADDRESS}, {DNS_ADDRESS} }} accept
+ip daddr @mount_targets goto inside
+ip saddr vmap @way_out
+ct state established,related accept
+ip saddr vmap @egress
+ip saddr @nodes accept
+}}
+chain output {{
+type filter hook output priority 0; policy drop;
+oif lo accept
+ct state established,related accept
+ip saddr {USER_ADDRESS} ip daddr @public ip daddr vmap @ingress
+}}
+chain inside {{
+ct state established,related accept
+ip saddr vmap @egress
+ip daddr vmap @ingress
+drop
+}}
+"""
+
+
+def text(network: Network) -> str:
+    """Return nft's input, which replaces the ruleset in one transaction."""
+    everyone = network.nodes + network.mount_targets
+    parts = [
+        f"add table {_TABLE}\ndelete table {_TABLE}\ntable {_TABLE} {{",
+        *(_set(group, (i.address for i in everyone if group in i.groups)) for group in network.groups),
+        _set("nodes", (i.address for i in network.nodes)),
+        _set("mount_targets", (i.address for i in network.mount_targets)),
+        _set("public", (i.address for i in network.nodes if i.public and _answers_reach_users(i))),
+        *_ways_out(network.nodes),
+        *_filters("ingress", network, everyone, "saddr", "accept"),
+        *_filters("egress", network, everyone, "daddr", "return"),
+        _HOOKS + "}\n",
+    ]
+    return "\n".join(parts)
+
+
+def _set(name: str, addresses: Iterable[str]) -> str:
+    return f"set {name} {{\ntype ipv4_addr\n{_elements(sorted(addresses))}}}"
+
+
+def _map(name: str, verdicts: dict[str, str]) -> str:
+    return f"map {name} {{\ntype ipv4_addr : verdict\n{_elements([f'{a} : {v}' for a, v in verdicts.items()])}}}"
+
+
+def _elements(elements: Sequence[str]) -> str:
+    return f"elements = {{ {', '.join(elements)} }}\n" if elements else ""
+
+
+def _chain(name: str, statements: Iterable[str]) -> str:
+    return "\n".join([f"chain {name} {{", *statements, "drop", "}"])
+
+
+def _filters(
+    direction: str, network: Network, interfaces: Sequence[Interface], peer: str, verdict: str
+) -> Iterable[str]:
+    """Yield a chain for each combination of groups, and the map from addresses to them."""
+    combinations = list(dict.fromkeys(i.groups for i in interfaces))
+    for number, groups in enumerate(combinations):
+        rules = [
+            rule for group in groups if group in network.groups for rule in getattr(network.groups[group], direction)
+        ]
+        matches = [match for rule in rules for match in _matches(rule, peer, network)]
+        yield _chain(f"{direction}_{number}", (f"{match} {verdict}" for match in dict.fromkeys(matches)))
+    chains = {i.address: f"jump {direction}_{combinations.index(i.groups)}" for i in interfaces}
+    yield _map(direction, chains)
+
+
+def _matches(rule: Rule, peer: str, network: Network) -> list[str]:
+    """Return the expressions of which a packet must match one."""
+    peers = [f"ip {peer} @{group}" for group in rule.groups if group in network.groups]
+    for block in rule.networks:
+        peers.append("" if block == _EVERYWHERE else f"ip {peer} {block}")
+        if peer == "saddr" and block == THIS_MACHINE:
+            peers.append(f"ip saddr {USER_ADDRESS}")
+    return [f"{one} {_service(rule)}".strip() for one in peers]
+
+
+def _service(rule: Rule) -> str:
+    if rule.protocol == ALL:
+        return ""
+    if rule.protocol in _WITH_PORTS and rule.last is not None:
+        return f"{rule.protocol} dport {rule.first}-{rule.last}"
+    if rule.protocol == "icmp" and rule.first is not None:
+        return f"icmp type {rule.first}" + ("" if rule.last is None else f" icmp code {rule.last}")
+    return f"meta l4proto {rule.protocol}"
+
+
+def _ways_out(nodes: Sequence[Interface]) -> Iterable[str]:
+    """Yield a chain for each combination of routes, of which the longest prefix decides, and the map to them."""
+    kinds = list(dict.fromkeys((i.routes, i.public) for i in nodes))
+    for number, (routes, public) in enumerate(kinds):
+        statements = (
+            f"ip daddr {r.network} {'return' if _leads_out(r, public) else 'drop'}" for r in _by_length(routes)
+        )
+        yield _chain(f"way_out_{number}", statements)
+    yield _map("way_out", {i.address: f"jump way_out_{kinds.index((i.routes, i.public))}" for i in nodes})
+
+
+def _by_length(routes: Iterable[Route]) -> list[Route]:
+    return sorted(routes, key=lambda route: -ipaddress.ip_network(route.network).prefixlen)
+
+
+def _leads_out(route: Route, public: bool) -> bool:
+    return route.works and (public or not route.to_internet)
+
+
+def _answers_reach_users(interface: Interface) -> bool:
+    """Whether an interface with a public address can answer users: its subnet has a route to the internet gateway."""
+    user = ipaddress.ip_address(USER_ADDRESS)
+    route = next((r for r in _by_length(interface.routes) if user in ipaddress.ip_network(r.network)), None)
+    return route is not None and route.works and route.to_internet

@@ -1,0 +1,211 @@
+"""Networks decide: each rule, route and gateway is taken from a cluster through the API, and what it is for fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from local_clouds import api, endpoint
+
+from conftest import Terminal
+from phalanx.localcloud import dial
+from phalanx.localcloud.nodes import API_ADDRESS, API_PORT, IMDS_ADDRESS
+
+pytestmark = pytest.mark.cluster
+
+# Packets are dropped, not refused, so a timeout shows it. This is several times what a connection takes on a busy
+# machine, and shorter than the second after which TCP repeats its first packet would be too short.
+REACH_S = 2.5
+SOON_S = 15.0
+ANYWHERE = "0.0.0.0/0"
+API = (API_ADDRESS, API_PORT)
+# It belongs to nobody (RFC 5737): the stand-in for the internet accepts connections before it looks for their target.
+WEB = ("198.51.100.7", 443)
+REACH = f"""\
+import socket, sys
+for address, port in zip(sys.argv[1::2], sys.argv[2::2]):
+    try:
+        socket.create_connection((address, int(port)), {REACH_S}).close()
+        print("reached")
+    except TimeoutError:
+        print("dropped")
+"""
+
+
+class Network:
+    """The network of a cluster: what its stack made, and who reaches whom."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self.ec2, self.efs = api(terminal, "ec2"), api(terminal, "efs")
+        name = terminal.phalanx("status", "--json").stdout
+        found = api(terminal, "cloudformation").describe_stack_resources(StackName=_value(name, "cluster"))
+        self.made = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found["StackResources"]}
+        self.nodes = {node["name"].removeprefix("deeplearning-"): node["address"] for node in _value(name, "nodes")}
+        self.head = _value(name, "head_address")
+        for node in ("worker1", "worker2"):
+            terminal.on(node, f"cat > /tmp/reach.py <<'END'\n{REACH}END")
+
+    def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
+        """Return for each place whether a connection from the node is "reached" or "dropped"."""
+        words = " ".join(f"{address} {port}" for address, port in places)
+        # as root, because jobs do not reach the metadata service
+        command = f"sudo python3 /tmp/reach.py {words}"
+        return self.terminal.phalanx("ssh", "--admin", node, "--", command).stdout.split()
+
+    def becomes(self, expected: str, node: str, *places: tuple[str, int]) -> None:
+        """Wait until all of these places are reached, or none is."""
+        _wait(lambda: set(self.reach(node, *places)) == {expected}, f"{places} to be {expected} from {node}")
+
+    def mount_target(self) -> str:
+        found = self.efs.describe_mount_targets(MountTargetId=self.made["MountTarget"])["MountTargets"]
+        return found[0]["IpAddress"]
+
+    def rules(self, group: str, direction: str) -> list[dict[str, Any]]:
+        """Return a group's rules, those for groups apart from those for networks."""
+        key = {"ingress": "IpPermissions", "egress": "IpPermissionsEgress"}[direction]
+        found = self.ec2.describe_security_groups(GroupIds=[self.made[group]])["SecurityGroups"][0][key]
+        services = [{k: v for k, v in rule.items() if k in ("IpProtocol", "FromPort", "ToPort")} for rule in found]
+        peers = ("UserIdGroupPairs", "IpRanges")
+        return [{**own, p: rule[p]} for own, rule in zip(services, found, strict=True) for p in peers if rule[p]]
+
+    @contextmanager
+    def without_rules(self, group: str, direction: str, but: Callable[[dict[str, Any]], bool]) -> Iterator[None]:
+        """Revoke a group's rules, except those that `but` names, for the block."""
+        taken = [rule for rule in self.rules(group, direction) if not but(rule)]
+        assert taken, f"{group} has no such {direction} rule"
+        change = {"GroupId": self.made[group], "IpPermissions": taken}
+        getattr(self.ec2, f"revoke_security_group_{direction}")(**change)
+        try:
+            yield
+        finally:
+            getattr(self.ec2, f"authorize_security_group_{direction}")(**change)
+
+    @contextmanager
+    def without_route(self, table: str, **target: str) -> Iterator[None]:
+        """Delete a table's default route for the block."""
+        where = {"RouteTableId": self.made[table], "DestinationCidrBlock": ANYWHERE}
+        self.ec2.delete_route(**where)
+        try:
+            yield
+        finally:
+            self.ec2.create_route(**where, **target)
+
+    def dial(self, host: str, timeout_s: float = REACH_S) -> str:
+        """Return how a connection from this machine to sshd on a node ends: reached, dropped, or the refusal."""
+        argv = [sys.executable, dial.__file__, endpoint(self.terminal)["dial"], host, "22"]
+        ours, ssh = socket.socketpair()
+        with ours, ssh:
+            try:
+                done = subprocess.run(argv, stdout=ssh.fileno(), stderr=subprocess.PIPE, text=True, timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                return "dropped"
+        return done.stderr or "reached"
+
+
+def _value(document: str, key: str) -> Any:
+    return json.loads(document)[key]
+
+
+def _wait(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited {SOON_S:.0f} s for {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def network(cluster: Terminal) -> Network:
+    return Network(cluster)
+
+
+def names_a_group(rule: dict[str, Any]) -> bool:
+    return "UserIdGroupPairs" in rule
+
+
+def never(_rule: dict[str, Any]) -> bool:
+    return False
+
+
+def test_a_whole_network_lets_everything_through_that_a_cluster_needs(network: Network):
+    ssh = (network.nodes["worker3"], 22)
+    assert set(network.reach("worker2", ssh, WEB, API, (network.mount_target(), 2049))) == {"reached"}
+    assert network.dial(network.head) == "reached"
+
+
+def test_nodes_reach_each_other_by_the_groups_own_rule_only(network: Network):
+    ssh = (network.nodes["worker3"], 22)
+    with network.without_rules("NodeSecurityGroup", "ingress", but=never):
+        network.becomes("dropped", "worker2", ssh)
+        assert network.reach("worker2", API) == ["reached"]
+    network.becomes("reached", "worker2", ssh)
+
+
+def test_connections_outlive_their_rule(network: Network):
+    with network.without_rules("HeadSecurityGroup", "ingress", but=never):
+        _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
+        assert network.terminal.on("worker1", "echo here") == "here\n", "the connection was made before"
+    _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
+
+
+def test_egress_decides_too_and_the_rule_for_the_group_leaves_nodes_to_each_other(network: Network):
+    ssh, nfs = (network.nodes["worker3"], 22), (network.mount_target(), 2049)
+    with network.without_rules("NodeSecurityGroup", "egress", but=names_a_group):
+        network.becomes("dropped", "worker2", WEB, API, nfs)
+        assert network.reach("worker2", ssh, (IMDS_ADDRESS, 80)) == ["reached", "reached"]
+    network.becomes("reached", "worker2", WEB, API, nfs)
+
+
+def test_ports_protocols_and_blocks_decide(network: Network):
+    group, there = network.made["NodeSecurityGroup"], network.nodes["worker3"]
+    network.terminal.on("worker3", "setsid python3 -m http.server 7001 >/dev/null 2>&1 </dev/null &")
+    network.becomes("reached", "worker2", (there, 7001))
+    own = [{"CidrIp": f"{network.nodes['worker2']}/32"}]
+    wanted = [{"IpProtocol": "tcp", "FromPort": 7000, "ToPort": 7002, "IpRanges": own}]
+    with network.without_rules("NodeSecurityGroup", "ingress", but=never):
+        network.becomes("dropped", "worker2", (there, 7001))
+        network.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wanted)
+        try:
+            network.becomes("reached", "worker2", (there, 7001))
+            assert network.reach("worker2", (there, 22)) == ["dropped"]
+        finally:
+            network.ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=wanted)
+    network.terminal.on("worker3", "pkill -f http.server")
+
+
+def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Network):
+    mount = "sudo mkdir -p /mnt/again; sudo mount -t efs -o tls {}:/ /mnt/again 2>&1; sudo umount /mnt/again 2>&1"
+    mount = mount.format(network.made["FileSystem"])
+    assert "timed out" not in network.terminal.phalanx("ssh", "--admin", "worker2", "--", mount, check=False).stdout
+    with network.without_rules("StorageSecurityGroup", "ingress", but=never):
+        network.becomes("dropped", "worker2", (network.mount_target(), 2049))
+        said = network.terminal.phalanx("ssh", "--admin", "worker2", "--", mount, check=False).stdout
+        assert "mount.nfs4: Connection timed out" in said
+    network.becomes("reached", "worker2", (network.mount_target(), 2049))
+
+
+def test_workers_get_out_by_the_private_route_only(network: Network):
+    with network.without_route("PrivateRouteTable", NatGatewayId=network.made["NatGateway"]):
+        network.becomes("dropped", "worker2", WEB, API)
+        assert network.reach("worker2", (IMDS_ADDRESS, 80), (network.nodes["worker3"], 22)) == ["reached", "reached"]
+        assert network.reach("worker1", API) == ["reached"], "the head has a route of its own"
+    network.becomes("reached", "worker2", WEB, API)
+
+
+def test_without_the_public_route_nobody_gets_out_or_in(network: Network):
+    # Users' connections through the head freeze, too, so the worker looks by itself and keeps what it saw.
+    later = "sleep 2; for i in 1 2; do python3 /tmp/reach.py {} {}; done > /tmp/seen"
+    network.terminal.on("worker2", f"setsid sh -c '{later.format(*API)}' >/dev/null 2>&1 </dev/null &")
+    with network.without_route("PublicRouteTable", GatewayId=network.made["InternetGateway"]):
+        _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
+        time.sleep(2 + 2 * REACH_S)
+    _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
+    assert "dropped" in network.terminal.on("worker2", "cat /tmp/seen")
+    network.becomes("reached", "worker2", WEB, API)
