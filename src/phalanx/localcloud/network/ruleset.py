@@ -18,8 +18,8 @@ _EVERYWHERE = "0.0.0.0/0"
 _WITH_PORTS = ("tcp", "udp")
 _TABLE = "inet vpc"
 
-# Security groups do not filter the metadata service and the name server (docs/aws-behaviour.md 2.28). Routes hold for
-# every packet, security groups only for the first of a connection (2.27). No rule names IPv6, which a VPC must enable.
+# Security groups do not filter the metadata service and the name server (docs/aws-behaviour.md 2.41). Routes hold for
+# every packet, security groups only for the first of a connection (2.40). No rule names IPv6, which a VPC must enable.
 _HOOKS = f"""\
 chain forward {{
 type filter hook forward priority 0; policy drop;
