@@ -205,6 +205,25 @@ def test_an_instance_that_is_gone_is_terminated_already(server, client):
     Fleet(client, "demo-workers").terminate("i-9", replaced=False)
 
 
+@pytest.mark.parametrize(
+    "code", ["UnauthorizedOperation", "InvalidInstanceID.NotFound", "InvalidAllocationID.NotFound"]
+)
+def test_the_head_takes_its_address_as_soon_as_ec2_lets_it(server, client, code):
+    not_yet = f"<Response><Errors><Error><Code>{code}</Code><Message>m</Message></Error></Errors></Response>"
+    server.answers += [(403, not_yet), (400, not_yet), (200, "<R/>")]
+    Fleet(client, "demo-workers").take_address("eipalloc-1", "i-1")
+    asked = [body.decode().split("&") for *_, body in server.seen]
+    wanted = {"Action=AssociateAddress", "AllocationId=eipalloc-1", "InstanceId=i-1", "AllowReassociation=true"}
+    assert len(asked) == 3 and all(wanted <= set(one) for one in asked)
+
+
+def test_forgotten_connections_are_opened_again(server, client):
+    client.json("sqs", "AmazonSQS.SendMessage", {})
+    wire.forget()
+    client.json("sqs", "AmazonSQS.SendMessage", {})
+    assert len(server.connections) == 2
+
+
 def test_a_log_stream_may_exist_already(server, client):
     server.answers += [an_error("ResourceAlreadyExistsException")]
     LogStream(client, "g", "i-1").put([(1, "line"), (2, "")])

@@ -37,6 +37,7 @@ CONFIG = {
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",
     "worker_role": "AROA0123456789ABCDEFG",
+    "address": "eipalloc-0123456789abcdef0",
     "job_role": "arn:aws:iam::123456789012:role/demo-JobRole",
 }
 

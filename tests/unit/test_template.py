@@ -83,6 +83,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "ssh_public_key": "k" * 800,
         "wait_handle": "u" * 800,
         "worker_role": "AROA" + "0" * 17,
+        "address": "eipalloc-" + "0" * 17,
     }
     config = fleet.config(role, WORST)
     rendered = {key: values.get(key, value) if not isinstance(value, str) else value for key, value in config.items()}

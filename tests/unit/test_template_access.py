@@ -72,15 +72,27 @@ def test_nobody_may_make_log_groups(document):
     assert not [role for role in ROLES if "logs:CreateLogGroup" in actions(document, role)]
 
 
-def test_the_function_touches_instances_of_this_cluster_alone(document):
-    (instances,) = [s for s in statements(document, "FunctionRole") if "instance/*" in str(s["Resource"])]
-    assert instances["Condition"] == {"StringEquals": {"ec2:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}}
+def test_the_head_takes_its_address_itself_for_instances_of_this_cluster_alone(document):
+    takes = [s for s in statements(document, "HeadRole") if "ec2:AssociateAddress" in s["Action"]]
+    address, instance, interface = takes
+    assert address["Resource"]["Fn::Sub"].endswith("elastic-ip/${HeadAddress.AllocationId}")
+    assert instance["Condition"] == {"StringEquals": {"ec2:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}}
+    assert interface["Condition"]["StringEquals"]["ec2:Subnet"]["Fn::Sub"].endswith("subnet/${PublicSubnet}")
+    assert "ec2:AssociateAddress" not in actions(document, "FunctionRole") | actions(document, "WorkerRole")
 
 
-def test_the_function_is_started_by_launches_of_the_head_alone(document):
+def test_the_head_has_a_way_out_from_its_launch(document):
+    """Without one it could not take its address: no other machine does that."""
+    subnets = {name: p.get("MapPublicIpOnLaunch") for name, p in resources(document, "AWS::EC2::Subnet").items()}
+    assert subnets == {"PublicSubnet": True, "PrivateSubnet": None}
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        assert "NetworkInterfaces" not in template["LaunchTemplateData"], "with several, EC2 refuses a public address"
+
+
+def test_the_function_is_started_by_failed_launches_of_the_head_alone(document):
     assert document["Resources"]["FunctionSubscription"]["Properties"]["FilterPolicy"] == {
         "AutoScalingGroupName": [{"Fn::Sub": "${AWS::StackName}-head"}],
-        "Event": ["autoscaling:EC2_INSTANCE_LAUNCH", "autoscaling:EC2_INSTANCE_LAUNCH_ERROR"],
+        "Event": ["autoscaling:EC2_INSTANCE_LAUNCH_ERROR"],
     }
 
 

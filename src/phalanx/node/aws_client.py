@@ -23,8 +23,13 @@ _TRANSIENT = (
     # docs/aws-behaviour.md 3.13
     "ScalingActivityInProgress",
     "ResourceContention",
-    # A policy may be attached after the instance booted (docs/aws-behaviour.md 6, 'Cycles').
+    # A policy may be attached after the instance booted (docs/aws-behaviour.md 6, 'Cycles'). The second is EC2's word.
     "AccessDenied",
+    "UnauthorizedOperation",
+    # EC2 may not know a new instance or address yet, nor that it runs.
+    "InvalidInstanceID",
+    "InvalidAllocationID",
+    "IncorrectInstanceState",
 )
 _STALE_KEYS = ("ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "InvalidSignature", "RequestExpired")
 

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, firewall, loader, mount, trust
+from phalanx.node import account, contract, daemon, files, firewall, loader, mount, trust, wire
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -47,6 +47,10 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
     """Return the steps in order, each with its name."""
     settings, root = agent.settings, agent.root
 
+    def take_address() -> None:
+        agent.fleet.take_address(settings.address, agent.identity.instance_id)
+        wire.forget()
+
     def make_user() -> None:
         account.make_user(settings.job_user, root)
         account.authorize(settings.job_user, settings.ssh_public_key, root)
@@ -61,6 +65,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         files.chown(root + USER_KEY, agent.job_uid())
 
     return [
+        *([("address", take_address)] if settings.head else []),
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),

@@ -113,6 +113,11 @@ class Fleet:
         """Request this many workers, up to the group's MaxSize, which only the user may change."""
         self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
 
+    def take_address(self, allocation: str, instance_id: str) -> None:
+        """Move the Elastic IP to an instance; its earlier holder loses it."""
+        asked = {"AllocationId": allocation, "InstanceId": instance_id, "AllowReassociation": "true"}
+        self._aws.query("ec2", "2016-11-15", "AssociateAddress", asked)
+
     def terminate(self, instance_id: str, replaced: bool) -> None:
         """Terminate an instance and, unless it is `replaced`, lower the desired capacity. No error if it is gone."""
         fewer = "false" if replaced else "true"

@@ -28,6 +28,8 @@ class Settings:
     wait_handle: str
     worker_role: str
     """Unique id of the workers' role, which the head knows their messages by; "" on a worker."""
+    address: str
+    """Allocation of the Elastic IP, which the head takes; "" on a worker."""
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""

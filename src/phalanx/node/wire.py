@@ -54,6 +54,13 @@ def fetch(request: Request, timeout_s: float) -> bytes:
     return body
 
 
+def forget() -> None:
+    """Close this thread's connections, for they end with the address that they were made from."""
+    for connection in _kept.__dict__.values():
+        connection.close()
+    _kept.__dict__.clear()
+
+
 def insist(attempt: Callable[[], bytes], deadline_s: float, what: str, refusals_pass: bool = False) -> bytes:
     """Retry with growing, random pauses. Raises OSError after `deadline_s`; for 4xx at once unless `refusals_pass`."""
     end = time.monotonic() + deadline_s

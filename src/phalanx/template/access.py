@@ -66,10 +66,10 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 
 def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     return (
-        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head()]),
+        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_address_of_head()]),
         _role("WorkerRole", _EC2, _membership_of_worker()),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
-        _role("FunctionRole", "lambda.amazonaws.com", [*_address_of_head(), _logs(GetAtt("LogGroup", "Arn"))]),
+        _role("FunctionRole", "lambda.amazonaws.com", [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]),
         _job_role(),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
@@ -162,14 +162,20 @@ def _logs(streams: Sub | GetAtt) -> dict[str, Any]:
 
 
 def _address_of_head() -> list[dict[str, Any]]:
+    """Let the head take its Elastic IP, which can move only to this cluster's instances in its public subnet."""
     own_instances = {"StringEquals": {f"ec2:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
-    address = [arn("ec2", "elastic-ip/${HeadAddress.AllocationId}"), arn("ec2", "network-interface/*")]
+    own_subnet = {"StringEquals": {"ec2:Subnet": arn("ec2", "subnet/${PublicSubnet}")}}
+    take = ["ec2:AssociateAddress"]
     return [
-        _allow(["ec2:AssociateAddress"], address),
-        {**_allow(["ec2:AssociateAddress"], arn("ec2", "instance/*")), "Condition": own_instances},
-        # These support no resource-level permissions (docs/aws-behaviour.md 6).
-        _allow(["ec2:DescribeInstances", "autoscaling:DescribeScalingActivities"], "*"),
+        _allow(take, arn("ec2", "elastic-ip/${HeadAddress.AllocationId}")),
+        {**_allow(take, arn("ec2", "instance/*")), "Condition": own_instances},
+        {**_allow(take, arn("ec2", "network-interface/*")), "Condition": own_subnet},
     ]
+
+
+def _history_of_head() -> dict[str, Any]:
+    # It supports no resource-level permissions (docs/aws-behaviour.md 6).
+    return _allow(["autoscaling:DescribeScalingActivities"], "*")
 
 
 def _allow(actions: list[str], resources: str | Ref | Sub | GetAtt | list[Any]) -> dict[str, Any]:

@@ -125,4 +125,5 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
+        "address": GetAtt("HeadAddress", "AllocationId") if role == "head" else "",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from troposphere import GetAtt, Ref, Template, ec2
 
 from phalanx.node.validate import NETWORK
@@ -29,10 +31,10 @@ def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
 
 
 def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation | ec2.EIP, ...]:
-    # No automatic public addresses: the function gives the head its Elastic IP, the same way for every instance type;
-    # a type with several network cards can't have an automatic address (docs/aws-behaviour.md 2.9, 2.10).
+    # A head has an address from its launch, so that it can take its Elastic IP itself. EC2 refuses that for an instance
+    # with several interfaces (docs/aws-behaviour.md 2.9, 2.10); ours have one.
     return (
-        _subnet("PublicSubnet", PUBLIC_CIDR),
+        _subnet("PublicSubnet", PUBLIC_CIDR, MapPublicIpOnLaunch=True),
         ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc")),
         ec2.Route(
             "PublicRoute",
@@ -65,8 +67,8 @@ def _private() -> tuple[
     )
 
 
-def _subnet(title: str, network: str) -> ec2.Subnet:
-    return ec2.Subnet(title, CidrBlock=network, VpcId=Ref("Vpc"), AvailabilityZone=Ref("Zone"))
+def _subnet(title: str, network: str, **more: Any) -> ec2.Subnet:
+    return ec2.Subnet(title, CidrBlock=network, VpcId=Ref("Vpc"), AvailabilityZone=Ref("Zone"), **more)
 
 
 def _routes(title: str, subnet: str, routes: str) -> ec2.SubnetRouteTableAssociation:
