@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from phalanx.jobs.job import Job
 from phalanx.node.roster import Node, Roster, worker_name
@@ -133,8 +134,14 @@ class FakeCluster:
 
     def be_found(self, gpus: int = 0) -> None:
         """Give the only node an address that can be bound, by which a scheduler's starter finds its node."""
-        nodes = tuple(replace(node, gpus=gpus, **_HERE) for node in self.roster.nodes)
-        self.roster = replace(self.roster, nodes=nodes)
+        self._describe_nodes(gpus=gpus, **_HERE)
+
+    def have_gpus(self, gpus: int) -> None:
+        """Let the roster give each node this many GPUs."""
+        self._describe_nodes(gpus=gpus)
+
+    def _describe_nodes(self, **fields: Any) -> None:
+        self.roster = replace(self.roster, nodes=tuple(replace(node, **fields) for node in self.roster.nodes))
         (self.root / "roster.json").write_text(self.roster.to_json())
         os.utime(self.root / "roster.json", (0, 0))
 

@@ -7,6 +7,7 @@ from fake_jobs import outcome, run, wait_for_message
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
 
 HOLD = ("sh", "-c", "echo begun; exec sleep 600")
+SHOW = ("sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-all} ${JAX_LOCAL_DEVICE_IDS-}; exec sleep 600")
 WORKERS = ["deeplearning-worker1", "deeplearning-worker2"]
 
 
@@ -16,6 +17,13 @@ def start(cluster, code, processes: int | None = None, **options) -> tuple[Job, 
     job = submit(cluster, spec)
     first = next(event for event in job.follow() if isinstance(event, OutputLine))
     return job, first.node
+
+
+def start_showing_gpus(cluster, code, launcher: str = "exec", processes: int | None = 1) -> tuple[Job, str, list[str]]:
+    """A job that holds its GPUs until it is stopped, its node, and which it sees: its variables' values."""
+    job = submit(cluster, JobSpec(SHOW, launcher, processes=processes, directory=code))
+    first = next(event for event in job.follow() if isinstance(event, OutputLine))
+    return job, first.node[-1], first.data.decode().split()
 
 
 def test_small_jobs_go_where_most_slots_are_free(two_nodes, code):
@@ -82,3 +90,39 @@ def test_a_stop_ends_the_waiting_and_leaves_nothing(two_nodes, code):
     status = job.stop()
     assert (status.state, status.verified) == (JobState.STOPPED, True)
     assert status.message.startswith("stopped on request while waiting for slots")
+
+
+def test_jobs_that_share_a_node_get_its_free_gpus(two_nodes, code):
+    two_nodes.have_gpus(2)
+    first, *seen = start_showing_gpus(two_nodes, code)
+    assert seen == ["1", ["all"]]
+    assert start_showing_gpus(two_nodes, code)[1:] == ("2", ["all"])
+    assert start_showing_gpus(two_nodes, code)[1:] == ("1", ["1"])
+    assert start_showing_gpus(two_nodes, code, "tensorflow")[1:] == ("2", ["1"])
+    first.stop()
+    assert start_showing_gpus(two_nodes, code, "jax")[1:] == ("1", ["0", "0"])
+
+
+def test_a_process_with_several_gpus_takes_them_all(two_nodes, code):
+    two_nodes.have_gpus(2)
+    first, *seen = start_showing_gpus(two_nodes, code, "jax")
+    assert seen == ["1", ["all", "0,1"]]
+    start_showing_gpus(two_nodes, code)
+    job = submit(two_nodes, JobSpec(("true",), "exec", processes=1, directory=code))
+    messages = [event.message for event in job.follow() if isinstance(event, JobStatus)]
+    assert f"it runs on GPUs that are taken (2 of 2 on deeplearning-worker1) by job {first.id}" in messages
+
+
+def test_a_job_without_n_takes_every_gpu(two_nodes, code):
+    two_nodes.have_gpus(2)
+    whole, _ = start(two_nodes, code)
+    job = submit(two_nodes, JobSpec(("true",), "exec", processes=1, directory=code))
+    messages = [event.message for event in job.follow() if isinstance(event, JobStatus)]
+    assert f"it runs on GPUs that are taken (2 of 2 on deeplearning-worker1) by job {whole.id}" in messages
+
+
+def test_gpus_that_a_user_chose_are_left_alone(two_nodes, code):
+    two_nodes.have_gpus(2)
+    start(two_nodes, code, 1, env={"CUDA_VISIBLE_DEVICES": "1"})
+    start(two_nodes, code, 1)
+    assert start_showing_gpus(two_nodes, code)[1:] == ("1", ["0"])

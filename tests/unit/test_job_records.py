@@ -18,7 +18,7 @@ from phalanx.runner.files.schema import job_state
 
 JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.5}
 RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}
-ADDED = {"tags", "stack", "ranks", "waits"}
+ADDED = {"tags", "stack", "ranks", "gpus", "waits"}
 STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
 # JSON values of any shape, some of which a state has.
 VALUES = st.recursive(

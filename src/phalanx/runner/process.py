@@ -29,7 +29,8 @@ class JobDescription:
     so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; OPTIONS lists those it
     takes), `role_env` are variables for the processes of one role. `hosts` are the only nodes that may be used, in this
     order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices` (node → numbers
-    or names) are the GPUs that a batch scheduler granted where it names them; elsewhere the job may use all. `token` is
+    or names) are the GPUs that the job may see: those that a batch scheduler granted where it names them, or those
+    that no other job uses; elsewhere it may use all. `token` is
     this job's secret, for engines that authenticate processes that join, and for nodes' agents, which give the job's
     credentials in return. A launcher may put it only into files.
     """

@@ -122,6 +122,14 @@ def _counts_by_name(value: Any) -> Dict[str, int]:
 
 
 _TEXTS = _list(_text)
+
+
+def _names_by_name(value: Any) -> Dict[str, List[str]]:
+    if not isinstance(value, dict):
+        raise Invalid(f"{type(value).__name__} is not an object")
+    return {_text(name): _TEXTS(names) for name, names in value.items()}
+
+
 _VERDICT = {"node": _text, "clean": truth, "killed": count, "message": _text}
 _ATTEMPT = {
     "position": _large,
@@ -136,7 +144,7 @@ _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
 # Fields that records of earlier versions lack.
-_ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "waits": False}
+_ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "gpus": {}, "waits": False}
 _STATE: Dict[str, Check] = {
     "id": _id,
     "name": _text,
@@ -150,6 +158,7 @@ _STATE: Dict[str, Check] = {
     "tags": _texts_by_name,
     "processes": count,
     "ranks": _counts_by_name,
+    "gpus": _names_by_name,
     "waits": truth,
     "exit_code": _or(None, _whole),
     "message": _text,

@@ -44,6 +44,7 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
         "ended_at": None,
         "processes": 0,
         "ranks": {},
+        "gpus": {},
         "waits": False,
         "exit_code": None,
         "message": "",

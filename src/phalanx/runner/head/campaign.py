@@ -12,7 +12,7 @@ from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
 from phalanx.runner.head.restarts import Attempt, decide
-from phalanx.runner.head.slots import Occupancy, alone, ranks_of
+from phalanx.runner.head.slots import Occupancy, alone, gpus_of, ranks_of
 from phalanx.runner.head.stage import Stage
 from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
 from phalanx.runner.system import ENVIRONMENT
@@ -153,7 +153,7 @@ class Campaign:
             with alone(self._directory):
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
-                shared = occupancy.shared(ranks_of(plan.processes), plan.roster)
+                shared = occupancy.shared(plan.processes, plan.roster)
                 earlier = occupancy.earlier(self._state["submitted_at"])
                 if not (self._job.get("wait") and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
@@ -251,7 +251,8 @@ class Campaign:
         self._stage.output.attempt = len(self._attempts)
         self._attempts.append(Attempt(self._stage.output.position))
         ranks = ranks_of(plan.processes)
-        self._write(attempt=len(self._attempts) - 1, processes=sum(ranks.values()), ranks=ranks, waits=False)
+        gpus, processes = gpus_of(plan.description, plan.processes, plan.roster), sum(ranks.values())
+        self._write(attempt=len(self._attempts) - 1, processes=processes, ranks=ranks, gpus=gpus, waits=False)
 
     def _on_wait(self, text: str, waits: bool = False) -> None:
         message = f"waiting for {text}"

@@ -177,7 +177,9 @@ class Crew:
 
     def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
         node, number = member.node, self._add(member)
-        own = {**self._job.env, **self._job.secrets, **env}
+        devices = self._job.devices.get(node)
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+        own = {**visible, **self._job.env, **self._job.secrets, **env}
         if self.nodes[node].head:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self.ranks[node], "harmless": harmless}

@@ -73,9 +73,16 @@ class Planner:
             self._stage.loop.turn(_LOOK_EVERY_S)
 
     def placed(self, plan: Plan, occupancy: Occupancy) -> Plan:
-        """Return the same plan, on nodes with free slots where the job leaves the choice."""
-        roster = occupancy.roomy(plan.description, plan.roster)
-        return plan._replace(processes=planned(self._launcher, plan.description, roster))
+        """Return the same plan, on nodes with free slots where the job leaves the choice, and with their free GPUs."""
+        description = replace(plan.description, devices={})
+        roster = occupancy.roomy(description, plan.roster)
+        processes = planned(self._launcher, description, roster)
+        free = occupancy.free_gpus(processes, plan.roster)
+        if free:
+            description = replace(description, devices=free)
+            nodes = (replace(node, gpus=len(free.get(node.name, ()))) for node in roster.nodes)
+            processes = planned(self._launcher, description, replace(roster, nodes=tuple(nodes)))
+        return Plan(description, plan.roster, processes)
 
     def is_outdated(self) -> bool:
         """Return whether there is another roster than the last attempt's."""

@@ -1,4 +1,4 @@
-"""The slots that running jobs use: a small job runs where most are free, and a job may wait until enough are."""
+"""The slots and GPUs that running jobs use: small jobs run where most are free, and a job may wait for free ones."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from phalanx.runner.files.schema import is_job_id
 from phalanx.runner.head.doorway import socket_name
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Mapping, Sequence
+    from typing import Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
-    from phalanx.node.roster import Roster
+    from phalanx.node.roster import Node, Roster
     from phalanx.runner.process import JobDescription, Process
 
 _SOCKETS = "/proc/net/unix"
 # Choosing slots takes milliseconds; a runner that hangs must not keep others from starting.
 _ALONE_WITHIN_S = 5.0
 _LOOK_EVERY_S = 0.02
+# The variables by which launchers give a process its own GPUs.
+_GIVE_GPUS = ("CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS")
 
 
 def ranks_of(processes: Sequence[Process]) -> Dict[str, int]:
@@ -33,6 +35,48 @@ def ranks_of(processes: Sequence[Process]) -> Dict[str, int]:
     for process in processes:
         counts.update(process.ranks)
     return dict(counts)
+
+
+def gpus_of(job: JobDescription, processes: Sequence[Process], roster: Roster) -> Dict[str, List[str]]:
+    """Return the GPUs that a job takes on each node, for other jobs to leave.
+
+    Without `-n` these are all that it sees; else those that its processes are given, or one for each process. A user's
+    own CUDA_VISIBLE_DEVICES is taken at its word.
+    """
+    seats, given, taken = seats_of(processes), _given(processes), {}
+    for node in roster.nodes:
+        if node.gpus and seats.get(node.name):
+            seen = _seen(job, node)
+            taken[node.name] = seen if job.processes is None else seen[: given[node.name] or seats[node.name]]
+    return taken
+
+
+def _seen(job: JobDescription, node: Node) -> List[str]:
+    chosen = job.env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return _listed_in(chosen)
+    return list(job.devices.get(node.name) or map(str, range(node.gpus)))
+
+
+def _given(processes: Sequence[Process]) -> Counter[str]:
+    """Count the GPUs that launchers give to single processes, by node."""
+    counts: Counter[str] = Counter()
+    for process in processes:
+        for name in _GIVE_GPUS:
+            counts[process.node] += len(_listed_in(process.env.get(name, "")))
+    return counts
+
+
+def _listed_in(text: str) -> List[str]:
+    return [word for word in text.split(",") if word]
+
+
+def seats_of(processes: Sequence[Process]) -> Dict[str, int]:
+    """Return how many GPUs a job needs at least on each node with GPUs: one for each of the user's processes."""
+    places: Counter[str] = Counter()
+    for process in processes:
+        places.update(process.places)
+    return dict(places) or ranks_of(processes)
 
 
 @contextmanager
@@ -64,8 +108,11 @@ class Occupancy:
         self._id = states.job_id_of(directory)
         self._others = _living(os.path.dirname(directory), self._id)
         self._taken: Counter[str] = Counter()
+        self._gpus: Dict[str, Set[str]] = {}
         for state in self._others:
             self._taken.update(state["ranks"])
+            for node, numbers in state["gpus"].items():
+                self._gpus.setdefault(node, set()).update(numbers)
 
     def roomy(self, job: JobDescription, roster: Roster) -> Roster:
         """Return the roster for placing `-n` processes: only free slots if they suffice, the freest nodes first.
@@ -80,8 +127,39 @@ class Occupancy:
         room = sum(job.per_node or node.slots for node in roomy)
         return replace(roster, nodes=tuple(roomy if room >= job.processes else nodes))
 
-    def shared(self, ranks: Mapping[str, int], roster: Roster) -> str:
-        """Describe which of a job's slots other jobs use already; "" when none."""
+    def free_gpus(self, processes: Sequence[Process], roster: Roster) -> Dict[str, Tuple[str, ...]]:
+        """Return the GPUs that the job is to see on its nodes, as many on each; {} if it may see all, or has to share.
+
+        Launchers require the same number on all nodes.
+        """
+        seats = seats_of(processes)
+        nodes = [node for node in roster.nodes if node.gpus and seats.get(node.name)]
+        if not any(self._gpus.get(node.name) for node in nodes):
+            return {}
+        free = {node.name: self._free_on(node) for node in nodes}
+        fewest = min(map(len, free.values()))
+        is_enough = fewest >= max(seats.values())
+        return {name: tuple(numbers[:fewest]) for name, numbers in free.items()} if is_enough else {}
+
+    def _free_on(self, node: Node) -> List[str]:
+        taken = self._gpus.get(node.name, ())
+        return [str(number) for number in range(node.gpus) if str(number) not in taken]
+
+    def shared(self, processes: Sequence[Process], roster: Roster) -> str:
+        """Describe which of a job's slots, or GPUs, other jobs use already; "" when none."""
+        return self._shared_slots(ranks_of(processes), roster) or self._shared_gpus(processes, roster)
+
+    def _shared_gpus(self, processes: Sequence[Process], roster: Roster) -> str:
+        seats = seats_of(processes)
+        crowded = [node for node in roster.nodes if seats.get(node.name) and self._gpus.get(node.name)]
+        if not crowded or self.free_gpus(processes, roster):
+            return ""
+        taken = ", ".join(f"{len(self._gpus[node.name])} of {node.gpus} on {node.name}" for node in crowded)
+        names = {node.name for node in crowded}
+        jobs = [state["id"] for state in self._others if state["gpus"].keys() & names]
+        return f"GPUs that are taken ({taken}) by {_listed(jobs)}"
+
+    def _shared_slots(self, ranks: Mapping[str, int], roster: Roster) -> str:
         crowded = [
             node.name
             for node in roster.nodes

@@ -11,7 +11,7 @@ from phalanx.runner import checked
 from phalanx.runner.files import state as states
 from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
-from phalanx.runner.head.slots import Occupancy, ranks_of
+from phalanx.runner.head.slots import Occupancy
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
@@ -63,7 +63,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     begin(directory, job, plugins, roster, early)
     if not detach:
         return follow(directory, job["stack"])
-    os.write(1, json.dumps({"shares": occupancy.shared(ranks_of(processes), roster)}).encode() + b"\n")
+    os.write(1, json.dumps({"shares": occupancy.shared(processes, roster)}).encode() + b"\n")
     return 0
 
 
