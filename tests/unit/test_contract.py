@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rosters import ROSTER, a_node
@@ -31,6 +32,24 @@ def test_the_documented_files(root):
     assert hosts[0] == "127.0.0.1 localhost"
     assert "10.0.1.11 deeplearning-worker1 deeplearning-master ip-10-0-1-11" in hosts
     assert "10.0.1.12 deeplearning-worker2 ip-10-0-1-12" in hosts
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("127.0.1.1 ip-10-0-1-12.ec2.internal ip-10-0-1-12", "10.0.1.12 ip-10-0-1-12.ec2.internal ip-10-0-1-12"),
+        ("::1 ip-10-0-1-12", "10.0.1.12 ip-10-0-1-12"),
+        ("127.0.1.1\tip-10-0-1-12 other", "10.0.1.12\tip-10-0-1-12 other"),
+        ("127.0.1.1 ip-10-0-1-123", "127.0.1.1 ip-10-0-1-123"),
+        ("127.0.0.1 localhost ip-10-0-1-12", "127.0.0.1 localhost ip-10-0-1-12"),
+        ("127.0.0.1 localhost", "127.0.0.1 localhost"),
+    ],
+)
+def test_a_nodes_own_name_has_no_loopback_address(root, before, after):
+    """As cloud-init gives it with manage_etc_hosts, at each boot."""
+    (root / "etc/hosts").write_text(f"{before}\n")
+    apply(root)
+    assert (root / "etc/hosts").read_text().splitlines()[0] == after
 
 
 def test_a_silent_node_can_be_reached_and_is_not_used(root):
@@ -145,6 +164,10 @@ class TestAccount:
             "phalanx": "ssh-ed25519 KEY\n",
             "ubuntu": "ssh-ed25519 KEY\n",
         }
+
+    def test_the_job_user_has_no_systemd_to_which_a_job_could_leave_a_process(self, image):
+        uid = account.make_user("phalanx", str(image))
+        assert (image / f"etc/systemd/system/user@{uid}.service").readlink() == Path("/dev/null")
 
     def test_no_key_no_file(self, image):
         account.authorize("phalanx", "", str(image))

@@ -31,6 +31,10 @@ def make_user(name: str, root: str = "") -> int:
     uid = uid_of(name, root)
     if find(name, root) >= 0:
         return uid
+    # Without a systemd of the user's own, to which a job could leave processes that its end does not find.
+    units = f"{root}/etc/systemd/system"
+    os.makedirs(units, exist_ok=True)
+    os.symlink("/dev/null", f"{units}/user@{uid}.service")
     home = f"/home/{name}"
     # Not useradd: it can't give uid 0 a second name, and sshd without PAM refuses the "!" that it writes to shadow.
     _append(f"{root}/etc/group", f"{name}:x:{uid}:")

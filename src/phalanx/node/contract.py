@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Optional
 
@@ -10,8 +11,8 @@ from phalanx.node import account, files, trust
 from phalanx.node.roster import MASTER, Node, Roster
 
 _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The directory of python in the PyTorch DLAMI (docs/aws-behaviour.md 5.5).
-_IMAGE_BIN = "/opt/pytorch/bin"
+# The directories of python in the PyTorch DLAMI, and of mpiexec in all DLAMIs (docs/aws-behaviour.md 5.5, 5.6).
+_IMAGE_BINS = ("/opt/pytorch/bin", "/opt/amazon/openmpi/bin")
 SSH = "/etc/ssh/phalanx"
 ROSTER = "/opt/phalanx/roster.json"
 
@@ -50,13 +51,12 @@ def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Mac
         os.environ.get("AWS_ENDPOINT_URL", ""),
         len(os.sched_getaffinity(0)),
         account.single_uid(root),
-        _image_path(files.read(f"{root}/etc/environment"), os.path.isdir(root + _IMAGE_BIN)),
+        _image_path(files.read(f"{root}/etc/environment"), [bin for bin in _IMAGE_BINS if os.path.isdir(root + bin)]),
     )
 
 
-def _image_path(environment: str, has_image_bin: bool) -> str:
+def _image_path(environment: str, found: list[str]) -> str:
     """Return the PATH in the image's own part of /etc/environment, with the framework's directory first."""
-    found = [_IMAGE_BIN] if has_image_bin else []
     for line in files.without_block(environment).splitlines():
         name, _, value = line.strip().partition("=")
         if name == "PATH":
@@ -164,6 +164,15 @@ def _known_hosts(text: str, roster: Roster, papers: Papers) -> str:
     return _lines([*others, f"@cert-authority {','.join(_reachable(roster))} {papers.authority}"])
 
 
+def _off_loopback(hosts: str, node: Node) -> str:
+    """Return the text with this node's address where cloud-init has given its own name a loopback address.
+
+    Its order would not help, because getaddrinfo puts loopback addresses first.
+    """
+    loopback = r"^(?:127\.\S+|::1)(?=[ \t](?:.*[ \t])?%s(?:[ \t]|$))(?!.*localhost)"
+    return re.sub(loopback % re.escape(node.hostname), node.address, hosts, flags=re.M)
+
+
 def _host_line(node: Node) -> str:
     return " ".join([node.address, node.name, *([MASTER] if node.head else []), node.hostname])
 
@@ -172,7 +181,7 @@ def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, ro
     """Write the contract of this generation. Idempotent."""
     node = next(n for n in roster.nodes if n.instance_id == instance_id)
     for path, text in blocks(roster, node, machine).items():
-        files.write(root + path, files.with_block(files.read(root + path), text))
+        files.write(root + path, files.with_block(_off_loopback(files.read(root + path), node), text))
     known = f"{root}/etc/ssh/ssh_known_hosts"
     files.write(known, _known_hosts(files.read(known), roster, papers))
     include("/etc/ssh/ssh_config", root)
