@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node import boot, failure, loader, mount, outcome, worker
+from phalanx.node import boot, command, failure, loader, mount, outcome, packages, worker
 from phalanx.node.command import CommandError, run
 
 
@@ -124,8 +124,8 @@ class TestMount:
                 raise self.failures.pop(0)
             return ""
 
-        monkeypatch.setattr(mount, "run", fake)
-        monkeypatch.setattr(mount.time, "sleep", lambda _: None)
+        monkeypatch.setattr(command, "run", fake)
+        monkeypatch.setattr(command.time, "sleep", lambda _: None)
         self.owned: list[str] = []
         monkeypatch.setattr(mount.files, "chown", lambda path, owner: self.owned.append(path))
         monkeypatch.setattr(mount.os, "chown", lambda path, *_, **__: self.owned.append(path))
@@ -151,31 +151,6 @@ class TestMount:
         (command,) = commands
         assert command.startswith("mount -t nfs4 -o nfsvers=4.1,rsize=1048576")
         assert "fs-1.efs.us-east-1.amazonaws.com:/" in command
-
-    def test_nfs_is_installed_where_it_is_missing(self, commands, tmp_path, monkeypatch):
-        self.mounted(tmp_path, monkeypatch)
-        assert "install -y nfs-common" in commands[0] and commands[1].startswith("mount -t nfs4")
-
-    @pytest.mark.parametrize(
-        "trouble",
-        [
-            "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 512 (apt-get)",
-            "E: Failed to fetch 503",
-        ],
-    )
-    def test_an_installation_that_fails_is_tried_again(self, commands, tmp_path, monkeypatch, trouble):
-        """apt waits for dpkg's lock, but not for that of its lists, which apt-daily may hold for minutes."""
-        self.failures += [CommandError("sh", 100, trouble)] * 3
-        self.mounted(tmp_path, monkeypatch)
-        assert [command[:5] for command in commands] == ["sh -c"] * 4 + ["mount"]
-
-    def test_an_installation_that_keeps_failing_ends_with_its_reason(self, commands, tmp_path, monkeypatch):
-        self.failures += [CommandError("sh", 100, "no mirror")] * 1000
-        clock = iter(range(0, 1_000_000, 10))
-        monkeypatch.setattr(mount.time, "monotonic", lambda: next(clock))
-        with pytest.raises(CommandError, match="no mirror"):
-            self.mounted(tmp_path, monkeypatch)
-        assert 10 < len(commands) < 30
 
     def test_a_new_file_system_belongs_to_the_job_user(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
@@ -211,3 +186,64 @@ class TestMount:
 def test_polling_costs_a_third_of_the_wait(elapsed_s, workers, about_s):
     for _ in range(20):
         assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, workers, settled=False) <= 1.31 * about_s
+
+
+class TestPackages:
+    @pytest.fixture
+    def commands(self, monkeypatch):
+        ran: list[str] = []
+        self.failures: list[CommandError] = []
+
+        def fake(argv, timeout_s, *_, **__):
+            ran.append(argv[-1])
+            if self.failures:
+                raise self.failures.pop(0)
+            return ""
+
+        monkeypatch.setattr(command, "run", fake)
+        monkeypatch.setattr(command.time, "sleep", lambda _: None)
+        return ran
+
+    def image(self, root, *programs: str) -> str:
+        """Make an image with these programs and return its PATH."""
+        for name in ("usr/bin/apt-get", *programs):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch(mode=0o755)
+        return f"{root}/usr/bin:{root}/opt/mpi/bin"
+
+    def test_a_plain_image_lacks_mpi_venv_and_nfs(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
+        path = self.image(tmp_path)
+        assert packages.lacking(path, str(tmp_path)) == ["nfs-common", "openmpi-bin", "python3-venv"]
+
+    def test_an_image_that_has_all_of_it_gets_nothing(self, tmp_path):
+        path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec")
+        assert packages.lacking(path, str(tmp_path)) == []
+
+    def test_nothing_is_installed_without_apt(self, tmp_path):
+        self.image(tmp_path)
+        (tmp_path / "usr/bin/apt-get").unlink()
+        assert packages.lacking("/nowhere", str(tmp_path)) == []
+
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 512 (apt-get)",
+            "E: Failed to fetch 503",
+        ],
+    )
+    def test_an_installation_that_fails_is_tried_again(self, commands, trouble):
+        """apt waits for dpkg's lock, but not for that of its lists, which apt-daily may hold for minutes."""
+        self.failures += [CommandError("sh", 100, trouble)] * 3
+        said: list[str] = []
+        packages.install(["nfs-common", "openmpi-bin"], 240, said.append)
+        assert len(commands) == 4 and commands[0].endswith("install -y --no-install-recommends nfs-common openmpi-bin")
+        assert said[0] == "installing nfs-common openmpi-bin" and trouble in said[1]
+
+    def test_an_installation_that_keeps_failing_ends_with_its_reason(self, commands, monkeypatch):
+        self.failures += [CommandError("sh", 100, "no mirror")] * 1000
+        clock = iter(range(0, 1_000_000, 10))
+        monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+        with pytest.raises(CommandError, match="no mirror"):
+            packages.install(["openmpi-bin"], 240, lambda _: None)
+        assert 10 < len(commands) < 30

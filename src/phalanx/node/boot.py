@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, firewall, loader, mount, trust, wire
+from phalanx.node import account, contract, daemon, files, firewall, loader, mount, packages, trust, wire
 from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -16,7 +16,7 @@ from phalanx.node.settings import Settings
 # The trap names the command that failed; bash itself would only stop.
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
 # Of the node's timeout, so that theirs is reported before the node's.
-_MOUNT_SHARE = 0.5
+_TRIES_SHARE = 0.5
 _SCRIPT_SHARE = 0.9
 
 
@@ -55,8 +55,13 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         account.make_user(settings.job_user, root)
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
+    patience_s = _TRIES_SHARE * settings.node_timeout_s
+
+    def install() -> None:
+        path = contract.this_machine(settings.region, settings.shared, settings.job_user, root).path
+        packages.install(packages.lacking(path, root), patience_s, agent.log.say)
+
     def mount_shared() -> None:
-        patience_s = _MOUNT_SHARE * settings.node_timeout_s
         mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), patience_s, agent.log.say)
 
     def make_keys() -> None:
@@ -69,6 +74,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),
+        ("packages", install),
         ("shared directory", mount_shared),
         ("ssh keys", make_keys),
         ("boot script", lambda: _run_script(agent)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from typing import Any, Callable, Sequence
@@ -30,6 +31,19 @@ def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lamb
     if status:
         raise CommandError(" ".join(argv), status, text[-TAIL_BYTES:].strip() or "no output")
     return text
+
+
+def insist(command: list[str], timeout_s: float, passing: str, end: float, say: Callable[[str], None]) -> None:
+    """Run a command until it succeeds; until `end`, repeat a failure whose output matches `passing`."""
+    while True:
+        try:
+            run(command, timeout_s)
+            return
+        except CommandError as error:
+            if not re.search(passing, error.output, re.IGNORECASE) or time.monotonic() > end:
+                raise
+            say(f"{error}; trying again")
+            time.sleep(3)
 
 
 def _run(

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from typing import Callable
 
 from phalanx.node import files
-from phalanx.node.command import CommandError, run
+from phalanx.node.command import insist
 
 # docs/aws-behaviour.md 4.4
 _NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 _HELPER = "/sbin/mount.efs"
-_NFS_HELPER = "/sbin/mount.nfs4"
 # DNS may take a minute to resolve a new mount target (docs/aws-behaviour.md 4.5).
 _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no route"
-# Any of its failures may pass: the lock of apt's lists, for which apt does not wait, a mirror, the network.
-_INSTALL = (
-    "export DEBIAN_FRONTEND=noninteractive; "
-    "apt-get -qq -o DPkg::Lock::Timeout=120 update && apt-get -qq -o DPkg::Lock::Timeout=120 install -y nfs-common"
-)
 
 
 def mount(
@@ -34,10 +27,8 @@ def mount(
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
         end = time.monotonic() + patience_s
-        if not os.path.exists(_HELPER) and not os.path.exists(_NFS_HELPER):
-            _insist(["sh", "-c", _INSTALL], 300, "", end, say)
         kind, options, source = _source(file_system, region)
-        _insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
+        insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
         line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
         files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
     _let_write(directory, owner)
@@ -49,19 +40,6 @@ def _source(file_system: str, region: str) -> tuple[str, str, str]:
         return "efs", "tls", f"{file_system}:/"
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return "nfs4", _NFS, f"{file_system}.efs.{region}.{suffix}:/"
-
-
-def _insist(command: list[str], timeout_s: float, passing: str, end: float, say: Callable[[str], None]) -> None:
-    """Run a command until it succeeds; until `end`, repeat a failure whose output matches `passing`."""
-    while True:
-        try:
-            run(command, timeout_s)
-            return
-        except CommandError as error:
-            if not re.search(passing, error.output, re.IGNORECASE) or time.monotonic() > end:
-                raise
-            say(f"{error}; trying again")
-            time.sleep(3)
 
 
 def _let_write(directory: str, owner: int) -> None:

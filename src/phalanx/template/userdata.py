@@ -25,7 +25,7 @@ STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metad
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "files", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
-    *("beats", "head", "failure"),
+    *("packages", "beats", "head", "failure"),
 )
 """The modules of phalanx.node that make up the agent, in an order that compresses well.
 
