@@ -273,10 +273,10 @@ def a_terminal(spec: str) -> Iterator[Terminal]:
 
 
 @contextmanager
-def a_cluster(spec: str) -> Iterator[Terminal]:
+def a_cluster(spec: str, up_s: float = 300) -> Iterator[Terminal]:
     """Bring a cluster up through the CLI, and take it down; nothing may be left afterwards."""
     with a_terminal(spec) as terminal:
-        terminal.phalanx("up")
+        terminal.phalanx("up", timeout_s=up_s)
         yield terminal
         # Only now, because pids of nodes that died earlier may have been reused.
         pids = terminal.local_cloud_pids()

@@ -1,0 +1,69 @@
+"""Clusters whose nodes boot Debian 12 with systemd and cloud-init; `make full-os` builds the image before its tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conftest import Terminal, a_cluster
+from phalanx.clouds import images
+from phalanx.localcloud import userns
+from phalanx.localcloud.images import store
+
+SPEC = "cloud: local\ntype: c5.large\nimage: debian-12-full\nkeep: no\n"
+# systemd, cloud-init, the installation of what the image lacks: on a busy machine.
+UP_S = 900.0
+
+
+@contextmanager
+def a_full_cluster(name: str, nodes: int) -> Iterator[Terminal]:
+    """Bring a cluster of full operating systems up, and take it down."""
+    with a_cluster(f"name: {name}\nnodes: {nodes}\nmin: {nodes}\n{SPEC}", UP_S) as terminal:
+        yield terminal
+
+
+@contextmanager
+def a_copy_of_the_image() -> Iterator[Path]:
+    """Yield a value for XDG_DATA_HOME with a copy of the image. New files in it do not change the image."""
+    original = images.directory() / "debian-12"
+    # On the same file system, because the copy has hard links.
+    with tempfile.TemporaryDirectory(dir=images.directory()) as place:
+        copy = Path(place) / "phalanx/images/debian-12"
+        copy.parent.mkdir(parents=True)
+        as_nodes_root(["cp", "-al", str(original), str(copy)])
+        yield Path(place)
+        store.remove(copy)
+
+
+def as_root(terminal: Terminal, node: str, command: str) -> str:
+    """Run a command as root on a node; return its standard output."""
+    answer = terminal.phalanx("exec", "--sudo", "--json", "--node", node, "--", command, timeout_s=600)
+    return json.loads(answer.stdout)[0]["stdout"]
+
+
+def nodes(terminal: Terminal) -> list[dict]:
+    """Return the members of the cluster."""
+    return json.loads(terminal.phalanx("status", "--json").stdout)["nodes"]
+
+
+def as_nodes_root(argv: list[str]) -> None:
+    """Run a program that may change files with the ids of nodes."""
+    pid = userns.spawn("range", lambda: subprocess.run(argv, check=False).returncode)
+    assert os.waitpid(pid, 0)[1] == 0, argv
+
+
+def reboot(terminal: Terminal, node: str, timeout_s: float = 180) -> None:
+    """Reboot a node by its own systemd, and wait until it lets the user in again."""
+    started = "systemctl show --property=UserspaceTimestampMonotonic"
+    before = as_root(terminal, node, started)
+    as_root(terminal, node, "systemctl reboot")
+    end = time.monotonic() + timeout_s
+    while terminal.phalanx("ssh", node, "--", started, check=False).stdout in ("", before):
+        assert time.monotonic() < end, f"no login to {node} after {timeout_s} s"
+        time.sleep(0.5)

@@ -1,0 +1,60 @@
+"""Debian's own services in the way: apt's locks held at boot, and upgrades while a job runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from full_systems import a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
+
+pytestmark = pytest.mark.full_os
+
+HELD_S = 40
+# Like apt-daily at an AMI's first boot: it takes the lock of the lists, and then that of dpkg.
+_HOLDER = f"""[Unit]
+DefaultDependencies=no
+After=local-fs.target
+Before=cloud-final.service
+
+[Service]
+ExecStart=/usr/bin/python3 -c "\\
+import fcntl, time; \\
+files = [open(name, 'w') for name in ('/var/lib/apt/lists/lock', '/var/lib/dpkg/lock-frontend')]; \\
+[fcntl.lockf(file, fcntl.LOCK_EX) for file in files]; time.sleep({HELD_S})"
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def hold_apts_locks(tree: Path, scratch: Path) -> None:
+    """Enable a service in the image that holds apt's locks for the first part of each boot."""
+    unit = scratch / "apt-held.service"
+    unit.write_text(_HOLDER)
+    units = tree / "etc/systemd/system"
+    as_nodes_root(["cp", str(unit), str(units)])
+    as_nodes_root(["mkdir", "-p", str(units / "sysinit.target.wants")])
+    as_nodes_root(["ln", "-s", f"../{unit.name}", str(units / "sysinit.target.wants")])
+
+
+def test_nodes_wait_for_an_apt_that_runs_at_boot(tmp_path, monkeypatch):
+    """apt-get waits for dpkg's lock, but not for the lists': it fails in less than a second."""
+    with a_copy_of_the_image() as place:
+        hold_apts_locks(place / "phalanx/images/debian-12/tree", tmp_path)
+        monkeypatch.setenv("XDG_DATA_HOME", str(place))
+        with a_full_cluster("aptheld", 2) as terminal:
+            log = as_root(terminal, "worker2", "cat /var/log/cloud-init-output.log")
+            assert re.search("Could not get lock.*trying again", log), log
+            assert terminal.on("worker2", "command -v mpiexec").strip() == "/usr/bin/mpiexec"
+
+
+def test_upgrades_during_a_job_do_not_disturb_it():
+    with a_full_cluster("upgrades", 2) as terminal:
+        before = nodes(terminal)
+        job = terminal.start("run", "--", "sh", "-c", "sleep 30; echo done")
+        as_root(terminal, "worker2", "apt-get -qq update; unattended-upgrade --verbose")
+        as_root(terminal, "worker2", "systemctl start apt-daily.service apt-daily-upgrade.service")
+        output, errors = job.communicate(timeout=300)
+        assert job.returncode == 0 and output.count("done") == 2, errors
+        assert nodes(terminal) == before
