@@ -34,7 +34,6 @@ from phalanx.runner.files.schema import job_state
 from phalanx.runner.head import settle
 from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.crew import Crew
-from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.names import MANIFEST, OUTPUT, WORK
@@ -216,7 +215,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         shutil.rmtree(tmp_path / OUTPUT, ignore_errors=True)
         output = OutputWriter(str(tmp_path / OUTPUT))
         door = SimpleNamespace(request=None)
-        stage: Any = SimpleNamespace(loop=loop, output=output, door=door, early=EarlyLines(), stop_requested=False)
+        stage: Any = SimpleNamespace(loop=loop, output=output, door=door, stop_requested=False)
         stage.publish = output.flush
         starter = HostileStarter(loop, words)
         conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())

@@ -7,12 +7,10 @@ import resource
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fake_jobs import outcome, run
-from fake_nodes import FakeCluster, kill_chosen
+from fake_nodes import kill_chosen
 
 import phalanx.jobs.job
 from phalanx.errors import JobError
@@ -82,39 +80,6 @@ def test_ctrl_c_while_the_code_is_sent_leaves_no_job(two_nodes, code, monkeypatc
     assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
 
 
-def test_the_nodes_are_connected_while_the_code_is_sent_and_released_when_it_breaks_off(two_nodes, code, monkeypatch):
-    send = HeadCommand.send
-
-    def broken_off(self, _write):
-        def nothing(_out):
-            wait_for_starters(two_nodes, {"on the head", "on another node"})
-            raise KeyboardInterrupt
-
-        send(self, nothing)
-
-    monkeypatch.setattr(HeadCommand, "send", broken_off)
-    with pytest.raises(KeyboardInterrupt):
-        submit(two_nodes, JobSpec(("true",), "exec", directory=code))
-    wait_for_starters(two_nodes, set())
-    assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
-    assert list(two_nodes.root.glob("tmp.*/phalanx-*")) == []
-
-
-def test_a_node_that_refused_while_the_code_was_sent_is_tried_again(two_nodes, code, monkeypatch):
-    send = HeadCommand.send
-
-    def slowly(self, write):
-        until(lambda: (two_nodes.root / "refused").exists())
-        wait_for_starters(two_nodes, {"on the head"})
-        two_nodes.up("deeplearning-worker2")
-        send(self, write)
-
-    monkeypatch.setattr(HeadCommand, "send", slowly)
-    two_nodes.down("deeplearning-worker2")
-    lines, status = run(two_nodes, code, "sh", "-c", "echo $RANK")
-    assert (sorted(lines), status.state.value) == (["0: 0", "1: 1"], "succeeded")
-
-
 def test_a_job_never_takes_the_directory_of_another(two_nodes, code, monkeypatch):
     monkeypatch.setattr(phalanx.jobs.job, "_new_id", lambda: "same")
     run(two_nodes, code, "echo", "first", processes=1)
@@ -131,30 +96,6 @@ def test_the_heads_ranks_may_open_as_many_files_at_the_first_attempt_as_later(tw
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert lines == [f"0: {hard}"]
-
-
-def wait_for_starters(cluster: FakeCluster, wanted: set[str]) -> None:
-    until(lambda: starters(cluster) == wanted)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def starters(cluster: FakeCluster) -> set[str]:
-    """Return the nodes where starters of this cluster's jobs run."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # it has ended
-        if "starter" in words and any(word.startswith(cluster.shared) for word in words):
-            found.add("on the head" if "--head" in words else "on another node")
-    return found
 
 
 def test_ctrl_c_after_all_the_code_was_sent_stops_the_job(two_nodes, code, monkeypatch):

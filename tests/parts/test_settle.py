@@ -21,7 +21,6 @@ from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
 from phalanx.runner.files.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
 from phalanx.runner.head.begin import Runner
 from phalanx.runner.head.doorway import open_listener
-from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.plugins import Plugins
 from phalanx.runner.process import RefusedError
 from phalanx.runner.system import boot_id
@@ -95,7 +94,7 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
             plugins = Plugins(load, lambda _: scheduler)
             with open_listener(job["id"]) as door:
                 state = initial(job, has_secrets=False)
-                Runner(str(directory), {**job, "secrets": {}}, plugins, state, EarlyLines()).run(door)
+                Runner(str(directory), {**job, "secrets": {}}, plugins, state).run(door)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

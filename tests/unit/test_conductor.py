@@ -17,7 +17,6 @@ from phalanx.node.roster import Node
 from phalanx.runner import frames
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.conductor import Conductor
-from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.process import JobDescription, Process
@@ -107,7 +106,6 @@ def stage(loop: Loop, tmp_path) -> SimpleNamespace:
         loop=loop,
         output=output,
         door=SimpleNamespace(request=None),
-        early=EarlyLines(),
         stop_requested=False,
         publish=output.flush,
     )

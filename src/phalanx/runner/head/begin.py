@@ -13,7 +13,6 @@ from phalanx.runner.files import state as states
 from phalanx.runner.files.output import OutputReader
 from phalanx.runner.head.campaign import Campaign
 from phalanx.runner.head.doorway import open_listener
-from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import Attempt, with_lost
 from phalanx.runner.head.stage import Stage
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from phalanx.runner.plugins import Plugins
 
 
-def begin(directory: str, job: Dict[str, Any], plugins: Plugins, roster: Roster, early: EarlyLines) -> None:
+def begin(directory: str, job: Dict[str, Any], plugins: Plugins, roster: Roster) -> None:
     """Start the runner of a complete job, secrets included; return when it has written its state."""
     state = states.initial(job, has_secrets=bool(job["secrets"]))
-    _start(Runner(directory, job, plugins, state, early), roster)
+    _start(Runner(directory, job, plugins, state), roster)
 
 
 def resume(directory: str, plugins: Plugins) -> int:
@@ -49,7 +48,7 @@ def resume(directory: str, plugins: Plugins) -> int:
     state["attempts"] = [attempt.to_json() for attempt in attempts]
     state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
     job = {**record.read_json(os.path.join(directory, RECORD)), "secrets": {}}
-    _start(Runner(directory, job, plugins, state, EarlyLines()), read_roster())
+    _start(Runner(directory, job, plugins, state), read_roster())
     return 0
 
 
@@ -68,7 +67,6 @@ def _daemonize(runner: Runner, door: socket.socket) -> None:
     pid = os.fork()
     if pid:
         os.close(began_write)
-        runner.early.close()
         os.waitpid(pid, 0)
         os.read(began_read, 1)
         os.close(began_read)
@@ -84,7 +82,6 @@ def _daemonize(runner: Runner, door: socket.socket) -> None:
             runner.become(door, began_write)
         os.close(began_write)
         door.close()
-        runner.early.close()
         _settle_after(pid, runner.directory)
     except BaseException:
         _log_traceback()
@@ -116,13 +113,10 @@ def _settle_after(runner: int, directory: str) -> None:
 class Runner:
     """A job's runner, from its start to the job's end."""
 
-    def __init__(
-        self, directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State, early: EarlyLines
-    ) -> None:
+    def __init__(self, directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State) -> None:
         self.directory = directory
         self.job = job
         self.state = state
-        self.early = early
         self._plugins = plugins
 
     def become(self, door: socket.socket, began: int) -> NoReturn:
@@ -146,7 +140,7 @@ class Runner:
         campaign, job = None, self.job
         try:
             scheduler = self._plugins.scheduler(job["via"]) if job.get("via") else None
-            stage = Stage(self.directory, door, self.early)
+            stage = Stage(self.directory, door)
             launcher = self._plugins.launcher(job["launcher"])
             campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)
             campaign.run()

@@ -74,7 +74,6 @@ class Crew:
         self.book = Book()
         self.daemons = Daemons()
         self.is_terminated = False  # TERMINATE was sent
-        self._early = stage.early
         self._loop = stage.loop
         self._output = stage.output
         self._job = job
@@ -90,13 +89,11 @@ class Crew:
         """Open a line to every node that will have ranks, and start to send beats."""
         for node in self.ranks:
             self.open(node)
-        self._early.close()
         _thread.start_new_thread(self._beat, ())
 
     def open(self, node: str) -> None:
         """Open a new line to this node's starter, replacing one that has closed, and request the checks."""
-        line = self._early.take(self.nodes[node].instance_id) or self._dial(node)
-        channel = Channel(self._loop, node, line, self._on_frame, self._listener.on_closed)
+        channel = Channel(self._loop, node, self._dial(node), self._on_frame, self._listener.on_closed)
         channel.send(frames.pack_json(frames.CHECK, needs(node, self._job, self._processes)))
         self.channels[node] = channel
 

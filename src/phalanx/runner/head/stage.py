@@ -1,4 +1,4 @@
-"""What all attempts of a job share: the loop, the followers' socket, the output, early lines, and a request to stop."""
+"""What all attempts of a job share: the loop, the followers' socket, the output, and a request to stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, Callable
 
-    from phalanx.runner.head.early import EarlyLines
-
 
 class Stage:
     """The shared parts; one per runner."""
 
-    def __init__(self, directory: str, door: socket.socket, early: EarlyLines) -> None:
-        self.early = early
+    def __init__(self, directory: str, door: socket.socket) -> None:
         self.loop = Loop()
         self.door = Doorway(self.loop, door)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))

@@ -316,7 +316,7 @@ class Starter:
     def _give_up(self, reason: str) -> None:
         """End everything, and report the reason to the head if it still listens."""
         if not self._is_used:
-            # Its line was opened early and not used. It has no processes, but the job's other starter may have some.
+            # Its line broke before it was used. It has no processes, but the job's next starter here may have some.
             self._done_at = self._done_at or time.monotonic()
         elif self._sweep is None:
             self.abandoned = True

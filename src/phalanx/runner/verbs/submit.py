@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
 from phalanx.runner.files import state as states
-from phalanx.runner.head.early import EarlyLines
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER
@@ -36,7 +35,6 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     forget_other_jobs()
     # Here, because the head's starter and its processes inherit it.
     raise_file_limit()
-    early = EarlyLines()
     try:
         job = _read_job()
         roster = _roster()
@@ -46,21 +44,18 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
-        if _begins_at_once(job):
-            early.open(JobDescription.from_record(job, directory), processes, roster)
         job["secrets"] = _receive(directory)
         # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
-        early.close()
         _remove(directory)
         return _refuse(error)
-    # Here, because the lines to the nodes are being opened meanwhile.
+    # Here, because a refused job needs none of it.
     from phalanx.runner.head.begin import begin
     from phalanx.runner.verbs.follow import follow
 
-    begin(directory, job, plugins, roster, early)
+    begin(directory, job, plugins, roster)
     if not detach:
         return follow(directory, job["stack"])
     os.write(1, json.dumps({"shares": occupancy.shared(processes, roster)}).encode() + b"\n")
@@ -105,11 +100,6 @@ def _planned(
 ) -> Sequence[Process]:
     description = JobDescription.from_record(job, directory)
     return planned(plugins.launcher(job["launcher"]), description, occupancy.roomy(description, roster))
-
-
-def _begins_at_once(job: Dict[str, Any]) -> bool:
-    """Return whether the job waits neither for its environment nor for nodes from a batch system."""
-    return not job.get("environment") and not job.get("via")
 
 
 def _make(directory: str, roster: Roster) -> None:
