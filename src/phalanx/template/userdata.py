@@ -21,7 +21,7 @@ __all__ = ["LIMIT_BYTES", "agent_version", "first_stage", "parameters", "render"
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
 
-STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws_client", "records")
+STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws_client")
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "files", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
@@ -166,6 +166,4 @@ def _digest(boot: str | None) -> str:
 
 
 def _source(name: str) -> str:
-    """Read a module of the agent, and make it use `records` instead of `dataclasses`."""
-    text = (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
-    return text.replace("from dataclasses import", "from phalanx.node.records import")
+    return (resources.files("phalanx.node") / f"{name}.py").read_text(encoding="utf-8")
