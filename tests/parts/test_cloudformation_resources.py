@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ancestor_stack import (
@@ -269,3 +270,55 @@ UNSUPPORTED = {
     "AWS::EC2::NatGateway": {"AutoProvisionZones", "AutoScalingIps", "RouteTableId"},
     "AWS::Lambda::Function": {"SnapStartResponse"},
 }
+
+
+def routes(cloud: Stacks, table: str) -> dict[str, str]:
+    """Map the destinations of a route table to their gateways."""
+    (found,) = cloud.client("ec2").describe_route_tables(RouteTableIds=[table])["RouteTables"]
+    return {
+        route.get("DestinationPrefixListId") or route["DestinationCidrBlock"]: route.get("GatewayId", "")
+        for route in found["Routes"]
+    }
+
+
+def gateway_endpoint(service: str) -> dict[str, Any]:
+    tables = [ref("Public"), ref("Private")]
+    return made(
+        "AWS::EC2::VPCEndpoint",
+        VpcId=ref("Vpc"),
+        ServiceName={"Fn::Sub": "com.amazonaws.${AWS::Region}." + service},
+        RouteTableIds=tables,
+    )
+
+
+NETWORK = {
+    "Vpc": made("AWS::EC2::VPC", CidrBlock="10.0.0.0/16"),
+    "Public": made("AWS::EC2::RouteTable", VpcId=ref("Vpc")),
+    "Private": made("AWS::EC2::RouteTable", VpcId=ref("Vpc")),
+}
+
+
+def test_a_gateway_endpoint_adds_a_route_to_each_of_its_tables(cloud):
+    stack = cloud.made({**NETWORK, "S3": gateway_endpoint("s3")})
+    lists = cloud.client("ec2").describe_managed_prefix_lists()["PrefixLists"]
+    (s3,) = (known["PrefixListId"] for known in lists if known["PrefixListName"] == "com.amazonaws.us-east-1.s3")
+    endpoint, tables = cloud.physical(stack, "S3"), [cloud.physical(stack, name) for name in ("Public", "Private")]
+    assert [routes(cloud, table).get(s3) for table in tables] == [endpoint, endpoint]
+    cloud.deleted(stack)
+    assert cloud.client("ec2").describe_vpc_endpoints()["VpcEndpoints"] == []
+
+
+def test_a_gateway_endpoint_leads_to_a_service_that_exists(cloud):
+    stack = cloud.create({**NETWORK, "Other": gateway_endpoint("s4")})
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "'com.amazonaws.us-east-1.s4' does not exist" in cloud.reason(stack, "Other", "CREATE_FAILED")
+
+
+def test_a_vpc_with_a_foreign_endpoint_is_not_deleted(cloud):
+    stack = cloud.made(NETWORK)
+    ec2, vpc = cloud.client("ec2"), cloud.physical(stack, "Vpc")
+    foreign = ec2.create_vpc_endpoint(VpcId=vpc, ServiceName="com.amazonaws.us-east-1.s3", VpcEndpointType="Gateway")
+    assert cloud.deleted(stack) == "DELETE_FAILED"
+    assert "has dependencies and cannot be deleted" in cloud.reason(stack, "Vpc", "DELETE_FAILED")
+    ec2.delete_vpc_endpoints(VpcEndpointIds=[foreign["VpcEndpoint"]["VpcEndpointId"]])
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"

@@ -22,6 +22,19 @@ def document() -> dict[str, Any]:
     return default_document()
 
 
+def test_s3_and_dynamodb_are_reached_without_the_nat_gateway(document):
+    tables = [{"Ref": "PublicRouteTable"}, {"Ref": "PrivateRouteTable"}]
+    assert resources(document, "AWS::EC2::VPCEndpoint") == {
+        f"{title}Endpoint": {
+            "VpcId": {"Ref": "Vpc"},
+            "ServiceName": {"Fn::Sub": f"com.amazonaws.${{AWS::Region}}.{service}"},
+            "RouteTableIds": tables,
+        }
+        for title, service in (("S3", "s3"), ("DynamoDB", "dynamodb"))
+    }
+    assert {"S3Endpoint", "DynamoDBEndpoint"} <= set(document["Resources"]["WorkersGroup"]["DependsOn"])
+
+
 def test_the_file_system_has_the_throughput_mode_of_the_spec():
     for wanted, mode in ((None, "bursting"), ("elastic", "elastic")):
         document = json.loads(synthesize(plan(throughput=wanted)))

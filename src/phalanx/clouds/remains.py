@@ -33,6 +33,7 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_internet_gateways": ("InternetGateways", "InternetGatewayId", "internet gateway"),
     "describe_security_groups": ("SecurityGroups", "GroupId", "security group"),
     "describe_nat_gateways": ("NatGateways", "NatGatewayId", "NAT gateway"),
+    "describe_vpc_endpoints": ("VpcEndpoints", "VpcEndpointId", "VPC endpoint"),
     "describe_addresses": ("Addresses", "AllocationId", "Elastic IP"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
 }

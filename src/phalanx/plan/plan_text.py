@@ -48,7 +48,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         *_contents(plan),
         (
             "network",
-            "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, an Elastic IP for the head",
+            "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, "
+            "endpoints for S3 and DynamoDB, an Elastic IP for the head",
         ),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from troposphere import GetAtt, Ref, Template, ec2
+from troposphere import GetAtt, Ref, Sub, Template, ec2
 
 from phalanx.node.validate import NETWORK
 from phalanx.plan.plan import Plan
@@ -14,10 +14,12 @@ PUBLIC_CIDR = "10.0.0.0/24"
 # 4,091 addresses: enough for a thousand workers of types that need an address per network card.
 PRIVATE_CIDR = "10.0.16.0/20"
 ANYWHERE = "0.0.0.0/0"
+ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
+"""The gateway endpoints and the services that they lead to; their names are the same in all partitions."""
 
 
 def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
-    for resource in (*_vpc(), *_public(), *_private()):
+    for resource in (*_vpc(), *_public(), *_private(), *_endpoints()):
         template.add_resource(resource)
 
 
@@ -64,6 +66,20 @@ def _private() -> tuple[
             NatGatewayId=Ref("NatGateway"),
         ),
         _routes("PrivateSubnetRoutes", "PrivateSubnet", "PrivateRouteTable"),
+    )
+
+
+def _endpoints() -> tuple[ec2.VPCEndpoint, ...]:
+    """Make the gateway endpoints, which cost nothing: the NAT gateway costs by the GB (docs/aws-behaviour.md 2.32)."""
+    tables = [Ref("PublicRouteTable"), Ref("PrivateRouteTable")]
+    return tuple(
+        ec2.VPCEndpoint(
+            title,
+            VpcId=Ref("Vpc"),
+            ServiceName=Sub(f"com.amazonaws.${{AWS::Region}}.{service}"),
+            RouteTableIds=tables,
+        )
+        for title, service in ENDPOINTS.items()
     )
 
 

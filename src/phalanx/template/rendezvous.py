@@ -12,6 +12,7 @@ from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
 from phalanx.template.naming import DELETE, HEAD_GROUP
+from phalanx.template.network import ENDPOINTS
 from phalanx.template.shorten import shorten
 
 READY_TIMEOUT_S = 3300
@@ -20,6 +21,8 @@ MESSAGE_RETENTION_S = 24 * 3600
 
 NODE_DEPENDENCIES = (
     *("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", "MountTarget", *RULES),
+    # A new gateway endpoint breaks open connections to its service (docs/aws-behaviour.md 2.32).
+    *ENDPOINTS,
     *("NodePolicy", "HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
 """What must exist before the first node boots and is not referred to by its launch template.

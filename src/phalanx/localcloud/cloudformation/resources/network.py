@@ -26,6 +26,7 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
     if physical_id not in backend.vpcs:
         return
     _refuse_while(f"The vpc '{physical_id}'", backend.enis.values(), lambda eni: eni.subnet.vpc_id == physical_id)
+    _refuse_while(f"The vpc '{physical_id}'", backend.vpc_end_points.values(), lambda end: _holds(end, physical_id))
     for group in list(backend.groups[physical_id].values()):
         if not group.is_default:
             raise ResourceFailed(f"The vpc '{physical_id}' has dependencies and cannot be deleted. (Service: Ec2)")
@@ -33,6 +34,11 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
         del backend.network_acls[acl.id]
     backend.delete_vpc(physical_id)
     request.context.close_vpc(physical_id)
+
+
+def _holds(endpoint: Any, vpc_id: str) -> bool:
+    # moto keeps deleted endpoints.
+    return endpoint.vpc_id == vpc_id and endpoint.state != "deleted"
 
 
 def _refuse_while(what: str, things: Any, depends: Any) -> None:
@@ -221,3 +227,31 @@ def _nat_gateway(request: Request) -> Made:
         connectivity_type=properties.get("ConnectivityType", "public"),
     )
     return Made(gateway.id, {"NatGatewayId": gateway.id, "EniId": gateway._eni.id})
+
+
+def _delete_endpoint(request: Request, physical_id: str) -> None:
+    backend = ec2(request)
+    backend.delete_vpc_endpoints([physical_id])
+    # moto only marks it as deleted.
+    backend.vpc_end_points.pop(physical_id, None)
+
+
+@resource("AWS::EC2::VPCEndpoint", _delete_endpoint, "Id CreationTimestamp NetworkInterfaceIds DnsEntries")
+def _endpoint(request: Request) -> Made:
+    """Make a gateway endpoint, whose routes lead to the service's prefix list in each of its route tables."""
+    properties, backend = request.properties, ec2(request)
+    if properties.get("VpcEndpointType", "Gateway") != "Gateway":
+        raise ResourceFailed("The local cloud makes gateway endpoints only")
+    service, tables = properties["ServiceName"], list(properties.get("RouteTableIds", []))
+    if service not in [known.prefix_list_name for known in backend.managed_prefix_lists.values()]:
+        raise ResourceFailed(f"The Vpc Endpoint Service '{service}' does not exist (Service: Ec2, Status Code: 400)")
+    made = backend.create_vpc_endpoint(
+        properties["VpcId"],
+        service,
+        "Gateway",
+        None,
+        tables,
+        tags=request.tag_map(),
+    )
+    created = made.creation_timestamp.isoformat()
+    return Made(made.id, {"Id": made.id, "CreationTimestamp": created, "NetworkInterfaceIds": [], "DnsEntries": []})
