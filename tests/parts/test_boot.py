@@ -137,7 +137,7 @@ class TestMount:
     def mounted(self, tmp_path, monkeypatch, *helpers: str) -> None:
         exists = mount.os.path.exists
         monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
-        mount.mount("fs-1", "us-east-1", str(tmp_path / "efs"), 2000, 240, lambda _: None)
+        mount.mount("fs-1", "efs.us-east-1.amazonaws.com", str(tmp_path / "efs"), 2000, 240, lambda _: None)
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fleet_fakes
 import pytest
+import wsgi_clients
 from ancestor_stack import (
     GIVEN,
     GIVEN_PLAIN,
@@ -23,7 +26,7 @@ from ancestor_stack import (
     storage_and_messages,
 )
 from botocore.exceptions import ClientError
-from fleet_fakes import until
+from fleet_fakes import ADMINISTRATOR, until
 from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
@@ -322,3 +325,26 @@ def test_a_vpc_with_a_foreign_endpoint_is_not_deleted(cloud):
     assert "has dependencies and cannot be deleted" in cloud.reason(stack, "Vpc", "DELETE_FAILED")
     ec2.delete_vpc_endpoints(VpcEndpointIds=[foreign["VpcEndpoint"]["VpcEndpointId"]])
     assert cloud.deleted(stack) == "DELETE_COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("region", "service", "status"),
+    [
+        ("us-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("cn-north-1", "ec2.amazonaws.com.cn", "CREATE_COMPLETE"),
+        ("cn-north-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("eusc-de-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("eusc-de-east-1", "ec2.amazonaws.eu", "ROLLBACK_COMPLETE"),
+        ("us-east-1", "ec2.amazonaws.com.cn", "ROLLBACK_COMPLETE"),
+    ],
+)
+def test_a_role_trusts_services_by_names_that_its_partition_knows(cloud, region, service, status):
+    there = wsgi_clients.client("cloudformation", region, cloud.context.url_host, ADMINISTRATOR, lambda: cloud.app)
+    trust = {**TRUST, "Statement": [{**TRUST["Statement"][0], "Principal": {"Service": service}}]}
+    body = json.dumps({"Resources": {"Role": made("AWS::IAM::Role", AssumeRolePolicyDocument=trust)}})
+    stack = there.create_stack(StackName=fleet_fakes.name("role"), TemplateBody=body, Capabilities=["CAPABILITY_IAM"])[
+        "StackId"
+    ]
+    found = cloud.engine.find(stack, region)
+    until(lambda: found.status and not found.status.endswith("IN_PROGRESS"))
+    assert found.status == status

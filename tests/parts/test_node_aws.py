@@ -46,6 +46,7 @@ def server(monkeypatch):
     monkeypatch.setattr(wire.time, "sleep", lambda _: None)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         handler.url = f"http://127.0.0.1:{http.server_port}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", handler.url)
         thread = threading.Thread(target=http.serve_forever, args=(0.005,))
         thread.start()
         yield handler
@@ -58,7 +59,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def client(server) -> Aws:
-    return Aws("us-east-1", lambda fresh: Credentials("AKID", "fresh" if fresh else "old"), server.url)
+    return Aws("us-east-1", "amazonaws.com", lambda fresh: Credentials("AKID", "fresh" if fresh else "old"))
 
 
 def an_error(code: str, message: str = "words", status: int = 400) -> tuple[int, str]:
@@ -106,7 +107,7 @@ def test_expired_keys_are_fetched_again(server):
         return Credentials("AKID", "s")
 
     server.answers += [an_error("ExpiredTokenException")]
-    Aws("us-east-1", keys, server.url).json("sqs", "AmazonSQS.SendMessage", {})
+    Aws("us-east-1", "amazonaws.com", keys).json("sqs", "AmazonSQS.SendMessage", {})
     assert asked == [False, True]
 
 
@@ -118,7 +119,8 @@ def test_one_connection_serves_many_calls(server, client):
 
 def test_no_answer_is_a_clear_error(monkeypatch):
     monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
-    nowhere = Aws("us-east-1", lambda _: Credentials("A", "s"), "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    nowhere = Aws("us-east-1", "amazonaws.com", lambda _: Credentials("A", "s"))
     with pytest.raises(AwsError, match=r"SendMessage: .*refused"):
         nowhere.json("sqs", "AmazonSQS.SendMessage", {})
 

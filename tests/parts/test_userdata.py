@@ -24,6 +24,7 @@ from phalanx.template.shorten import shorten, strip, tight
 
 CONFIG = {
     "stack_id": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
+    "domain": "amazonaws.com",
     "role": "head",
     "queue_url": "http://127.0.0.1/q",
     "table": "t",

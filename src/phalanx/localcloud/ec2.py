@@ -10,7 +10,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
 
-from phalanx.localcloud import fleet, placement, zones
+from phalanx.localcloud import fleet, partitions, placement, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
@@ -24,6 +24,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.start_instances",
     "moto.ec2.models.EC2Backend.stop_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
+    "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
 )
@@ -36,6 +37,7 @@ def install(context: Context) -> None:
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
+    EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
     for name in ("start_instances", "stop_instances"):
         setattr(EC2Backend, name, _unsupported)
     Subnet.get_available_subnet_ip = placement.next_address
@@ -94,6 +96,7 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
         tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
         architecture=instance.architecture,
+        domain=partitions.domain(instance.ec2_backend.region_name),
     )
 
 
@@ -148,6 +151,16 @@ def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instanc
     for instance in instances:
         fleet.current().reboot(instance)
     return instances
+
+
+_mark_deleted: Any = EC2Backend.delete_vpc_endpoints
+
+
+def _delete_vpc_endpoints(self: EC2Backend, vpce_ids: list[str] | None = None) -> None:
+    """Delete endpoints with their routes and interfaces; moto only marks the endpoints as deleted."""
+    _mark_deleted(self, vpce_ids)
+    for endpoint_id in vpce_ids or []:
+        self.vpc_end_points.pop(endpoint_id, None)
 
 
 def _unsupported(_self: EC2Backend, instance_ids: list[str]) -> Any:

@@ -46,6 +46,7 @@ class InstanceFacts:
     user_data: bytes = b""
     account: str = "123456789012"
     architecture: str = "x86_64"
+    domain: str = "amazonaws.com"
     must_wait: Callable[[], bool] = lambda: False
 
 
@@ -83,7 +84,7 @@ def _metadata(facts: InstanceFacts) -> dict[str, Value]:
         "mac": mac_of(facts.address),
         "placement/availability-zone": facts.zone,
         "placement/region": facts.region,
-        "services/domain": "amazonaws.com",
+        "services/domain": facts.domain,
         "services/partition": "aws",
         **_interface(facts),
         **_public(facts),
@@ -110,7 +111,7 @@ def _public(facts: InstanceFacts) -> dict[str, Value]:
     if not facts.public_address:
         return {}
     domain = "compute-1" if facts.region == "us-east-1" else f"{facts.region}.compute"
-    name = f"ec2-{facts.public_address.replace('.', '-')}.{domain}.amazonaws.com"
+    name = f"ec2-{facts.public_address.replace('.', '-')}.{domain}.{facts.domain}"
     return {"public-ipv4": facts.public_address, "public-hostname": name}
 
 

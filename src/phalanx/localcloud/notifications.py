@@ -12,7 +12,7 @@ from moto.core.utils import iso_8601_datetime_with_milliseconds
 from moto.sns.models import Subscription
 from moto.sqs.models import sqs_backends
 
-from phalanx.localcloud import functions
+from phalanx.localcloud import functions, partitions
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials, policy
 
@@ -110,7 +110,7 @@ def _envelope(
     subscriber here checks the signature.
     """
     region = self.topic.sns_backend.region_name
-    host = f"https://sns.{region}.amazonaws.com"
+    host = f"https://sns.{region}.{partitions.domain(region)}"
     envelope: dict[str, Any] = {
         "Type": "Notification",
         "MessageId": message_id,

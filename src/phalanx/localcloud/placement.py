@@ -17,6 +17,7 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
+from phalanx.localcloud import partitions
 from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
@@ -121,7 +122,7 @@ def machine(instance: Instance) -> Machine:
         vcpus=vcpus(instance.instance_type),
         memory_mib=memory_mib(instance.instance_type),
         user_data=user_data_bytes(instance),
-        region=region,
+        domain=f"{region}.{partitions.domain(region)}",
         zone=zone,
         file_systems=_file_systems(instance.owner_id, region, vpc_id, zone),
         image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),

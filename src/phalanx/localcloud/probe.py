@@ -201,7 +201,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
             vcpus=1,
             memory_mib=1,
             user_data=b"",
-            region="",
+            domain="",
             zone="",
             file_systems={},
         )

@@ -15,12 +15,18 @@ LOCAL_ZONES = {
     "us-west-2": ("us-west-2-lax-1a", "usw2-lax1-az1"),
     "eu-central-1": ("eu-central-1-ham-1a", "euc1-ham1-az1"),
 }
+_SOVEREIGN = "eusc-de-east-1"
 # A Local Zone offers a few families; every other zone of its region offers these, too.
 _FAMILIES = ("t3.", "c5.", "g4dn.")
 
 
 def install() -> None:
-    """Add the Local Zones to moto's zones, and the opt-in status to all of them; harmless when it is done already."""
+    """Add Local Zones and the European Sovereign Cloud to moto's zones, and the opt-in status to all of them.
+
+    It is harmless when it is done already.
+    """
+    sovereign = [Zone(f"{_SOVEREIGN}{letter}", _SOVEREIGN, f"euscdee1-az{n}") for n, letter in enumerate("abc", 1)]
+    RegionsAndZonesBackend.zones.setdefault(_SOVEREIGN, sovereign)
     for region, zones in RegionsAndZonesBackend.zones.items():
         name, zone_id = LOCAL_ZONES.get(region, ("", ""))
         if name and zones[0].name != name:

@@ -58,7 +58,7 @@ def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> in
         told["command"] = type(error).__name__
         body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(told)}
         region = config["stack_id"].split(":")[3]
-        Aws(region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL")).json("sqs", "AmazonSQS.SendMessage", body)
+        Aws(region, config["domain"], metadata.credentials).json("sqs", "AmazonSQS.SendMessage", body)
     return 1
 
 

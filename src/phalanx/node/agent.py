@@ -28,7 +28,7 @@ class Agent:
         self.step, self.settled = "", False
         self.answered: list[tuple[str, str]] = []
         self.identity = metadata.identity()
-        aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
+        aws = Aws(settings.region, settings.domain, metadata.credentials)
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet = services.Fleet(aws, settings.workers_group)

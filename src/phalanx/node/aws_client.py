@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from typing import Any, Callable, Optional
@@ -43,10 +44,14 @@ class AwsError(Exception):
 
 
 class Aws:
-    """A client for one region, with credentials from `keys(fresh)`; `endpoint` replaces AWS's own."""
+    """A client for one region of a partition, with credentials from `keys(fresh)`.
 
-    def __init__(self, region: str, keys: Callable[[bool], Credentials], endpoint: Optional[str] = None) -> None:
-        self._region, self._keys, self._endpoint = region, keys, endpoint
+    AWS_ENDPOINT_URL replaces AWS's own endpoints, as in the SDKs.
+    """
+
+    def __init__(self, region: str, domain: str, keys: Callable[[bool], Credentials]) -> None:
+        self._region, self._domain, self._keys = region, domain, keys
+        self._endpoint = os.environ.get("AWS_ENDPOINT_URL")
 
     def json(self, service: str, target: str, payload: dict[str, Any], timeout_s: float = 10) -> dict[str, Any]:
         """Make a call of the JSON protocol; `target` is the value of X-Amz-Target."""
@@ -81,8 +86,7 @@ class Aws:
         return wire.fetch(Request(request.method, request.url, signed, request.body), timeout_s)
 
     def _url(self, service: str) -> str:
-        suffix = ".cn" if self._region.startswith("cn-") else ""
-        return (self._endpoint or f"https://{service}.{self._region}.amazonaws.com{suffix}").rstrip("/") + "/"
+        return (self._endpoint or f"https://{service}.{self._region}.{self._domain}").rstrip("/") + "/"
 
 
 def _reason(error: OSError) -> tuple[str, str]:

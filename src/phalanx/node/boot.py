@@ -62,7 +62,8 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         packages.install(packages.lacking(path, root), patience_s, agent.log.say)
 
     def mount_shared() -> None:
-        mount.mount(settings.file_system, settings.region, settings.shared, agent.job_uid(), patience_s, agent.log.say)
+        names = f"efs.{settings.region}.{settings.domain}"
+        mount.mount(settings.file_system, names, settings.shared, agent.job_uid(), patience_s, agent.log.say)
 
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)

@@ -72,7 +72,7 @@ class Desk:
         self._uid = account.uid_of(settings.job_user)
         self._role = settings.job_role
         self._metadata = metadata
-        self._aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
+        self._aws = Aws(settings.region, settings.domain, metadata.credentials)
         self._jobs: dict[socket.socket, list[str]] = {}
         self._lent: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()

@@ -31,7 +31,7 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     """Fetch stage 2 unless it is here. Raises OSError or AwsError if that fails for most of the node's timeout."""
     if os.path.exists(f"{_DIRECTORY}/boot.py"):
         return
-    aws = Aws(settings.region, metadata.credentials, os.environ.get("AWS_ENDPOINT_URL"))
+    aws = Aws(settings.region, settings.domain, metadata.credentials)
     packed = _insist(aws, settings)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:

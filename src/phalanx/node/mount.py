@@ -18,28 +18,28 @@ _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no r
 
 
 def mount(
-    file_system: str, region: str, directory: str, owner: int, patience_s: float, say: Callable[[str], None]
+    file_system: str, domain: str, directory: str, owner: int, patience_s: float, say: Callable[[str], None]
 ) -> None:
     """Mount the file system at `directory`, now and at each boot, and let the job user write there.
 
+    `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com.
     A failure that may pass is repeated for `patience_s`; then, or for another one, this raises CommandError.
     """
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
         end = time.monotonic() + patience_s
-        kind, options, source = _source(file_system, region)
+        kind, options, source = _source(file_system, domain)
         insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
         line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
         files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
     _let_write(directory, owner)
 
 
-def _source(file_system: str, region: str) -> tuple[str, str, str]:
+def _source(file_system: str, domain: str) -> tuple[str, str, str]:
     """Return the mount's type, options and source that this image supports."""
     if os.path.exists(_HELPER):
         return "efs", "tls", f"{file_system}:/"
-    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return "nfs4", _NFS, f"{file_system}.efs.{region}.{suffix}:/"
+    return "nfs4", _NFS, f"{file_system}.{domain}:/"
 
 
 def _let_write(directory: str, owner: int) -> None:

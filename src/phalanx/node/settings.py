@@ -12,6 +12,8 @@ class Settings:
 
     job_user = "phalanx"
     stack_id: str
+    domain: str
+    """Of the partition: amazonaws.com, amazonaws.com.cn, amazonaws.eu … (docs/aws-behaviour.md 6.1)."""
     role: str
     queue_url: str
     table: str

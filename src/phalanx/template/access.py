@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from troposphere import GetAtt, Ref, Sub, Template, ec2, iam
+from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan.plan import Plan
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, arn
@@ -12,8 +12,8 @@ from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 _NFS_PORT = 2049
-# EC2 is one of the few services whose principal has China's own suffix in China.
-_EC2 = Sub("ec2.${AWS::URLSuffix}")
+# Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
+_EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
@@ -76,7 +76,7 @@ def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     )
 
 
-def _role(title: str, service: str | Sub, statements: list[dict[str, Any]]) -> iam.Role:
+def _role(title: str, service: str | If, statements: list[dict[str, Any]]) -> iam.Role:
     return iam.Role(
         title,
         AssumeRolePolicyDocument=_trust({"Service": service}),

@@ -111,6 +111,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
     """
     return {
         "stack_id": Ref("AWS::StackId"),
+        "domain": Ref("AWS::URLSuffix"),
         "role": role,
         "queue_url": Ref("HeadQueue"),
         "table": Ref("RosterTable"),

@@ -29,6 +29,7 @@ def add_to(template: Template, plan: Plan) -> None:
     template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
+    template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
 def metadata(plan: Plan) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from phalanx.localcloud import partitions
 from phalanx.localcloud.cloudformation import refusals
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
@@ -114,7 +115,7 @@ class Engine:
             "AWS::Region": request.region,
             "AWS::StackId": arn,
             "AWS::StackName": request.name,
-            "AWS::URLSuffix": "amazonaws.com",
+            "AWS::URLSuffix": partitions.domain(request.region),
         }
         return Scope(
             pseudo,

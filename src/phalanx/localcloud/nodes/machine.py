@@ -45,7 +45,8 @@ class Machine:
     vcpus: int
     memory_mib: int
     user_data: bytes
-    region: str
+    domain: str
+    """Of the region's services, such as us-east-1.amazonaws.com."""
     zone: str
     file_systems: Mapping[str, str]
     has_way_out: bool = True

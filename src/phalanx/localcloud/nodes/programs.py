@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-# Contains the file systems that a node may mount, by id, and a file with the name of its region.
+# Contains the file systems that a node may mount, by id, and a file with the domain of its region.
 EFS_ROOT = "/run/efs.host"
 
 # Exit status of our process 1 that requests a reboot.
@@ -104,7 +104,9 @@ id=${fs%%.*}
 case ,$options, in *,tls,*) ;; *,iam,*) die 'The "tls" option is required when mounting via "iam"' ;; esac
 case ,$options, in *,accesspoint=*) die 'The local cloud has no EFS access points' ;; esac
 case $id in fs-*) ;; *) die "Invalid file system name: $fs" ;; esac
-[ -d "@ROOT@/$id" ] || die "Failed to resolve \\"$id.efs.$(cat @ROOT@/region).amazonaws.com\\" - \\
+name=$id.efs.$(cat @ROOT@/domain)
+case $fs in "$id" | "$name") ;; *) die "Failed to resolve server $fs: Name or service not known" 32 ;; esac
+[ -d "@ROOT@/$id" ] || die "Failed to resolve \\"$name\\" - \\
 check that your file system ID is correct, and ensure that the VPC has an EFS mount target for this file system ID."
 [ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
 directory" 32

@@ -174,7 +174,7 @@ def show_cpus(vcpus: int) -> None:
 def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     """Bind the file systems that /sbin/mount.efs may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
-    (shelf / "region").write_text(machine.region)
+    (shelf / "domain").write_text(machine.domain)
     for name, address in machine.file_systems.items():
         source = site.file_systems / name
         if source.is_dir():

@@ -7,6 +7,8 @@ from typing import Any
 
 from moto.iam.models import iam_backends
 
+from phalanx.localcloud import partitions
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
 
@@ -35,9 +37,21 @@ def _delete_role(request: Request, physical_id: str) -> None:
     backend.delete_role(physical_id)
 
 
+def _refuse_principals(policy: Any, region: str) -> None:
+    """Refuse services that the partition does not know (docs/aws-behaviour.md 6.1)."""
+    endings = {"amazonaws.com", partitions.domain(region)} if region.startswith("cn-") else {"amazonaws.com"}
+    for statement in json.loads(_document(policy)).get("Statement", []):
+        principal = statement.get("Principal", {})
+        services = principal.get("Service", []) if isinstance(principal, dict) else []
+        for service in [services] if isinstance(services, str) else services:
+            if service.partition(".")[2] not in endings:
+                raise ResourceFailed(f'Invalid principal in policy: "SERVICE":"{service}" (Service: Iam)')
+
+
 @resource("AWS::IAM::Role", _delete_role, "Arn RoleId")
 def _role(request: Request) -> Made:
     properties, backend = request.properties, iam(request)
+    _refuse_principals(properties["AssumeRolePolicyDocument"], request.region)
     name = request.name("RoleName", 64)
     role = backend.create_role(
         name,

@@ -8,6 +8,7 @@ from typing import Any
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
+from phalanx.localcloud import partitions
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, nothing, resource
 
@@ -49,7 +50,8 @@ def _queue(request: Request) -> Made:
         raise ResourceFailed(f"Queue {name} already exists (Service: Sqs, Status Code: 400)")
     attributes = {key: properties[key] for key in QUEUE_ATTRIBUTES if key in properties}
     queue = _sqs(request).create_queue(name, tags=request.tag_map(), **attributes)
-    url = f"https://sqs.{request.region}.amazonaws.com/{request.context.account}/{name}"
+    domain = partitions.domain(request.region)
+    url = f"https://sqs.{request.region}.{domain}/{request.context.account}/{name}"
     return Made(url, {"Arn": queue.queue_arn, "QueueName": name, "QueueUrl": url})
 
 

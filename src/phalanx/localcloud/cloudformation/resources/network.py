@@ -26,7 +26,7 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
     if physical_id not in backend.vpcs:
         return
     _refuse_while(f"The vpc '{physical_id}'", backend.enis.values(), lambda eni: eni.subnet.vpc_id == physical_id)
-    _refuse_while(f"The vpc '{physical_id}'", backend.vpc_end_points.values(), lambda end: _holds(end, physical_id))
+    _refuse_while(f"The vpc '{physical_id}'", backend.vpc_end_points.values(), lambda one: one.vpc_id == physical_id)
     for group in list(backend.groups[physical_id].values()):
         if not group.is_default:
             raise ResourceFailed(f"The vpc '{physical_id}' has dependencies and cannot be deleted. (Service: Ec2)")
@@ -34,11 +34,6 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
         del backend.network_acls[acl.id]
     backend.delete_vpc(physical_id)
     request.context.close_vpc(physical_id)
-
-
-def _holds(endpoint: Any, vpc_id: str) -> bool:
-    # moto keeps deleted endpoints.
-    return endpoint.vpc_id == vpc_id and endpoint.state != "deleted"
 
 
 def _refuse_while(what: str, things: Any, depends: Any) -> None:
@@ -230,10 +225,7 @@ def _nat_gateway(request: Request) -> Made:
 
 
 def _delete_endpoint(request: Request, physical_id: str) -> None:
-    backend = ec2(request)
-    backend.delete_vpc_endpoints([physical_id])
-    # moto only marks it as deleted.
-    backend.vpc_end_points.pop(physical_id, None)
+    ec2(request).delete_vpc_endpoints([physical_id])
 
 
 @resource("AWS::EC2::VPCEndpoint", _delete_endpoint, "Id CreationTimestamp NetworkInterfaceIds DnsEntries")

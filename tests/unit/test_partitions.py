@@ -1,0 +1,85 @@
+"""AWS's partitions: commercial, China, GovCloud and the European Sovereign Cloud have their own domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.loaders import create_loader
+from botocore.regions import EndpointResolver
+from plans import default_document
+
+from phalanx.data import table
+from phalanx.localcloud import partitions
+from phalanx.node import aws_client
+from phalanx.node.aws_client import Aws
+from phalanx.node.sigv4 import Credentials
+from phalanx.template.network import ENDPOINTS
+
+RESOLVER: Any = EndpointResolver(create_loader().load_data("endpoints"))
+SERVICES = ("sqs", "dynamodb", "autoscaling", "ec2", "logs", "sts", "cloudformation")
+
+
+def regions() -> Iterator[tuple[str, str]]:
+    """Yield the regions that a spec may name, with the domains that botocore knows."""
+    for region in table("regions")["regions"]:
+        yield region, RESOLVER.construct_endpoint("ec2", region)["dnsSuffix"]
+
+
+def test_all_four_partitions_are_tried():
+    assert {domain for _, domain in regions()} == {"amazonaws.com", "amazonaws.com.cn", "amazonaws.eu"}
+    assert "us-gov-west-1" in dict(regions())
+
+
+@pytest.mark.parametrize(("region", "domain"), [*regions()])
+def test_the_agent_calls_the_endpoints_that_boto3_calls(region, domain, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setattr(aws_client.wire, "fetch", lambda request, _: asked.append(request.url) or b"{}")
+    aws = Aws(region, domain, lambda _: Credentials("A", "s"))
+    for service in SERVICES:
+        aws.json(service, "X.Y", {})
+    hosts = [RESOLVER.construct_endpoint(service, region)["hostname"] for service in SERVICES]
+    assert asked == [f"https://{host}/" for host in hosts]
+
+
+@pytest.mark.parametrize(("region", "domain"), [*regions()])
+def test_the_local_cloud_has_the_domain_of_the_region(region, domain):
+    assert partitions.domain(region) == domain
+
+
+def test_no_domain_is_written_into_the_template():
+    """But for service principals, and the reversed names of gateway endpoints, which are the same everywhere."""
+    document = default_document()
+    for name in ENDPOINTS:
+        del document["Resources"][name]
+    texts = [text for text in _texts(document["Resources"]) if "amazonaws" in text]
+    assert set(texts) == {
+        "lambda.amazonaws.com",
+        "sns.amazonaws.com",
+        "ec2.amazonaws.com",
+        "ec2.amazonaws.com.cn",
+    }
+    assert (
+        "#domain=${AWS::URLSuffix}"
+        in document["Resources"]["HeadLaunchTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"][
+            "Fn::Sub"
+        ][0].splitlines()
+    )
+
+
+def test_ec2_is_trusted_by_the_name_that_the_partition_knows():
+    document = default_document()
+    assert document["Conditions"]["InChina"] == {"Fn::Equals": [{"Ref": "AWS::Partition"}, "aws-cn"]}
+    for role in ("HeadRole", "WorkerRole"):
+        (statement,) = document["Resources"][role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        assert statement["Principal"]["Service"] == {"Fn::If": ["InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com"]}
+
+
+def _texts(part: object) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, (list, dict)):
+        for item in part.values() if isinstance(part, dict) else part:
+            yield from _texts(item)
