@@ -34,6 +34,7 @@ from phalanx.localcloud import (  # noqa: E402
     iam,
     notifications,
     queues,
+    tables,
     throttling,
 )
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
@@ -245,9 +246,9 @@ def cloud(state: Path) -> Iterator[Cloud]:
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
-    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, iam):
+    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam):
         module.install(context)
-    endpoint().app = iam.wrap(context, throttling.wrap(context, api.MOTO))
+    endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, api.MOTO)))
     try:
         yield Cloud(context, runner, clock)
     finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import boto3
@@ -49,6 +51,17 @@ def api_of_node(terminal: Any, node: str, service: str) -> Any:
         aws_secret_access_key=there["SecretAccessKey"],
         aws_session_token=there["Token"],
     )
+
+
+@contextmanager
+def bad_weather(terminal: Any, seed: int, *kinds: str, speed: float = 10) -> Iterator[None]:
+    """Bring weather to a terminal's local cloud: all kinds, or these; calm it afterwards."""
+    only = [word for kind in kinds for word in ("--only", kind)]
+    terminal.phalanx("local", "weather", str(seed), "--speed", str(speed), *only)
+    try:
+        yield
+    finally:
+        terminal.phalanx("local", "weather", "off")
 
 
 def break_on_purpose(terminal: Any, **faults: Any) -> None:

@@ -23,6 +23,7 @@ from phalanx.localcloud import (
     notifications,
     parameters,
     queues,
+    tables,
     throttling,
     waitconditions,
     zones,
@@ -45,7 +46,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
-PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, iam)
+PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:
@@ -96,4 +97,4 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return throttling.wrap(context, services)
+    return throttling.wrap(context, tables.wrap(context, services))

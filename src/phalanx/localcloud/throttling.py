@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from phalanx.localcloud import tables
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import calls, credentials, errors
 from phalanx.localcloud.iam.calls import Call
@@ -22,11 +23,7 @@ _REFUSALS = {
     "logs": ("ThrottlingException", "Rate exceeded"),
     "ssm": ("ThrottlingException", "Rate exceeded"),
     "lambda": ("TooManyRequestsException", "Rate Exceeded."),
-    "dynamodb": (
-        "ProvisionedThroughputExceededException",
-        "The level of configured provisioned throughput for the table was exceeded. Consider increasing your"
-        " provisioning level with the UpdateTable API.",
-    ),
+    "dynamodb": tables.EXHAUSTED,
 }
 
 
@@ -38,7 +35,7 @@ def wrap(context: Context, app: App) -> App:
         if call is None or call.service not in _REFUSALS or not _is_throttled(context, call):
             return app(environ, start_response)
         code, message = _REFUSALS[call.service]
-        return errors.throttled(call, code, message, start_response)
+        return errors.refused(call, code, message, start_response)
 
     return throttled
 

@@ -72,8 +72,8 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
     return _refused(call, "AccessDeniedException", "AccessDenied", message, start_response)
 
 
-def throttled(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
-    """More calls than AWS takes at the moment. Each service has its own code."""
+def refused(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    """Answer a call that is allowed, and refused by its service: throttled, or against a limit."""
     if call.protocol == "json":
         return _json(code, message, start_response, 400)
     if call.protocol == "rest":
