@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
+
 from benchmarks.__main__ import machine
 from benchmarks.cluster import BenchCluster, bench_cluster
 from benchmarks.measure import ROOT
@@ -101,7 +103,31 @@ class Life:
         if not (self._cluster.bench.state / "local" / "endpoint.json").exists():
             return ""
         pids = self._cluster.bench.local_cloud_pids()
-        return self._command("down", "--yes") or _still_alive(pids)
+        wrong = self._command("down", "--yes")
+        made_by_hand = self._made_by_hand()
+        if wrong and made_by_hand and all(neighbour in wrong for neighbour in made_by_hand):
+            # They are not phalanx's to delete: it names them, and their owner removes them.
+            self._delete(made_by_hand)
+            wrong = self._command("down", "--yes")
+        return wrong or _still_alive(pids)
+
+    def _made_by_hand(self) -> list[str]:
+        return re.findall(r" weather: neighbours: (?:interface|security group) (\S+) ", self._log())
+
+    def _delete(self, neighbours: Sequence[str]) -> None:
+        endpoint = json.loads((self._cluster.bench.state / "local" / "endpoint.json").read_text())
+        ec2: Any = boto3.client(
+            "ec2",
+            region_name="us-east-1",
+            endpoint_url=endpoint["url"],
+            aws_access_key_id=endpoint["access_key_id"],
+            aws_secret_access_key=endpoint["secret_access_key"],
+        )
+        for made in neighbours:
+            if made.startswith("eni-"):
+                ec2.delete_network_interface(NetworkInterfaceId=made)
+            else:
+                ec2.delete_security_group(GroupId=made)
 
     def _ready(self) -> dict[str, str]:
         done = self._cluster.phalanx("nodes", "--json")
@@ -118,8 +144,11 @@ class Life:
 
     def struck(self) -> dict[str, int]:
         """Count by kind what the weather has done, from the local cloud's log."""
+        return dict(Counter(re.findall(r" weather: ([a-z-]+): ", self._log())))
+
+    def _log(self) -> str:
         log = self._cluster.bench.state / "local" / "localcloud.log"
-        return dict(Counter(re.findall(r" weather: ([a-z-]+): ", log.read_text()))) if log.exists() else {}
+        return log.read_text() if log.exists() else ""
 
 
 def _still_alive(pids: set[int]) -> str:
