@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from local_clouds import api, break_on_purpose, endpoint
 
-from conftest import a_terminal, assert_nothing_is_left
+from conftest import Terminal, a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 
@@ -89,6 +89,21 @@ def test_the_local_cloud_does_not_stop_under_a_cluster(cluster):
     done = cluster.phalanx("local", "stop", check=False)
     assert done.returncode == 5
     assert "phalanx down" in done.stderr
+
+
+def test_a_plan_for_aws_asks_the_api(cluster, tmp_path):
+    """The local cloud answers in AWS's place, as it does for every AWS tool."""
+    lines = cluster.phalanx("local", "env").stdout.splitlines()
+    keys = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+    text = "name: far\ncloud: aws\nnodes: 2\ntype: t3.small\nssh_from: 203.0.113.7/32\n"
+    (tmp_path / "phalanx.yaml").write_text(text)
+    with Terminal(tmp_path, cluster.state).start("plan", **keys) as plan:
+        said, _ = plan.communicate(timeout=120)
+    assert plan.returncode == 0, said
+    assert "2 × t3.small: the head and 1 worker" in said
+    assert "Ubuntu 24.04 with Python 3.12; without Python's venv, an NFS client, MPI" in said
+    assert "vCPU" in said
+    assert "was not asked" not in said
 
 
 def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(terminal):

@@ -85,6 +85,9 @@ class FakeCloud:
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
 
+    def limit_attempts(self, most):
+        pass
+
     def image(self, parameter):
         return None
 

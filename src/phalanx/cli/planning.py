@@ -57,7 +57,7 @@ def _facts(spec: ClusterSpec) -> Facts:
     from phalanx.errors import CloudUnreachable
 
     cloud = clouds.get(spec.cloud, spec.region)
-    cloud.attempts = _ATTEMPTS
+    cloud.limit_attempts(_ATTEMPTS)
     try:
         return cloud.facts(spec, "")
     except CloudUnreachable as error:

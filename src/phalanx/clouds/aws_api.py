@@ -39,10 +39,14 @@ class ApiCloud(ABC):
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._session: Session | None = None
+        self._most_attempts = 10
 
     def attempts(self) -> int:
         """How often a call is tried that is throttled, or gets no answer."""
-        return 10
+        return self._most_attempts
+
+    def limit_attempts(self, most: int) -> None:
+        self._most_attempts = most
 
     @abstractmethod
     def session(self) -> Session:

@@ -35,7 +35,7 @@ class LocalCloud(ApiCloud):
 
     def attempts(self) -> int:
         """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
-        return super().attempts() if endpoint.has_weather() else 2
+        return super().attempts() if endpoint.has_weather() else min(2, super().attempts())
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:

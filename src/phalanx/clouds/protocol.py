@@ -102,8 +102,10 @@ class Cloud(Protocol):
     name: str
     region: str
     poll_interval_s: float
-    attempts: int
-    """How often a call is made before its failure is reported."""
+
+    def limit_attempts(self, most: int) -> None:
+        """Try each call at most that often before its failure is reported, if no call was made yet."""
+        ...
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Look up what a plan needs; changes nothing."""
