@@ -284,26 +284,27 @@ def my_network() -> str:
 
 
 def agrees(smoke: Smoke, assumed: bool) -> bool:
-    """Show the account, the region and the price, and ask whether to go on, unless that is `assumed`."""
+    """Show the account, the plan and the price, and ask whether to go on, unless that is `assumed`."""
     if not assumed and not sys.stdin.isatty():
         raise SystemExit("There is no terminal to ask on; --yes creates the cluster without a question.")
-    identity = _identity(smoke)
-    say = smoke.report.say
-    say(f"account  {identity['Account']}, as {identity['Arn']}")
-    say(f"region   {smoke.region}" + ("" if smoke.cloud == "aws" else " of the local cloud, which costs nothing"))
-    say(f"cluster  {smoke.name}: {NODES} {TYPE}, for less than an hour; all it creates has the tag phalanx:cluster")
-    say("cost     at us-east-1's prices:")
-    for line in smoke_cost.lines():
-        say(line)
-    say(f"If this machine stops meanwhile: `phalanx down` in a directory with this phalanx.yaml deletes {smoke.name}.")
+    try:
+        _show_what_follows(smoke)
+    except (PhalanxError, FailedError) as error:
+        raise SystemExit(str(error)) from None
     return assumed or input("Create it, and delete it at the end? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _identity(smoke: Smoke) -> dict[str, Any]:
-    try:
-        return smoke.api().call("sts", "get_caller_identity")
-    except PhalanxError as error:
-        raise SystemExit(f"{error.message}\n{error.hint}") from None
+def _show_what_follows(smoke: Smoke) -> None:
+    identity = smoke.api().call("sts", "get_caller_identity")
+    say = smoke.report.say
+    say(f"account  {identity['Account']}, as {identity['Arn']}")
+    say(f"region   {smoke.region}" + ("" if smoke.cloud == "aws" else " of the local cloud, which costs nothing"))
+    say(f"cluster  {smoke.name}, for less than an hour; all that it creates has the tag phalanx:cluster")
+    smoke.phalanx("plan")
+    say("cost     of the whole test, at us-east-1's prices:")
+    for line in smoke_cost.lines():
+        say(line)
+    say(f"If this machine stops meanwhile: `phalanx down` in a directory with this phalanx.yaml deletes {smoke.name}.")
 
 
 def main() -> None:

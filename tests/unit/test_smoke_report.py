@@ -23,7 +23,8 @@ def answer_as(monkeypatch, call):
 
 
 @pytest.fixture
-def a_smoke(tmp_path):
+def a_smoke(tmp_path, monkeypatch):
+    monkeypatch.setattr(Smoke, "phalanx", lambda smoke, *words: smoke.report.say(f"$ phalanx {' '.join(words)}"))
     return Smoke("aws", "us-east-1", "198.51.100.7/32", tmp_path, Report(tmp_path / "report"))
 
 
@@ -40,6 +41,7 @@ def test_the_question_shows_account_region_and_price(a_smoke, monkeypatch, capsy
     shown = capsys.readouterr().out
     assert "account  123456789012, as arn:aws:iam::123456789012:user/ann" in shown
     assert "region   us-east-1" in shown
+    assert "$ phalanx plan" in shown
     assert f"${smoke_cost.total_usd():.2f}" in shown
     written = (a_smoke.report.directory / "output.txt").read_text()
     assert "account  <account>, as arn:aws:iam::<account>:user/<user>" in written

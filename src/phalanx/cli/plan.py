@@ -9,7 +9,7 @@ import click
 
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, file_option, json_option
-from phalanx.cli.planning import offline_option, planned, unsuited_recipes
+from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ def command(file: Path, as_json: bool, offline: bool) -> None:
     requested = _requested_nodes(plan) if asked else None
     recipes = unsuited_recipes(plan)
     if as_json:
-        facts = plan_text.as_dict(plan)
-        print_json({**facts, "warnings": [*facts["warnings"], *recipes], "requested": requested})
+        print_json({**plan_text.as_dict(plan), "unsuited_recipes": recipes, "requested": requested})
     else:
-        say("\n".join([*plan_text.explain(plan), *(f"warning: {warning}" for warning in recipes)]))
+        say("\n".join(plan_text.explain(plan)))
+        if recipes:
+            say(unsuited_text(recipes))
         if requested not in (None, plan.spec.nodes):
             say(
                 f"Cluster {plan.spec.name} is up already; `phalanx scale` requested {requested} nodes, "

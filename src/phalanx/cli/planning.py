@@ -36,21 +36,26 @@ def planned(file: Path, offline: bool = False) -> Plan:
         return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
 
 
-def unsuited_recipes(plan: Plan) -> list[str]:
-    """Return a warning for each kind of Python that recipes need and the image lacks; none on the local cloud."""
-    from phalanx.jobs.environments import recipes_by_python, runs_on
-    from phalanx.plan.machine_images import with_python
+def unsuited_recipes(plan: Plan) -> dict[str, str]:
+    """Return the recipes that the image has no Python for, with the versions that they need; none if it is unknown."""
+    from phalanx.jobs.environments import recipe_pythons, runs_on
     from phalanx.plan.plan import image_choice
 
     pythons = image_choice(plan.spec, plan.facts).pythons
     if plan.spec.cloud == "local" or not pythons:
-        return []
-    return [
-        f"the recipes {', '.join(names)} need Python {needed}, and the image has {' and '.join(pythons)}: install one "
-        f"by `boot:`, or choose {' or '.join(with_python(runs_on(needed)))}"
-        for needed, names in recipes_by_python().items()
-        if not any(map(runs_on(needed), pythons))
-    ]
+        return {}
+    return {name: needed for name, needed in recipe_pythons().items() if not any(map(runs_on(needed), pythons))}
+
+
+def unsuited_text(unsuited: dict[str, str]) -> str:
+    """Describe these recipes, and name the images that have a Python for all of them."""
+    from phalanx.jobs.environments import runs_on
+    from phalanx.plan.machine_images import with_python
+
+    listed = ", ".join(f"{name} ({needed})" for name, needed in unsuited.items())
+    able = set.intersection(*(set(with_python(runs_on(needed))) for needed in unsuited.values()))
+    choice = f", or choose {' or '.join(sorted(able))}" if able else ""
+    return f"The image has no Python for these recipes: {listed}. Install one by `boot:`{choice}."
 
 
 def _facts(spec: ClusterSpec) -> Facts:

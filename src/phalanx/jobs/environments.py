@@ -97,12 +97,9 @@ def recipe(name: str) -> Recipe:
     return _recipe(name, _read_toml(_RECIPES / f"{name}.toml"))
 
 
-def recipes_by_python() -> dict[str, list[str]]:
-    """Return the names of the recipes by the versions of Python that they allow."""
-    found: dict[str, list[str]] = {}
-    for name in recipe_names():
-        found.setdefault(_read_toml(_RECIPES / f"{name}.toml")["python"], []).append(name)
-    return found
+def recipe_pythons() -> dict[str, str]:
+    """Return the versions of Python that each recipe allows, such as ">=3.10,<3.12"."""
+    return {name: _read_toml(_RECIPES / f"{name}.toml")["python"] for name in recipe_names()}
 
 
 def runs_on(specifier: str) -> Callable[[str], bool]:
