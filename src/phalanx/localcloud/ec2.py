@@ -14,7 +14,7 @@ from phalanx.localcloud import fleet, partitions, placement, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
-from phalanx.localcloud.network import reading
+from phalanx.localcloud.network import corrections, reading
 from phalanx.localcloud.network.records import Network
 from phalanx.localcloud.newcomers import Newcomers
 
@@ -27,6 +27,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
+    *corrections.PATCHED,
 )
 
 
@@ -34,6 +35,7 @@ def install(context: Context) -> None:
     """Route every launch and termination through the fleet, whichever API requests it."""
     fleet.install(context)
     zones.install()
+    corrections.install()
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
