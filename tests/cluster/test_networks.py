@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from botocore.exceptions import WaiterError
 from local_clouds import api, endpoint
 
 from conftest import Terminal
@@ -20,8 +21,7 @@ from phalanx.localcloud.nodes import API_ADDRESS, API_PORT, IMDS_ADDRESS
 
 pytestmark = pytest.mark.cluster
 
-# Packets are dropped, not refused, so a timeout shows it. This is several times what a connection takes on a busy
-# machine, and shorter than the second after which TCP repeats its first packet would be too short.
+# Packets are dropped, not refused, so only a timeout shows it. A first packet that was lost is repeated after 1 s.
 REACH_S = 2.5
 SOON_S = 15.0
 ANYWHERE = "0.0.0.0/0"
@@ -145,6 +145,8 @@ def test_nodes_reach_each_other_by_the_groups_own_rule_only(network: Network):
     with network.without_rules("NodeSecurityGroup", "ingress", but=never):
         network.becomes("dropped", "worker2", ssh)
         assert network.reach("worker2", API) == ["reached"]
+        network.terminal.phalanx("ssh", "--admin", "worker2", "--", "sudo /usr/sbin/nft flush ruleset")
+        assert network.reach("worker2", ssh) == ["dropped"], "root on a node owns that node's network, not the VPC's"
     network.becomes("reached", "worker2", ssh)
 
 
@@ -209,3 +211,40 @@ def test_without_the_public_route_nobody_gets_out_or_in(network: Network):
     _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
     assert "dropped" in network.terminal.on("worker2", "cat /tmp/seen")
     network.becomes("reached", "worker2", WEB, API)
+
+
+SHORT = "name: {}\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\nnode_timeout: 8s\n"
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [
+        ("PrivateRoute", "never said hello"),
+        ("NodesFromNodes", "deeplearning-worker2"),
+    ],
+)
+def test_a_template_without_a_rule_that_nodes_need_makes_no_cluster(network: Network, resource: str, reason: str):
+    name = f"without-{resource.lower()}"
+    terminal = Terminal(network.terminal.state.parent / name, network.terminal.state)
+    terminal.directory.mkdir()
+    (terminal.directory / "phalanx.yaml").write_text(SHORT.format(name))
+    document = json.loads(terminal.phalanx("template").stdout)
+    del document["Resources"][resource]
+    for left in document["Resources"].values():
+        if resource in left.get("DependsOn", []):
+            left["DependsOn"].remove(resource)
+    stacks = api(network.terminal, "cloudformation")
+    stacks.create_stack(
+        StackName=name, TemplateBody=json.dumps(document), Capabilities=["CAPABILITY_IAM"], OnFailure="DO_NOTHING"
+    )
+    try:
+        with pytest.raises(WaiterError):
+            stacks.get_waiter("stack_create_complete").wait(
+                StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90}
+            )
+        events = stacks.describe_stack_events(StackName=name)["StackEvents"]
+        failed = [event["ResourceStatusReason"] for event in events if event["ResourceStatus"] == "CREATE_FAILED"]
+        assert any("at least 2 are needed" in why and reason in why for why in failed), failed
+    finally:
+        stacks.delete_stack(StackName=name)
+        stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.ec2.models import EC2Backend, ec2_backends
@@ -26,7 +27,8 @@ def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network
             groups = {
                 name: _group(found) for name, found in list(backend.groups[vpc_id].items()) if _GROUP.fullmatch(name)
             }
-            nodes = tuple(_node(backend, instance) for instance in instances if instance.vpc_id == vpc_id)
+            routes = functools.cache(functools.partial(_routes, backend, vpc_id))
+            nodes = tuple(_node(instance, routes) for instance in instances if instance.vpc_id == vpc_id)
             return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id))
     return None
 
@@ -56,12 +58,12 @@ def _block(cidr: str | None) -> str | None:
     return str(ipaddress.IPv4Network(cidr, strict=False)) if cidr else None
 
 
-def _node(backend: EC2Backend, instance: Instance) -> Interface:
+def _node(instance: Instance, routes_of: Callable[[str], tuple[Route, ...]]) -> Interface:
     interface = instance.nics[0]
     return Interface(
         instance.private_ip or "",
         tuple(sorted({group.id for group in interface.group_set})),
-        _routes(backend, instance.vpc_id or "", interface.subnet.id),
+        routes_of(interface.subnet.id),
         public=bool(interface.public_ip),
     )
 
