@@ -38,12 +38,12 @@ THREAD = threading.Thread
 
 def exchange(ear, beat) -> bool:
     """Exchange one beat and its answer; return whether there was news."""
-    beat.news.clear()
+    beat.changed.clear()
     answering = threading.Thread(target=ear.answer)
     answering.start()
     beat.once()
     answering.join()
-    return beat.news.is_set()
+    return beat.changed.is_set()
 
 
 def test_a_worker_is_heard_and_learns_of_a_new_generation(ends):
@@ -61,7 +61,7 @@ def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):
     beat._socket.settimeout(0.01)
     beat.once()
     beat.once()
-    assert (beat.news.is_set(), beat.heard, beat.unanswered) == (True, False, 2)
+    assert (beat.changed.is_set(), beat.heard, beat.unanswered) == (True, False, 2)
     beat._socket.settimeout(5)
     ear.answer()
     exchange(ear, beat)
@@ -71,9 +71,9 @@ def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):
 def test_the_head_notifies_known_workers_before_their_next_beat(ends):
     ear, beat = ends
     assert not exchange(*ends)
-    ear.tell(1)
+    ear.announce(1)
     beat.listen(0.05)
-    assert beat.news.is_set()
+    assert beat.changed.is_set()
 
 
 def test_a_new_head_gets_a_beat_at_once(ends):

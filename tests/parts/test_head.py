@@ -112,6 +112,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
         shared="/efs",
     )
     return SimpleNamespace(
+        workers=nodes - 1,
         settings=settings,
         root=str(home),
         table=memory,
@@ -170,7 +171,9 @@ def test_a_shortage_shrinks_the_group_and_is_reported_with_its_reason(memory, ke
     turn(master)
     assert memory.desired == [1]
     assert memory.logged.count("Auto Scaling: no sufficient capacity") == 3
+    assert two.workers == 3
     worker.follow(two, two.describe())
+    assert two.workers == 1, "it polls as often as one worker may"
     turn(master)
     missing = json.loads(memory.signals[0][1])["missing"]
     assert [m["reason"] for m in missing] == ["no sufficient capacity"] * 2

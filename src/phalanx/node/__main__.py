@@ -42,21 +42,21 @@ def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> in
     """Report why there is no agent: a head to CloudFormation, a worker to its head."""
     import traceback
 
-    words = str(error)
+    text = str(error)
     if not isinstance(error, (OSError, AwsError)):
-        words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    reason = words[-2000:]
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    reason = text[-2000:]
     print(f"phalanx: boot step 'agent' failed: {reason}", flush=True)
     if config["wait_handle"]:
-        told = f"boot step 'agent' failed: {reason}"
-        content = {"Status": "FAILURE", "UniqueId": "phalanx", "Data": "", "Reason": told}
+        content = {"Status": "FAILURE", "UniqueId": "phalanx", "Data": ""}
+        content["Reason"] = f"boot step 'agent' failed: {reason}"
         request = Request("PUT", config["wait_handle"], {}, json.dumps(content).encode())
         wire.insist(lambda: wire.fetch(request, 10), 60, "the signal to CloudFormation")
     else:
         known = metadata.identity()
-        told = {"kind": "failed", "instance_id": known.instance_id, "step": "agent", "exit": 1, "output": reason}
-        told["command"] = type(error).__name__
-        body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(told)}
+        report = {"kind": "failed", "instance_id": known.instance_id, "step": "agent", "exit": 1, "output": reason}
+        report["command"] = type(error).__name__
+        body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(report)}
         region = config["stack_id"].split(":")[3]
         Aws(region, config["domain"], metadata.credentials).json("sqs", "AmazonSQS.SendMessage", body)
     return 1

@@ -27,6 +27,8 @@ class Agent:
         # A head's progress until `settled` (node.progress): its step, and the workers that said hello, (id, address).
         self.step, self.settled = "", False
         self.answered: list[tuple[str, str]] = []
+        # How many workers poll the table: as many as the cluster was created with, then as in the newest roster.
+        self.workers = settings.workers
         self.identity = metadata.identity()
         aws = Aws(settings.region, settings.domain, metadata.credentials)
         self.queue = services.Queue(aws, settings.queue_url)

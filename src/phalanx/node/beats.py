@@ -42,7 +42,7 @@ class Ear:
         except OSError:
             pass  # the sender is already out of reach
 
-    def tell(self, generation: int) -> None:
+    def announce(self, generation: int) -> None:
         """Send a new generation to all workers, so that hundreds of them need not poll the table."""
         self.generation = generation
         for sender in list(self._senders.values()):
@@ -53,7 +53,7 @@ class Ear:
 
 
 class Beat:
-    """A worker's end: send beats to the address `head`; set `news` while it is silent or sends another generation.
+    """A worker's end: send beats to the address `head`; set `changed` while it is silent or sends another generation.
 
     `unanswered` counts the beats since the last answer; `heard`: the last beat was answered.
     """
@@ -63,7 +63,7 @@ class Beat:
         self.unanswered = 0
         self.heard = False
         self.generation = 0
-        self.news = threading.Event()
+        self.changed = threading.Event()
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         threading.Thread(target=self._work, daemon=True).start()
 
@@ -81,12 +81,12 @@ class Beat:
             self._send()
 
     def once(self) -> None:
-        """Send a beat and wait for the answer; set `news` if there is none."""
+        """Send a beat and wait for the answer; set `changed` if there is none."""
         self._send()
         self.unanswered += 1
         self.heard = self._hear()
         if not self.heard:
-            self.news.set()
+            self.changed.set()
 
     def listen(self, seconds: float) -> None:
         """Receive what the head sends by itself until the next beat."""
@@ -106,7 +106,7 @@ class Beat:
         """Receive a datagram; return whether one came in time."""
         try:
             if self._socket.recv(9) != b"%d" % self.generation:
-                self.news.set()
+                self.changed.set()
         except OSError:
             return False
         self.unanswered, self.heard = 0, True

@@ -109,7 +109,7 @@ def _run_script(agent: Agent) -> None:
         from phalanx.node import progress
 
         # A script may end this machine or process: the progress shows then that it was the script.
-        progress.tell(agent)
+        progress.report(agent)
     with open(loader.SCRIPT, "rb") as file:
         has_interpreter = file.read(2) == b"#!"
     machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)

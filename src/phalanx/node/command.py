@@ -56,13 +56,13 @@ def _run(
     except OSError as error:
         os.write(output, str(error).encode())
         return 127
-    said, deadline = 0, time.monotonic() + timeout_s
+    shown, deadline = 0, time.monotonic() + timeout_s
     while True:
         try:
             status = process.wait(0.5)
         except subprocess.TimeoutExpired:
             status = None
-        said = _say_new(output, said, say, status is not None)
+        shown = _say_new(output, shown, say, status is not None)
         if status is not None:
             return status
         if time.monotonic() > deadline:
@@ -72,13 +72,13 @@ def _run(
             return 124
 
 
-def _say_new(output: int, said: int, say: Callable[[str], None], ended: bool) -> int:
-    """Pass the lines after offset `said` to `say`, the last one only if it is complete; return the new offset."""
-    text = _read(output, said)
+def _say_new(output: int, shown: int, say: Callable[[str], None], ended: bool) -> int:
+    """Pass the lines after offset `shown` to `say`, the last one only if it is complete; return the new offset."""
+    text = _read(output, shown)
     whole = len(text) if ended else text.rfind("\n") + 1
     for line in text[:whole].splitlines():
         say(line)
-    return said + len(text[:whole].encode("utf-8", "surrogateescape"))
+    return shown + len(text[:whole].encode("utf-8", "surrogateescape"))
 
 
 def _read(output: int, offset: int) -> str:

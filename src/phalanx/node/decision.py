@@ -183,8 +183,8 @@ def _launch_reason(group: Optional[Group], policy: Policy) -> str:
 def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
     nodes = tuple(replace(n, name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
     # A person may have raised the group beyond the requested number, which limits how many can be missing.
-    told = reasons[: policy.nodes - len(nodes)]
-    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(told, len(nodes) + 1))
+    shown = reasons[: policy.nodes - len(nodes)]
+    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(shown, len(nodes) + 1))
     roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
     return Publish(roster, drop, desired=len(workers) if reasons else None)
 
@@ -217,18 +217,18 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
 
 def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: float) -> str:
     """Return why a node is no longer a member; "" while it is."""
-    who = node.instance_id
+    node_id = node.instance_id
     if node.head:
-        return "" if who == state.me.instance_id else f"{who} was replaced as head"
+        return "" if node_id == state.me.instance_id else f"{node_id} was replaced as head"
     if worker_number(node.name) > policy.nodes:
         return f"the cluster was scaled to {policy.nodes}"
-    if who in state.failed:
-        return state.failed[who]
-    if _left(state, who):
-        return f"{who} left the group"
+    if node_id in state.failed:
+        return state.failed[node_id]
+    if _left(state, node_id):
+        return f"{node_id} left the group"
     mute = state.published_at is not None and now - state.published_at > ACK_TIMEOUT_S
-    if mute and not state.signalled and state.acks.get(who, 0) < roster.generation:
-        return f"{who} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
+    if mute and not state.signalled and state.acks.get(node_id, 0) < roster.generation:
+        return f"{node_id} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
     return _why_dead(state, node, now)
 
 
@@ -270,12 +270,12 @@ def _mute(instance_id: str, policy: Policy) -> str:
 
 
 def _missing(
-    state: State, policy: Policy, known: dict[str, str], nodes: list[Node], news: list[str], now: float
+    state: State, policy: Policy, known: dict[str, str], nodes: list[Node], new: list[str], now: float
 ) -> tuple[Missing, ...]:
     """Return the names without a node, with the newest reasons first, then Auto Scaling's, then known ones."""
     names = _free(policy, nodes)
     last = state.group.refusals[0] if state.group and _given_up(state.group, now) else ""
-    reasons = [*news, *[last] * len(names)]
+    reasons = [*new, *[last] * len(names)]
     return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
 
 

@@ -33,9 +33,9 @@ def report(settings: Settings, agent: Optional[Agent], step: str, error: Excepti
 
 def _unexpected(error: Exception) -> CommandError:
     """Describe an error of the cloud by its message, and a bug of ours with its traceback."""
-    words = str(error)
+    text = str(error)
     if not isinstance(error, (OSError, AwsError)):
         import traceback
 
-        words = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return CommandError(type(error).__name__, 1, words[-TAIL_BYTES:])
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return CommandError(type(error).__name__, 1, text[-TAIL_BYTES:])

@@ -43,7 +43,7 @@ class Head:
         self._check_s = _CHECK_FIRST_S
         self._awake_at = time.monotonic()
         self._has_old_jobs = False
-        # Who said hello and is not known to Auto Scaling and EC2 yet, and how many messages were not believed.
+        # The nodes that said hello and that Auto Scaling and EC2 do not list yet; how many messages were not believed.
         self._newcomers: dict[str, Node] = {}
         self._refused = 0
 
@@ -112,7 +112,7 @@ class Head:
             for message in messages:
                 self.hear(message["Body"], message["Attributes"]["SenderId"])
             if time.monotonic() >= self._checked_at + self._check_s:
-                self.look()
+                self.read_group()
             elif messages:
                 self.admit()
                 self.work()
@@ -150,15 +150,16 @@ class Head:
 
     def _hear_hello(self, node: Node) -> None:
         """Record a hello. A node keeps the keys and the address of its first hello."""
-        who, state = node.instance_id, self.state
-        known = state.hellos.get(who) or self._newcomers.get(who) or (state.roster and state.roster.find(who))
+        node_id, state = node.instance_id, self.state
+        known = state.hellos.get(node_id) or self._newcomers.get(node_id)
+        known = known or (state.roster and state.roster.find(node_id))
         if known and (known.address, known.host_key, known.user_key) != (node.address, node.host_key, node.user_key):
-            raise ValueError(f"{who} had another address, or other keys")
-        if who in state.hellos:
+            raise ValueError(f"{node_id} had another address, or other keys")
+        if node_id in state.hellos:
             self._welcome(node)
             return
-        self._newcomers[who] = node
-        if not state.group or who not in state.group.instances:
+        self._newcomers[node_id] = node
+        if not state.group or node_id not in state.group.instances:
             self._checked_at = 0.0
 
     def admit(self) -> None:
@@ -174,14 +175,14 @@ class Head:
                 self._refuse(f"{instance_id} is at {address} and says {node.address}")
 
     def _welcome(self, node: Node) -> None:
-        who = node.instance_id
-        if who not in self.state.hellos:
-            self.agent.log.say(f"hello from {who} at {node.address}")
-            self.agent.answered.append((who, node.address))
-        self.state.hellos[who] = node
-        self.state.heard[who] = time.monotonic()
+        node_id = node.instance_id
+        if node_id not in self.state.hellos:
+            self.agent.log.say(f"hello from {node_id} at {node.address}")
+            self.agent.answered.append((node_id, node.address))
+        self.state.hellos[node_id] = node
+        self.state.heard[node_id] = time.monotonic()
 
-    def look(self) -> None:
+    def read_group(self) -> None:
         """Read the workers' group; less often the longer nothing is expected of it."""
         self._checked_at = now = time.monotonic()
         self._check_s = min(_CHECK_MOST_S, self._check_s * 1.3)
@@ -262,7 +263,7 @@ class Head:
             refused=self._refused,
         )
         if self.ear:
-            self.ear.tell(number)
+            self.ear.announce(number)
 
     def _give_up(self, action: Publish) -> None:
         """Terminate instances that are not nodes, and set the group's desired capacity."""

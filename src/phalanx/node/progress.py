@@ -19,20 +19,20 @@ def begin(agent: Agent) -> None:
     threading.Thread(target=_work, args=(agent,), daemon=True).start()
 
 
-def tell(agent: Agent) -> None:
+def report(agent: Agent) -> None:
     """Write the item now."""
     me = agent.identity.instance_id
     with _ORDER:
         try:
             # Earlier heads stay in the item with their last steps, for a reader that polls seldom.
-            said = {head: step for head, step in agent.table.get("progress").items() if head[:2] == "i-"}
-            said.update({me: agent.step, "at": int(time.time()), "head": me, "answered": json.dumps(agent.answered)})
-            agent.table.tell("progress", **said)
+            steps = {head: step for head, step in agent.table.get("progress").items() if head[:2] == "i-"}
+            steps.update({me: agent.step, "at": int(time.time()), "head": me, "answered": json.dumps(agent.answered)})
+            agent.table.note("progress", **steps)
         except AwsError as error:
             agent.log.say(f"the progress can't be reported: {error}")
 
 
 def _work(agent: Agent) -> None:
     while not agent.settled:
-        tell(agent)
+        report(agent)
         time.sleep(_EVERY_S)

@@ -46,7 +46,7 @@ class Table:
         answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
         return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
 
-    def tell(self, item: str, **attributes: Any) -> None:
+    def note(self, item: str, **attributes: Any) -> None:
         """Write an item on which no decision depends, without checking who is head."""
         self._call("PutItem", Item=_item(item, attributes))
 

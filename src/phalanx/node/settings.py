@@ -1,4 +1,4 @@
-"""What the launch template told this node."""
+"""This node's settings, from the launch template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Settings:
     log_group: str
     job_role: str
     workers: int
-    """With how many the cluster was made; the table's item `wish` says how many nodes are wanted now (Head.policy)."""
+    """How many the cluster was created with; how many nodes are requested now is in the table's item `wish`."""
     min: int
     node_timeout_s: int
     shared: str
@@ -29,7 +29,7 @@ class Settings:
     ssh_public_key: str
     wait_handle: str
     worker_role: str
-    """Unique id of the workers' role, which the head knows their messages by; "" on a worker."""
+    """Unique id of the workers' role, by which the head recognizes their messages; "" on a worker."""
     address: str
     """Allocation of the Elastic IP, which the head takes; "" on a worker."""
     digest: str

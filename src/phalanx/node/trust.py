@@ -102,7 +102,7 @@ def reload_sshd(proc: str = "/proc") -> int:
 def _is_listener(process: str) -> bool:
     try:
         with open(f"{process}/cmdline", "rb") as file:
-            words = file.read()
+            title = file.read()
     except OSError:
         return False
-    return words.startswith(b"sshd: ") and b"[listener]" in words
+    return title.startswith(b"sshd: ") and b"[listener]" in title

@@ -1,6 +1,6 @@
-"""The one check of what comes from outside: hellos, the roster table, roster files and what a head answers.
+"""The one check of all external input: hellos, the roster table, roster files and the answers of a head.
 
-Whoever can write there, a job or root on a node, chooses every character. What passes here is safe inside a line of
+A job, or root on a node, can write any character there. What passes here is safe inside a line of
 sshd_config, of known_hosts or of /etc/hosts, and as an argument of a command: no pattern takes a space, a quote, a
 comma, a line break or a dash at its beginning.
 """
@@ -24,7 +24,7 @@ _COUNT_MOST = 2**31
 _SHOWN_CHARACTERS = 60
 
 NETWORK = "10.0.0.0/16"
-"""The addresses of a cluster's VPC, which the template makes so."""
+"""The addresses of a cluster's VPC, as the template defines them."""
 _ANYWHERE = "0.0.0.0/0"
 
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -34,15 +34,15 @@ _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 
 
 class Invalid(ValueError):  # noqa: N818 (what it says of a value)
-    """A value that is not what it claims to be; the text names the field and shows the value's beginning."""
+    """An invalid value; the message names the field and shows the beginning of the value."""
 
 
 def _no(what: str, value: Any) -> Invalid:
-    return Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is no {what}")
+    return Invalid(f"{value!r:.{_SHOWN_CHARACTERS}} is not {what}")
 
 
 def _text(expression: str, what: str) -> Callable[[Any], str]:
-    """A check that returns a text which is `what`; of a text that goes on with a comment, the first part."""
+    """Return a check for strings that are `what`; it returns the string, without a comment that may follow."""
     pattern = re.compile(expression)
 
     def check(value: Any) -> str:
@@ -54,22 +54,22 @@ def _text(expression: str, what: str) -> Callable[[Any], str]:
     return check
 
 
-instance_id = _text("(i-[0-9a-f]{1,17})", "instance id")
-hostname = _text(rf"((?:ip(?:-{_BYTE}){{4}}|i-[0-9a-f]{{1,17}})(?:\.{_LABEL}){{0,8}})", "host name of EC2's")
-node_name = _text("(deeplearning-worker[1-9][0-9]{0,3})", "name of a node")
-key_line = _text(rf"({_KEY} {_BASE64})(?: [ -~]{{0,500}})?", "public key of ssh")
-certificate_line = _text(rf"({_KEY}-cert-v01@openssh\.com {_BASE64})(?: [ -~]{{0,500}})?", "certificate of ssh")
-instance_type = _text(r"([a-z][a-z0-9-]{0,30}\.[a-z0-9][a-z0-9-]{0,30})", "instance type")
-_address = _text(rf"({_BYTE}(?:\.{_BYTE}){{3}})", "IPv4 address")
-_zone = _text("([a-z][a-z0-9-]{1,60})", "availability zone")
-_cluster = _text("([A-Za-z][A-Za-z0-9-]{0,127})", "name of a stack")
+instance_id = _text("(i-[0-9a-f]{1,17})", "an instance id")
+hostname = _text(rf"((?:ip(?:-{_BYTE}){{4}}|i-[0-9a-f]{{1,17}})(?:\.{_LABEL}){{0,8}})", "one of EC2's host names")
+node_name = _text("(deeplearning-worker[1-9][0-9]{0,3})", "the name of a node")
+key_line = _text(rf"({_KEY} {_BASE64})(?: [ -~]{{0,500}})?", "a public key of ssh")
+certificate_line = _text(rf"({_KEY}-cert-v01@openssh\.com {_BASE64})(?: [ -~]{{0,500}})?", "a certificate of ssh")
+instance_type = _text(r"([a-z][a-z0-9-]{0,30}\.[a-z0-9][a-z0-9-]{0,30})", "an instance type")
+_address = _text(rf"({_BYTE}(?:\.{_BYTE}){{3}})", "an IPv4 address")
+_zone = _text("([a-z][a-z0-9-]{1,60})", "an availability zone")
+_cluster = _text("([A-Za-z][A-Za-z0-9-]{0,127})", "the name of a stack")
 
 
 def address(value: Any, network: str = _ANYWHERE) -> str:
-    """`value` when it is an IPv4 address inside `network`."""
+    """Return the value if it is an IPv4 address inside `network`. Raises Invalid."""
     base, bits = network.split("/")
     if (_number(_address(value)) ^ _number(base)) >> (32 - int(bits)):
-        raise _no(f"address inside {network}", value)
+        raise _no(f"an address inside {network}", value)
     return value
 
 
@@ -78,32 +78,32 @@ def _number(dotted: str) -> int:
 
 
 def count(value: Any, most: int = _COUNT_MOST) -> int:
-    """`value` when it is a whole number from 0 to `most`."""
+    """Return the value if it is a whole number from 0 to `most`. Raises Invalid."""
     if type(value) is not int or not 0 <= value <= most:
-        raise _no(f"number from 0 to {most}", value)
+        raise _no(f"a number from 0 to {most}", value)
     return value
 
 
 def reason(value: Any) -> str:
-    """A text for people, cut, in which nothing but line breaks controls a terminal."""
+    """Return a text for people: cut, and without control characters except line breaks."""
     if not isinstance(value, str):
-        raise _no("text", value)
+        raise _no("a string", value)
     return "".join(c if c.isprintable() or c == "\n" else " " for c in value[:_REASON_CHARACTERS])
 
 
 def node(item: Any) -> Node:
-    """The node that `item` describes; its host name is its own, of its address or of its instance."""
+    """Return the node that `item` describes; its host name must be that of its address or of its instance."""
     found = Node(**fields(_NODE, item))
     own = ("ip-" + found.address.replace(".", "-"), found.instance_id)
     if found.hostname.split(".")[0] not in own:
-        raise _no(f"host name of {found.address}", found.hostname)
+        raise _no(f"the host name of {found.address}", found.hostname)
     return found
 
 
 def roster(text: str, network: str = _ANYWHERE) -> Roster:
-    """The roster that `Roster.to_json` wrote, with nodes inside `network`; keys of later versions are passed over."""
+    """Return the roster that `Roster.to_json` wrote, with nodes inside `network`; skip keys of later versions."""
     if len(text) > ROSTER_BYTES:
-        raise _no("roster, it is too long", text)
+        raise _no("a roster: it is too long", text)
     content = parse(text)
     if isinstance(content, dict):
         content.setdefault("silent", [])  # an earlier version has none
@@ -112,9 +112,9 @@ def roster(text: str, network: str = _ANYWHERE) -> Roster:
         address(member.address, network)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.members)):  # noqa: B905 (Python 3.9)
         if len(set(values)) < len(values):
-            raise _no("roster, two nodes of it are one", values)
+            raise _no("a roster: a node is in it twice", values)
     if [n.head for n in found.nodes].count(True) != 1:
-        raise _no("roster with one head", text)
+        raise _no("a roster with one head", text)
     return found
 
 
@@ -132,7 +132,7 @@ def _whole(digits: str) -> int:
 
 
 def fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
-    """What the checks return of an object's fields; others are passed over. Raises Invalid, naming the field."""
+    """Return what the checks return for an object's fields; skip others. Raises Invalid, which names the field."""
     found = {}
     for name, check in checks.items():
         try:
@@ -145,18 +145,18 @@ def fields(checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, A
 
 
 def truth(value: Any) -> bool:
-    """`value` when it is true or false."""
+    """Return the value if it is true or false. Raises Invalid."""
     if not isinstance(value, bool):
-        raise _no("truth value", value)
+        raise _no("true or false", value)
     return value
 
 
 def _several(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A check of a list; the text that it stands in bounds its length."""
+    """Return a check for a list, whose length is bounded by that of the text that contains it."""
 
     def checked(values: Any) -> tuple[Any, ...]:
         if not isinstance(values, list):
-            raise _no("list", values)
+            raise _no("a list", values)
         return tuple(map(check, values))
 
     return checked

@@ -48,10 +48,10 @@ def serve(agent: Agent) -> None:
             hello(agent, me)
         # The answer to a beat ends the pause when there is a new generation; without it, the poll finds it.
         settled = beat.heard or applied is not None
-        if beat.news.wait(poll_pause_s(now - began, agent.settings.workers, settled)):
+        if beat.changed.wait(poll_pause_s(now - began, agent.workers, settled)):
             # All workers are notified at the same moment.
-            time.sleep(random.uniform(0, agent.settings.workers / _READS_PER_S))
-        beat.news.clear()
+            time.sleep(random.uniform(0, agent.workers / _READS_PER_S))
+        beat.changed.clear()
 
 
 def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> None:
@@ -60,7 +60,7 @@ def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> 
     This node stands in the newest roster: a head that lives and does not hear it would have taken it out long ago, so
     that it is not this node which is cut off. A machine whose network answers in any way is left to EC2.
     """
-    if beat.unanswered < _GONE_AFTER or random.random() * agent.settings.workers > _AT_ONCE or _answers(beat.head):
+    if beat.unanswered < _GONE_AFTER or random.random() * agent.workers > _AT_ONCE or _answers(beat.head):
         return
     beat.unanswered = 0
     if agent.table.get("generation") == known:
@@ -112,6 +112,7 @@ def follow(agent: Agent, me: Node) -> bool:
         validate.certificate_line(papers["user_certificate"]),
     )
     contract.apply(roster, me.instance_id, agent.machine(), signed, agent.root)
+    agent.workers = len(roster.nodes) - 1
     agent.report("ack", generation=roster.generation)
     agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")
     return True
