@@ -92,7 +92,13 @@ def _run_at_phase(cluster: SoakCluster, result: Result, phase: soak_phases.Phase
     typed = cluster.start(*words, "--", "python", "rank.py", token)
     result.job_id = cluster.wait_for_new_job(known)
     struck_at = soak_phases.strike(cluster, trial.fault, result.job_id) if result.job_id else None
-    said = typed.communicate(timeout=_TYPED_ENDS_WITHIN_S)[1]
+    try:
+        said = typed.communicate(timeout=_TYPED_ENDS_WITHIN_S)[1]
+    except subprocess.TimeoutExpired:
+        typed.kill()
+        said = typed.communicate()[1]
+        result.problems.append(f"`run` did not end within {_TYPED_ENDS_WITHIN_S:g} s: {said[-300:]}")
+        cluster.phalanx("stop", result.job_id)
     if struck_at is None:
         result.problems.append(f"it never came to that: {said[-300:]}")
     if FAULTS[trial.fault].breaks_node and not cluster.heal(trial.node):

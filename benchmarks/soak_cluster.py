@@ -219,8 +219,16 @@ def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_runner(seen: Seen, job_id: str) -> bool:
-    """Return whether this is the runner rather than its parent, which settles the job and has the same command line."""
-    return verb_of(seen.words) == ("submit", job_id) == verb_of(words_of(parent_of(seen.pid)))
+    """Return whether this is the runner rather than its parent, which settles the job and has the same command line.
+
+    On its way to become a daemon, the process in between leads their session, and then ends.
+    """
+    if not verb_of(seen.words) == ("submit", job_id) == verb_of(words_of(parent_of(seen.pid))):
+        return False
+    try:
+        return not Path("/proc", str(os.getsid(seen.pid))).exists()
+    except ProcessLookupError:
+        return False
 
 
 def words_of(pid: int) -> tuple[str, ...]:

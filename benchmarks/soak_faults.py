@@ -134,7 +134,7 @@ def _at(victim: str, phase: str) -> Fault:
     states = LOST + ("not taken",) * soak_phases.PHASES[phase].may_be_refused + STOPPED * (phase == "end")
     words = ("runner died", "head lost", *soak_phases.REFUSALS, *(("on request",) if phase == "end" else ()))
     is_head = victim == soak_phases.HEAD
-    launchers = ("exec",) if phase == "environment" else tuple(set(LAUNCHERS) - set(RECIPES))
+    launchers = ("exec",) if phase == "environment" else tuple(name for name in LAUNCHERS if name not in RECIPES)
     within_s = _HEAD_BACK_WITHIN_S if is_head else 10
     return Fault(_at_phase, states, words, within_s, launchers, names_node=False, breaks_node=is_head, weight=1)
 

@@ -113,8 +113,8 @@ def strike(cluster: SoakCluster, fault: str, job_id: str) -> float | None:
     try:
         while time.monotonic() < deadline:
             seen = list(cluster.processes())
-            if phase.has_come(seen, job_id):
-                return _kill(cluster, victim, seen, job_id)
+            if phase.has_come(seen, job_id) and (struck_at := _kill(cluster, victim, seen, job_id)):
+                return struck_at
             time.sleep(_LOOK_EVERY_S)
         return None
     finally:
@@ -133,13 +133,33 @@ def _stop(cluster: SoakCluster, job_id: str) -> subprocess.Popen[str]:
     return ending
 
 
-def _kill(cluster: SoakCluster, victim: str, seen: Iterable[Seen], job_id: str) -> float:
-    """The head with all that runs there, or the job's runner; while there is none yet, who takes the submission."""
+def _kill(cluster: SoakCluster, victim: str, seen: Iterable[Seen], job_id: str) -> float | None:
+    """Kill the head with all that runs there, or the job's runner; while there is none yet, who takes the submission.
+
+    Return when, or None while the one becomes the other.
+    """
     if victim == HEAD:
         return cluster.fault({"kill": {"instance_id": cluster.nodes()[NODES[0]]["instance_id"]}})
-    takers = [one.pid for one in seen if verb_of(one.words) == ("submit", job_id)]
-    runners = [one.pid for one in seen if is_runner(one, job_id)]
-    for pid in runners or takers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if runners := [one.pid for one in seen if is_runner(one, job_id)]:
+        return _end(runners[0])
+    takers = _takers(seen, job_id)
+    if len(takers) != 1:
+        return None
+    # Stopped, so that it can't start a runner between this look and its end.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(takers[0], signal.SIGSTOP)
+    if _takers(cluster.processes(), job_id) == takers:
+        return _end(takers[0])
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(takers[0], signal.SIGCONT)
+    return None
+
+
+def _takers(seen: Iterable[Seen], job_id: str) -> list[int]:
+    return [one.pid for one in seen if verb_of(one.words) == ("submit", job_id)]
+
+
+def _end(pid: int) -> float:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
     return time.time()
