@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusters import FACTS, aws_spec
+from clusters import FACTS, aws_spec, plan
 
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan.machine_images import Image, ImageChoice, admin_user_of
 from phalanx.plan.plan import make_plan
-from phalanx.plan.plan_text import explain, warnings
+from phalanx.plan.plan_text import describe, explain, warnings
 
 X86 = replace(FACTS, cloud="aws")
 ARM = replace(X86, architecture="arm64")
@@ -123,3 +123,20 @@ def test_the_administrator(named, user):
 def test_images_are_recognised_by_their_names(name, alias):
     choice = ImageChoice(aws_spec(image="/my/image"), 0, "x86_64", replace(UBUNTU, name=name))
     assert choice.contents == (table("images")["images"][alias] if alias else None)
+
+
+@pytest.mark.parametrize(
+    ("image", "installed"),
+    [
+        ("ubuntu-24.04", "python3-venv, nfs-common, openmpi-bin (about 30 s)"),
+        ("dlami-base", None),
+        ("amazon-linux-2023", None),
+    ],
+)
+def test_the_plan_says_what_a_boot_installs(image, installed):
+    assert dict(describe(planned(X86, image=image))).get("boot installs") == installed
+
+
+def test_a_local_plan_says_it_only_of_a_full_operating_system():
+    assert "boot installs" in dict(describe(plan(image="debian-12-full")))
+    assert not {"boot installs", "on the image"} & dict(describe(plan())).keys()

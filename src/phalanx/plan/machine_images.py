@@ -16,6 +16,10 @@ from phalanx.spec.spec import ClusterSpec
 
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
 
+# What a node's boot installs where it is missing (phalanx.node.packages).
+_PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin"}
+_WITH_APT = ("Debian", "Ubuntu")
+
 
 @dataclass(frozen=True)
 class Image:
@@ -76,6 +80,13 @@ class ImageChoice:
             return self.contents["root_device"]
         amazon = any(word in self.alias for word in ("amazon-linux", "al2023", "amzn", "neuron"))
         return "/dev/xvda" if amazon else "/dev/sda1"
+
+    @property
+    def packages(self) -> list[str]:
+        """The packages that a node's boot installs on this image; empty if its contents are not known."""
+        if not self.contents or not self.contents["distribution"].startswith(_WITH_APT):
+            return []
+        return [package for part, package in _PACKAGES.items() if not self.contents[part]]
 
     def describe(self) -> str:
         """Return what is known about the image, in words."""

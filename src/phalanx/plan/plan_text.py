@@ -68,10 +68,12 @@ def _place(plan: Plan) -> str:
 
 
 def _contents(plan: Plan) -> list[tuple[str, str]]:
-    """Describe what is known of the image; nothing on the local cloud, whose nodes have this machine's programs."""
-    if plan.spec.cloud == "local":
+    """Describe what is known of the image and what is installed; nothing of nodes that have this machine's programs."""
+    image = image_choice(plan.spec, plan.facts)
+    if plan.spec.cloud == "local" and "local" not in (image.contents or {}):
         return []
-    return [("on the image", image_choice(plan.spec, plan.facts).describe())]
+    installed = f"{', '.join(image.packages)} (about 30 s)" if image.packages else ""
+    return [("on the image", image.describe()), ("boot installs", installed)]
 
 
 def _file_system(plan: Plan) -> str:
