@@ -132,7 +132,7 @@ def test_plan_names_the_recipes_that_the_image_has_no_python_for(phalanx, tmp_pa
     (tmp_path / "phalanx.yaml").write_text("name: d\nnodes: 2\ncloud: aws\nssh_from: 203.0.113.7/32\n")
     assert phalanx("plan", "--offline") == 0
     assert "no Python for these recipes: chainercv (>=3.10,<3.11), chainermn (>=3.10,<3.12), mxnet (" in phalanx.out
-    assert "Install one by `boot:`, or choose ubuntu-22.04." in phalanx.out
+    assert "uv brings one from GitHub. ubuntu-22.04 would have one." in phalanx.out
     phalanx("plan", "--offline", "--json")
     assert json.loads(phalanx.out)["unsuited_recipes"]["mxnet"] == ">=3.10,<3.12"
 

@@ -54,8 +54,8 @@ def unsuited_text(unsuited: dict[str, str]) -> str:
 
     listed = ", ".join(f"{name} ({needed})" for name, needed in unsuited.items())
     able = set.intersection(*(set(with_python(runs_on(needed))) for needed in unsuited.values()))
-    choice = f", or choose {' or '.join(sorted(able))}" if able else ""
-    return f"The image has no Python for these recipes: {listed}. Install one by `boot:`{choice}."
+    choice = f" {' and '.join(sorted(able))} would have one." if able else ""
+    return f"The image has no Python for these recipes: {listed}. uv brings one from GitHub.{choice}"
 
 
 def _facts(spec: ClusterSpec) -> Facts:

@@ -15,24 +15,27 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from phalanx.runner.environments import managed_python
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.interpreters import Interpreter, find
-from phalanx.runner.environments.uv_settings import from_pip
+from phalanx.runner.environments.uv_settings import QUIET, from_pip, plain_variables
 from phalanx.runner.files import state as states
 from phalanx.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl, signal_name
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
+    from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 COMPLETE = ".complete"
 RESULT = "environment.json"
 _FORMAT = "1"  # a change makes every environment again
 _FILES = "requirements"
 _PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
-# Variables by which the job's own settings would affect the installer.
-_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+
+
+_OTHER_PYTHON = "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
 
 
 class CannotMakeError(Exception):
@@ -79,7 +82,7 @@ def lock(path: str, how: int) -> Optional[int]:
 
 def _bring(root: str, wanted: Dict[str, Any], log: BuildLog) -> str:
     os.makedirs(root, mode=0o700, exist_ok=True)
-    python = _interpreter(wanted)
+    python = _interpreter(root, wanted, log)
     path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
@@ -99,13 +102,17 @@ def _pass_path_on(path: str) -> None:
             file.write(f"\n{_PATH_GOES_ALONG}\n")
 
 
-def _interpreter(wanted: Dict[str, Any]) -> Interpreter:
-    python, seen = find(wanted["python"], os.environ.get("PATH", os.defpath))
+def _interpreter(root: str, wanted: Dict[str, Any], log: BuildLog) -> Interpreter:
+    """Return the Python for the environment: one of the head, or for a recipe one that uv brings."""
+    path = os.environ.get("PATH", os.defpath)
+    python, seen = find(wanted["python"], path)
+    if python is None and wanted["isolated"] and (base := find("", path)[0]):
+        _say(f"no Python {wanted['python']} on the head: uv installs one on the shared directory")
+        python = managed_python.bring(os.path.dirname(root), wanted, base, partial(_run, log, hint=_OTHER_PYTHON))
     if python is None:
         raise CannotMakeError(
             f"{wanted['name']} needs Python {wanted['python']}; on the head there {'are' if len(seen) > 1 else 'is'} "
-            f"{', '.join(seen) or 'none'}\n"
-            "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
+            f"{', '.join(seen) or 'none'}\n" + _OTHER_PYTHON
         )
     return python
 
@@ -216,11 +223,8 @@ class _Installer:
         return [*pip, "install", "--no-compile"]
 
     def _environment(self) -> Dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
-        own = activated({**own, ENVIRONMENT: self._path})
-        quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
-        # Each environment is made once: a cache would only fill the head's disk.
-        quiet.update(PIP_NO_CACHE_DIR="1", UV_NO_CACHE="1", UV_LINK_MODE="copy", PYTHONUNBUFFERED="1")
+        own = activated({**plain_variables(), ENVIRONMENT: self._path})
+        quiet = {**QUIET, "UV_LINK_MODE": "copy"}
         # An earlier job's settings for pip, uv, git and Python in the home directory must not count here.
         quiet.update(HOME=os.path.join(self._path, _FILES))
         if "constraints.txt" in self._wanted["files"]:
@@ -234,21 +238,35 @@ class _Installer:
 
     def _run(self, argv: Sequence[str], name: str, hint: str = "") -> None:
         where = os.path.join(self._path, _FILES)
-        process = subprocess.Popen(
-            list(argv),
-            env=self._env,
-            cwd=where if os.path.isdir(where) else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(self._held,),
-            preexec_fn=_die_with_parent,
-        )
-        code = self._log.follow(process)
-        if code:
-            self._log.explain()
-            how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
-            raise CannotMakeError(f"{name} {how}\n{hint}".strip())
+        place = where if os.path.isdir(where) else None
+        _run(self._log, argv, self._env, name, hint, cwd=place, pass_fds=(self._held,))
+
+
+def _run(
+    log: BuildLog,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    name: str,
+    hint: str = "",
+    cwd: Optional[str] = None,
+    pass_fds: Sequence[int] = (),
+) -> None:
+    """Run a program with its output in the log. Raises CannotMakeError, with the program's name and the hint."""
+    process = subprocess.Popen(
+        list(argv),
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=pass_fds,
+        preexec_fn=_die_with_parent,
+    )
+    code = log.follow(process)
+    if code:
+        log.explain()
+        how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
+        raise CannotMakeError(f"{name} {how}\n{hint}".strip())
 
 
 def _die_with_parent() -> None:

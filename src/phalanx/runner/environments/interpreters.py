@@ -59,7 +59,7 @@ def find(specifier: str, path: str) -> Tuple[Interpreter | None, List[str]]:
     for place in _candidates(path):
         if os.path.realpath(place) in seen:
             continue
-        interpreter = _ask(place)
+        interpreter = ask(place)
         if interpreter is None:
             continue
         if allows(specifier, interpreter.version):
@@ -92,8 +92,8 @@ def _candidates(path: str) -> Iterator[str]:
                 yield program
 
 
-def _ask(program: str) -> Interpreter | None:
-    """Ask this program about itself; None when it is not a working Python (a version manager's shim may not be)."""
+def ask(program: str) -> Interpreter | None:
+    """Return what this program says about itself; None when it is no working Python (a version manager's shim)."""
     try:
         done = subprocess.run(
             [program, "-I", "-c", _QUESTION], capture_output=True, timeout=_ANSWER_WITHIN_S, check=True

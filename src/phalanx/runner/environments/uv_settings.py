@@ -1,8 +1,9 @@
-"""Translates pip's settings, which uv does not read, to uv's variables, so that both find the same packages."""
+"""The variables of pip and uv: those that the job's own settings would affect, and pip's settings in uv's words."""
 
 from __future__ import annotations
 
 import configparser
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,24 @@ _NAMES = {
     "no-index": ("UV_NO_INDEX", " "),
     "cert": ("SSL_CERT_FILE", " "),
 }
+
+
+# Variables by which the job's own settings would affect the installer.
+_NOT_FOR_PIP = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH", "VIRTUAL_ENV")
+QUIET = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_NO_PYTHON_VERSION_WARNING": "1",
+    # Each environment is made once: a cache would only fill the head's disk.
+    "PIP_NO_CACHE_DIR": "1",
+    "UV_NO_CACHE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def plain_variables() -> Dict[str, str]:
+    """Return this process's variables without those by which a job's own settings would affect an installer."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_FOR_PIP}
 
 
 def from_pip(env: Mapping[str, str]) -> Dict[str, str]:

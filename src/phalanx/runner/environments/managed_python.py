@@ -1,0 +1,58 @@
+"""Brings the Python that a recipe allows and no node has: uv installs one on the shared directory, for all nodes.
+
+<shared>/.phalanx/uv/         uv, where the head has none
+<shared>/.phalanx/pythons/    builds of CPython by python-build-standalone, from GitHub or a mirror of it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from phalanx.runner.environments.interpreters import Interpreter, ask
+from phalanx.runner.environments.uv_settings import QUIET, plain_variables
+
+UV_VERSION = "0.13.9"
+_FIND_TIMEOUT_S = 60
+
+Run = Callable[[Sequence[str], Mapping[str, str], str], None]
+
+
+def bring(shared: str, wanted: Dict[str, Any], base: Interpreter, run: Run) -> Interpreter | None:
+    """Return a Python that the recipe allows, and install it if need be; None if it does not work here.
+
+    `shared` is .phalanx on the shared directory; `base` the image's own Python; `run(argv, env, name)` runs a program
+    and raises if it fails. Variables of `--build-env` may name a mirror (UV_PYTHON_INSTALL_MIRROR).
+    """
+    pythons = os.path.join(shared, "pythons")
+    os.makedirs(pythons, mode=0o700, exist_ok=True)
+    env = _variables(pythons, wanted["variables"])
+    with open(f"{pythons}.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        uv = shutil.which("uv") or _install_uv(os.path.join(shared, "uv"), base, env, run)
+        run([uv, "python", "install", wanted["python"]], env, "uv python install")
+    return ask(_find(uv, wanted["python"], env))
+
+
+def _variables(pythons: str, chosen: Mapping[str, str]) -> Dict[str, str]:
+    own = {"HOME": pythons, "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": pythons, "UV_PYTHON_INSTALL_BIN": "0"}
+    return {**plain_variables(), **QUIET, **own, **chosen}
+
+
+def _install_uv(place: str, base: Interpreter, env: Mapping[str, str], run: Run) -> str:
+    """Install uv into an environment of its own, from the index that pip uses, and return its path."""
+    uv = os.path.join(place, "bin", "uv")
+    if not os.path.exists(uv):
+        pip = [os.path.join(place, "bin", "python"), "-m", "pip", "install", "--no-compile", f"uv=={UV_VERSION}"]
+        run([base.base, "-m", "venv", "--clear", place], env, "python -m venv")
+        run(pip, env, "pip install uv")
+    return uv
+
+
+def _find(uv: str, specifier: str, env: Mapping[str, str]) -> str:
+    find = [uv, "python", "find", "--managed-python", "--no-python-downloads", specifier]
+    done = subprocess.run(find, env=dict(env), capture_output=True, text=True, timeout=_FIND_TIMEOUT_S, check=False)
+    return done.stdout.strip()

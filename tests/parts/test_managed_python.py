@@ -1,0 +1,73 @@
+"""A recipe's Python that no node has: uv brings it, here a program that does what uv does with its arguments."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.runner.environments import managed_python
+from phalanx.runner.environments.interpreters import Interpreter, ask
+
+WANTED = {"python": ">=3.10,<3.12", "variables": {"UV_PYTHON_INSTALL_MIRROR": "file:///mirror"}}
+# `uv python install SPECIFIER` and `uv python find … SPECIFIER`, with this Python in place of a download.
+_UV = f"""#!/bin/sh
+case $2 in
+  install) mkdir -p "$UV_PYTHON_INSTALL_DIR" && ln -sfn {sys.executable} "$UV_PYTHON_INSTALL_DIR/python"
+           echo "$3 from $UV_PYTHON_INSTALL_MIRROR" >> "$UV_PYTHON_INSTALL_DIR/installed" ;;
+  find) echo "$UV_PYTHON_INSTALL_DIR/python" ;;
+esac
+"""
+
+
+@pytest.fixture
+def base() -> Interpreter:
+    own = ask(sys.executable)
+    assert own is not None
+    return own
+
+
+def make_uv(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_UV)
+    path.chmod(0o755)
+
+
+class Runs:
+    """Runs programs as the environment's maker does, except python and pip, which would install uv."""
+
+    def __init__(self, place: Path) -> None:
+        self.names: list[str] = []
+        self._uv = place / "uv/bin/uv"
+
+    def __call__(self, argv, env, name) -> None:
+        self.names.append(name)
+        if name == "pip install uv":
+            make_uv(self._uv)
+        elif name == "uv python install":
+            os.waitpid(os.posix_spawn(argv[0], argv, env), 0)
+
+
+def test_the_heads_own_uv_installs_it_on_the_shared_directory(tmp_path, monkeypatch, base):
+    make_uv(tmp_path / "bin/uv")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    runs = Runs(tmp_path)
+    brought = managed_python.bring(str(tmp_path), WANTED, base, runs)
+    assert brought is not None and brought.path == f"{tmp_path}/pythons/python"
+    assert runs.names == ["uv python install"]
+    assert (tmp_path / "pythons/installed").read_text() == ">=3.10,<3.12 from file:///mirror\n"
+
+
+def test_uv_is_installed_once_where_the_head_has_none(tmp_path, monkeypatch, base):
+    monkeypatch.setattr(managed_python.shutil, "which", lambda _program: None)
+    runs = Runs(tmp_path)
+    for _ in range(2):
+        assert managed_python.bring(str(tmp_path), WANTED, base, runs) is not None
+    assert runs.names == ["python -m venv", "pip install uv", "uv python install", "uv python install"]
+
+
+def test_a_python_that_does_not_run_here_is_none(tmp_path, monkeypatch, base):
+    monkeypatch.setattr(managed_python.shutil, "which", lambda _program: "/bin/true")
+    assert managed_python.bring(str(tmp_path), WANTED, base, Runs(tmp_path)) is None
