@@ -138,6 +138,7 @@ BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
     ("script", "told"),
     [
         ("sleep 1000", ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"]),
+        ("reboot; sleep 1000", ["boot step 'boot script' failed on i-", "the machine restarted while it ran"]),
         ("poweroff -f; sleep 1000", ["heads were launched one after another, and each ended during its step 'boot"]),
     ],
 )

@@ -17,7 +17,7 @@ def run_script(root, text: str) -> list[str]:
     script.write_text(text)
     script.chmod(0o700)
     settings = SimpleNamespace(region="r", shared="/efs", job_user="phalanx")
-    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
     settings.node_timeout_s, settings.head = 60, False
     agent = SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=said.append))
     with pytest.MonkeyPatch.context() as patched:
@@ -41,6 +41,18 @@ def test_the_first_command_that_fails_ends_it_and_is_named(tmp_path):
 
 def test_a_script_may_bring_its_own_interpreter(tmp_path):
     assert run_script(tmp_path, "#!/usr/bin/env python3\nprint(6 * 7)\n") == ["42"]
+
+
+def test_it_runs_once_even_if_the_boot_is_taken_up_again(tmp_path):
+    assert run_script(tmp_path, "echo once\n") == ["once"]
+    assert run_script(tmp_path, "echo twice\n") == []
+
+
+def test_a_restart_of_the_machine_while_it_runs_is_its_failure(tmp_path):
+    (tmp_path / "opt/phalanx").mkdir(parents=True)
+    (tmp_path / "opt/phalanx/boot-script").write_text("began")
+    with pytest.raises(CommandError, match="the boot script: exit 1: the machine restarted while it ran"):
+        run_script(tmp_path, "echo again\n")
 
 
 def test_a_service_left_behind_does_not_hold_the_boot(tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.node import daemon, failure, worker
+from phalanx.node import daemon, disk, failure, worker
 from phalanx.node.aws_client import AwsError
 
 
@@ -58,11 +58,10 @@ def test_a_member_survives_the_clouds_errors(serve):
     assert serve(OSError("unreachable"), 9, member=True) == []
 
 
-def test_the_agent_comes_back_with_the_machine_wherever_it_is_started_now(monkeypatch, tmp_path):
-    monkeypatch.setattr(daemon, "detach", lambda _: False)
-    agent = SimpleNamespace(root=str(tmp_path), log=SimpleNamespace(lines=[]))
+def test_the_agent_comes_back_with_the_machine_from_the_first_moment_of_its_boot(tmp_path):
+    (tmp_path / "opt/phalanx").mkdir(parents=True)
     for _ in range(2):
-        daemon.start(agent)  # type: ignore[arg-type]
+        disk.begin(str(tmp_path))
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/phalanx.service"
     assert wanted.resolve() == tmp_path / "etc/systemd/system/phalanx.service"
     assert "agent serve\nRestart=on-failure\n" in wanted.read_text()
@@ -73,4 +72,4 @@ def test_systemd_starts_it_where_it_runs_the_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(daemon, "run", lambda argv, _: ran.append(" ".join(argv)))
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     daemon.start(SimpleNamespace(root=str(tmp_path)))  # type: ignore[arg-type]
-    assert ran == ["systemctl daemon-reload", "systemctl start phalanx"]
+    assert ran == ["systemctl daemon-reload", "systemctl restart phalanx"]

@@ -1,4 +1,4 @@
-"""The agent's program: `boot` prepares a node and starts the agent, `serve` is the agent, `check` tests loading."""
+"""The agent's program: `boot` prepares a node and starts the agent, `serve` is its unit, `check` tests loading."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from phalanx.node import loader, wire
+from phalanx.node import disk, files, loader, wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
@@ -14,31 +14,52 @@ from phalanx.node.sigv4 import Request
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command of the agent; return 0, or 1 when the boot failed."""
+    """Run a command of the agent; return 0, or 1 when the boot failed.
+
+    What keeps the agent from being complete may pass even after it was reported: a new head is replaced by nobody.
+    """
     os.umask(0o022)
     root = os.environ.get("PHALANX_ROOT", "")
     with open(f"{root}/opt/phalanx/config.json", encoding="utf-8") as file:
         config = json.load(file)
     metadata = Metadata()
-    try:
-        return _run(arguments, Settings.of(config), metadata, root)
-    except Exception as error:
-        return _give_up(config, metadata, error)
+    while True:
+        try:
+            return _run(arguments, Settings.of(config), metadata, root)
+        except Exception as error:
+            if arguments == ["serve"] and isinstance(error, OSError):
+                print(f"phalanx: {error}; systemd tries again", flush=True)
+                return 1
+            try:
+                _report(config, metadata, error)
+            except (OSError, AwsError) as problem:
+                print(f"phalanx: the failure could not be reported: {problem}", flush=True)
+            if not isinstance(error, AwsError):
+                return 1
 
 
 def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str) -> int:
+    by_unit = arguments == ["serve"]
+    if by_unit and not disk.belongs_to(metadata.identity().instance_id, root):
+        print("phalanx: this state is of the instance of which the image was made; user data replaces it")
+        return 0
+    if arguments == ["boot"]:
+        disk.begin(root)
     loader.complete(settings, metadata)
     from phalanx.node import boot, daemon  # stage 2, which has just been loaded
 
     if arguments == ["check"]:
         print("phalanx: the agent is complete")
         return 0
-    if arguments == ["serve"]:
+    disk.bind(metadata.identity().instance_id, root)
+    ended = files.read(root + disk.BOOTED)
+    done = ended.startswith("ready") or (not ended and boot.boot(settings, metadata, root, by_unit))
+    if by_unit and done:
         daemon.serve(settings, metadata, root)
-    return 0 if boot.boot(settings, metadata, root) else 1
+    return 0 if done or ended else 1
 
 
-def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> int:
+def _report(config: dict[str, str], metadata: Metadata, error: Exception) -> None:
     """Report why there is no agent: a head to CloudFormation, a worker to its head."""
     import traceback
 
@@ -59,7 +80,6 @@ def _give_up(config: dict[str, str], metadata: Metadata, error: Exception) -> in
         body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(report)}
         region = config["stack_id"].split(":")[3]
         Aws(region, config["domain"], metadata.credentials).json("sqs", "AmazonSQS.SendMessage", body)
-    return 1
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from phalanx.node import account, contract, services, trust, validate
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, run
+from phalanx.node.disk import SSH
 from phalanx.node.metadata import Metadata
 from phalanx.node.roster import Node
 from phalanx.node.settings import Settings
 
-HOME = "/opt/phalanx"
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
-USER_KEY = f"{contract.SSH}/id_ed25519"
+USER_KEY = f"{SSH}/id_ed25519"
 
 
 class Agent:

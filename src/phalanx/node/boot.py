@@ -7,9 +7,10 @@ import threading
 from typing import Any, Callable
 
 from phalanx.node import account, contract, daemon, files, firewall, loader, mount, packages, trust, wire
-from phalanx.node.agent import HOME, HOST_KEY, USER_KEY, Agent
+from phalanx.node.agent import HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
+from phalanx.node.disk import BOOTED, HOME
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
@@ -20,14 +21,14 @@ _TRIES_SHARE = 0.5
 _SCRIPT_SHARE = 0.9
 
 
-def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
-    """Run all steps and start the agent; return False if a step failed. Always writes the file `booted`."""
+def boot(settings: Settings, metadata: Metadata, root: str = "", by_unit: bool = False) -> bool:
+    """Run all steps and, unless this is the agent's unit, start the agent. Return False if a step failed."""
     step, failed = "identity", True
     agent = None
     try:
         agent = Agent(settings, metadata, root)
         agent.log.ship(agent.stream)
-        for step, action in steps(agent):
+        for step, action in steps(agent, by_unit):
             agent.step = step
             agent.log.say(f"step: {step}")
             action()
@@ -35,16 +36,16 @@ def boot(settings: Settings, metadata: Metadata, root: str = "") -> bool:
     except Exception as error:
         from phalanx.node import failure
 
+        files.write(root + BOOTED, f"failed: {step}\n")
         failure.report(settings, agent, step, error)
-    files.write(f"{root}{HOME}/booted", f"failed: {step}\n" if failed else "ready to serve\n")
     if agent is not None:
         # Last, so that a hello does not wait for it.
         agent.log.close()
     return not failed
 
 
-def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
-    """Return the steps in order, each with its name."""
+def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], Any]]]:
+    """Return the steps in order, each with its name. Each may run again, after a reboot."""
     settings, root = agent.settings, agent.root
 
     def take_address() -> None:
@@ -70,6 +71,11 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         trust.make_key(root + USER_KEY, agent.identity.instance_id)
         files.chown(root + USER_KEY, agent.job_uid())
 
+    def start() -> None:
+        files.write(root + BOOTED, "ready to serve\n")
+        if not by_unit:
+            daemon.start(agent)
+
     return [
         *([("address", take_address)] if settings.head else []),
         ("workers", lambda: _raise_workers(agent)),
@@ -79,7 +85,7 @@ def steps(agent: Agent) -> list[tuple[str, Callable[[], Any]]]:
         ("shared directory", mount_shared),
         ("ssh keys", make_keys),
         ("boot script", lambda: _run_script(agent)),
-        ("agent", lambda: daemon.start(agent)),
+        ("agent", start),
     ]
 
 
@@ -110,6 +116,11 @@ def _run_script(agent: Agent) -> None:
 
         # A script may end this machine or process: the progress shows then that it was the script.
         progress.report(agent)
+    state = f"{root}{HOME}/boot-script"
+    if files.read(state) == "ended":
+        return
+    if not files.write(state, "began"):
+        raise CommandError("the boot script", 1, "the machine restarted while it ran")
     with open(loader.SCRIPT, "rb") as file:
         has_interpreter = file.read(2) == b"#!"
     machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)
@@ -119,3 +130,4 @@ def _run_script(agent: Agent) -> None:
         run(argv, _SCRIPT_SHARE * settings.node_timeout_s, agent.log.say, env=environment, cwd="/")
     except CommandError as error:
         raise CommandError("the boot script", error.status, error.output) from None
+    files.write(state, "ended")

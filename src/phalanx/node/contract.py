@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Optional
 
 from phalanx.node import account, files, trust
+from phalanx.node.disk import SSH
 from phalanx.node.roster import MASTER, Node, Roster
 
 _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The directories of python in the PyTorch DLAMI, and of mpiexec in all DLAMIs (docs/aws-behaviour.md 5.5, 5.6).
 _IMAGE_BINS = ("/opt/pytorch/bin", "/opt/amazon/openmpi/bin")
-SSH = "/etc/ssh/phalanx"
 ROSTER = "/opt/phalanx/roster.json"
 
 

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from typing import Optional
 
 from phalanx.node import contract, credentials, files, firewall
-from phalanx.node.agent import HOME, Agent
+from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import run
+from phalanx.node.disk import HOME
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
-
-_UNIT = f"""[Unit]
-Description=phalanx node agent
-After=network-online.target remote-fs.target
-Wants=network-online.target
-
-[Service]
-ExecStart={sys.executable} -IS {HOME}/agent serve
-Restart=on-failure
-RestartSec=5
-StandardOutput=journal+console
-"""
-
 
 # Before another try after an error.
 _PAUSE_S = 5
@@ -34,12 +21,12 @@ _TRIES = 2
 
 
 def start(agent: Agent) -> None:
-    """Start the agent in the background."""
+    """Start the agent in the background, by the unit that is there already."""
     root = agent.root
-    files.enable("phalanx", _UNIT, "multi-user", root)
     if os.path.isdir(f"{root}/run/systemd/system"):
         run(["systemctl", "daemon-reload"], 60)
-        run(["systemctl", "start", "phalanx"], 60)
+        # One that runs already is of the node of which this image was made.
+        run(["systemctl", "restart", "phalanx"], 60)
     elif detach(f"{root}{HOME}/agent.log"):
         # The daemon is a fork of this process, which has imported and fetched all it needs. It also sends the boot log,
         # because a second stream would cost the node two more calls.

@@ -12,8 +12,8 @@ import socket
 import time
 
 from phalanx.node import account, files
-from phalanx.node.agent import HOME
 from phalanx.node.command import CommandError, run
+from phalanx.node.disk import HOME
 from phalanx.node.settings import Settings
 
 _SCRIPT = f"{HOME}/firewall"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Optional
 
 from phalanx.node import beats, contract, files, outcome, progress, proof, trust, validate
-from phalanx.node.agent import HOME, Agent
+from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
+from phalanx.node.disk import HOME
 from phalanx.node.roster import Node, Roster, worker_name
 from phalanx.node.services import Reading
 

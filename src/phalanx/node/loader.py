@@ -14,7 +14,7 @@ import os
 import re
 import time
 
-from phalanx.node import wire
+from phalanx.node import files, wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
@@ -28,8 +28,9 @@ SCRIPT = f"{_DIRECTORY}/boot-script"
 
 
 def complete(settings: Settings, metadata: Metadata) -> None:
-    """Fetch stage 2 unless it is here. Raises OSError or AwsError if that fails for most of the node's timeout."""
-    if os.path.exists(f"{_DIRECTORY}/boot.py"):
+    """Fetch stage 2 unless it is here. Raises AwsError if that fails for most of the node's timeout."""
+    mark = f"{_DIRECTORY}/complete"
+    if files.read(mark) == settings.digest:
         return
     aws = Aws(settings.region, settings.domain, metadata.credentials)
     packed = _insist(aws, settings)
@@ -42,6 +43,7 @@ def complete(settings: Settings, metadata: Metadata) -> None:
             os.fchmod(file.fileno(), 0o700)
             file.write(lzma.decompress(base64.b85decode(script)))
     _unpack(base64.b85decode(settings.agent) + base64.b85decode(stage_2))
+    files.write(mark, settings.digest)
 
 
 def _unpack(stream: bytes) -> None:
@@ -61,7 +63,7 @@ def _insist(aws: Aws, settings: Settings) -> str:
             return (_from_stack if settings.head else _from_table)(aws, settings)
         except (OSError, AwsError) as error:
             if time.monotonic() > end:
-                raise
+                raise AwsError("the rest of the agent", "", str(error)) from error
             print(f"phalanx: the rest of the agent: {error}; trying again", flush=True)
         wire.pause(count)
         count += 1

@@ -1,0 +1,73 @@
+"""The agent's state on this disk, which belongs to one instance, and the unit that continues from it after a reboot.
+
+An image that was made from a node contains that node's state, and its unit, which systemd starts before user data runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from phalanx.node import files
+
+HOME = "/opt/phalanx"
+SSH = "/etc/ssh/phalanx"
+BOOTED = f"{HOME}/booted"
+"""How the boot ended; no such file before that."""
+
+_INSTANCE = f"{HOME}/instance"
+_UNIT = f"""[Unit]
+Description=phalanx node agent
+After=network-online.target remote-fs.target
+Wants=network-online.target
+
+[Service]
+ExecStart={sys.executable} -IS {HOME}/agent serve
+Restart=on-failure
+RestartSec=5
+StandardOutput=journal+console
+"""
+# What user data has just written.
+_NEW = ("agent", "config.json")
+# Its trust and its keys, and files of OpenSSH that refer to them.
+_OF_ANOTHER = (SSH, "/etc/ssh/sshd_config.d/60-phalanx.conf", "/etc/ssh/ssh_config.d/60-phalanx.conf")
+
+
+def begin(root: str = "") -> None:
+    """Begin an instance's first boot: forget the node of which its image was made, and install the unit."""
+    others = [f"{HOME}/{name}" for name in os.listdir(root + HOME) if name not in _NEW]
+    for path in (*others, *_OF_ANOTHER):
+        _remove(root + path)
+    _unmount(f"{root}/etc/fstab")
+    for path in ("/etc/fstab", "/etc/hosts", "/etc/environment"):
+        text = files.read(root + path)
+        if files.without_block(text) != text:
+            files.write(root + path, files.without_block(text))
+    files.enable("phalanx", _UNIT, "multi-user", root)
+
+
+def bind(instance_id: str, root: str = "") -> None:
+    """Record to which instance this state belongs."""
+    files.write(root + _INSTANCE, instance_id)
+
+
+def belongs_to(instance_id: str, root: str = "") -> bool:
+    return files.read(root + _INSTANCE) in ("", instance_id)
+
+
+def _unmount(table: str) -> None:
+    """Unmount what our block of fstab has mounted: another cluster's shared directory."""
+    text = files.read(table)
+    others = files.without_block(text).splitlines()
+    for line in text.splitlines():
+        if line not in others and line[0] != "#":
+            os.spawnlp(os.P_WAIT, "umount", "umount", "-l", line.split()[1])
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil  # 5 ms, which only an image made from a node needs
+
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
