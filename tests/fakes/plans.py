@@ -12,7 +12,7 @@ from phalanx.template import synthesize
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
 WORST = make_plan(
     aws_spec(
-        name="n" * 63,
+        name="n" * 48,
         region="ap-southeast-1",
         nodes=1000,
         type="p6-b200.48xlarge",

@@ -127,6 +127,18 @@ def test_a_group_that_cannot_launch_fails_with_auto_scalings_words(cloud):
     assert "no room" in cloud.reason(stack, "Group", "CREATE_FAILED")
 
 
+def test_a_group_whose_topic_refuses_the_first_notification_is_not_left_behind(cloud):
+    """SNS takes subjects of 100 characters, and the group's name is in them (docs/aws-behaviour.md 3.30)."""
+    resources = everything()
+    resources["Group"]["Properties"]["AutoScalingGroupName"] = "g" * 57
+    del resources["Ready"]
+    stack = cloud.create(resources, **{**GIVEN, "sections": {**SECTIONS, "Outputs": {}}})
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "Subject must be less than 100 characters" in cloud.reason(stack, "Group", "CREATE_FAILED")
+    groups = cloud.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    assert "g" * 57 not in [group["AutoScalingGroupName"] for group in groups]
+
+
 def test_deleting_while_machines_start_leaves_none(cloud):
     before = inventory(cloud)
     cloud.runner.gate.clear()

@@ -92,7 +92,7 @@ def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
 
 def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_path):
     assert phalanx("init", "--name", "9lives") == 2
-    assert "--name: CloudFormation refuses '9lives'" in phalanx.err
+    assert "--name: '9lives' can't be the name of a cluster" in phalanx.err
     assert not (tmp_path / "phalanx.yaml").exists()
 
 
@@ -135,6 +135,17 @@ def test_plan_names_the_recipes_that_the_image_has_no_python_for(phalanx, tmp_pa
     assert "uv brings one from GitHub. ubuntu-22.04 would have one." in phalanx.out
     phalanx("plan", "--offline", "--json")
     assert json.loads(phalanx.out)["unsuited_recipes"]["mxnet"] == ">=3.10,<3.12"
+
+
+def test_a_plan_with_the_real_client_and_no_credentials(phalanx, monkeypatch):
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(variable, "/nowhere")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    Path("phalanx.yaml").write_text("name: demo\ncloud: aws\nnodes: 2\nssh_from: 203.0.113.7/32\n")
+    assert phalanx("plan") == 0
+    assert "AWS was not asked (no AWS credentials were found)" in phalanx.out
 
 
 @pytest.mark.parametrize("command", ["plan", "template", "up"])

@@ -101,8 +101,7 @@ def test_a_spec_made_in_python_is_checked_as_the_file_is():
     with pytest.raises(SpecError) as caught:
         ClusterSpec(name="1st", nodes="4", min=True, cloud="aws", keep="maybe")  # type: ignore[arg-type]
     assert str(caught.value).split("\n") == [
-        "name: CloudFormation refuses '1st' as the name of a stack; "
-        "begin with a letter, then letters, digits and '-'; at most 63",
+        "name: '1st' can't be the name of a cluster; begin with a letter, then letters, digits and '-'; at most 48",
         "nodes: must be int, is '4'",
         "min: must be int, is True",
         "ssh_from: is missing: who may reach the head by ssh?; write your own network, such as 203.0.113.7/32 "
@@ -200,11 +199,11 @@ def test_one_mistake(mistakes, line, said):
     assert found.startswith(f"phalanx.yaml:3: {said}")
 
 
-@pytest.mark.parametrize("name", ["1st", "-a", "my_cluster", "my cluster", "ä", "a" * 64, "a.b", '""'])
-def test_names_that_cloudformation_refuses(mistakes, name):
+@pytest.mark.parametrize("name", ["1st", "-a", "my_cluster", "my cluster", "ä", "a" * 49, "a.b", '""'])
+def test_names_that_a_cluster_can_t_have(mistakes, name):
     (found,) = mistakes(f"name: {name}\nnodes: 1\n")
-    assert found.startswith("phalanx.yaml:1: name: CloudFormation refuses ")
-    assert found.endswith("begin with a letter, then letters, digits and '-'; at most 63")
+    assert "can't be the name of a cluster" in found
+    assert found.endswith("begin with a letter, then letters, digits and '-'; at most 48")
 
 
 def test_a_name_that_yaml_reads_as_a_number(mistakes):

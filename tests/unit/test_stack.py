@@ -70,7 +70,7 @@ def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_gro
 def test_what_is_left_is_named():
     cloud = FakeCloud(poll_interval_s=0.01, left=[["Volume vol-1"]] * 1000)
     with pytest.raises(CloudError, match=r"all resources of demo to be deleted.*Volume vol-1"):
-        list(Deletion(asked_for(cloud), deadline_s=0.2).steps())
+        list(Deletion(asked_for(cloud), proof_s=0.2).steps())
 
 
 def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():

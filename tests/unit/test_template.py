@@ -82,7 +82,7 @@ def test_the_largest_boot_script_leaves_parameters_free():
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_user_data_fits_with_the_longest_values(role):
     values = {
-        "stack_id": "arn:aws:cloudformation:ap-southeast-1:123456789012:stack/" + "n" * 63 + "/" + "0" * 36,
+        "stack_id": "arn:aws:cloudformation:ap-southeast-1:123456789012:stack/" + "n" * 48 + "/" + "0" * 36,
         "domain": "amazonaws.com.cn",
         "queue_url": "https://sqs.ap-southeast-1.amazonaws.com/123456789012/" + "q" * 80,
         "table": "t" * 100,

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 # A WaitCondition takes up to 55 minutes, after the network and the file system.
 CREATION_TIMEOUT_MIN = 75
+# How services name the next page in their answers, and in the request for it.
+_TOKENS = {
+    "NextToken": "NextToken",
+    "nextToken": "nextToken",
+    "Marker": "Marker",
+    "NextMarker": "Marker",
+    "LastEvaluatedTableName": "ExclusiveStartTableName",
+}
 
 
 class ApiCloud(ABC):
@@ -76,15 +84,15 @@ class ApiCloud(ABC):
         except (BotoCoreError, ClientError, ResponseParserError) as error:
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the entries under `key` of all pages."""
         while True:
             page = self.call(service, operation, **arguments)
             yield from page.get(key, [])
-            token = "nextToken" if "nextToken" in page else "NextToken"  # CloudWatch Logs has a spelling of its own
-            if not page.get(token):
+            answer = next((name for name in _TOKENS if page.get(name)), "")
+            if not answer:
                 return
-            arguments[token] = page[token]
+            arguments[_TOKENS[answer]] = page[answer]
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the answer, or None when the resource does not exist."""

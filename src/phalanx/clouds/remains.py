@@ -1,16 +1,19 @@
-"""Find what still exists of a cluster: resources that its stack recorded, and everything with its tag."""
+"""Find what still exists of a cluster: resources that its stack recorded, and everything with its tag or name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from phalanx.clouds import strays
 from phalanx.clouds.protocol import CLUSTER_TAG, Resource
 
 Call = tuple[str, str, str]
 
 
 class Api(Protocol):
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
@@ -29,6 +32,7 @@ _BY_ID: Mapping[str, Call] = {
 # EC2 operation → (list in its answer, id of an entry, readable name). All of them take the filter tag:<key>.
 _BY_TAG: Mapping[str, Call] = {
     "describe_vpcs": ("Vpcs", "VpcId", "VPC"),
+    "describe_route_tables": ("RouteTables", "RouteTableId", "route table"),
     "describe_subnets": ("Subnets", "SubnetId", "subnet"),
     "describe_internet_gateways": ("InternetGateways", "InternetGatewayId", "internet gateway"),
     "describe_security_groups": ("SecurityGroups", "GroupId", "security group"),
@@ -53,7 +57,8 @@ def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
         lambda: _log_groups(api, resources),
         lambda: _recorded(api, resources),
     ]
-    return [line for look in looks for line in look()]
+    # The stack's own resources first: while they end, the others need not be listed.
+    return [line for look in looks for line in look()] or list(strays.find(api, cluster))
 
 
 def _tag_filter(cluster: str) -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Longer than CloudFormation tries to create a stack and takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
+# What the stack has deleted is soon gone from all answers; what still is there after that does not end by itself.
+PROOF_DEADLINE_S = 5 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
 ROLE = "AWS::IAM::Role"
 # How often a head reports its progress (node.progress).
@@ -286,8 +288,14 @@ class Deletion:
     A file system outlives its stack unless it is one of `file_systems`.
     """
 
-    def __init__(self, stack: Stack, file_systems: Sequence[str] = (), deadline_s: float = DOWN_DEADLINE_S) -> None:
-        self.stack, self._file_systems = stack, file_systems
+    def __init__(
+        self,
+        stack: Stack,
+        file_systems: Sequence[str] = (),
+        deadline_s: float = DOWN_DEADLINE_S,
+        proof_s: float = PROOF_DEADLINE_S,
+    ) -> None:
+        self.stack, self._file_systems, self._proof_s = stack, file_systems, proof_s
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
@@ -343,7 +351,7 @@ class Deletion:
 
     def _prove_gone(self, resources: Sequence[Resource]) -> Iterator[Leftovers]:
         cloud = self.stack.cloud
-        deadline = Deadline(self._deadline.at_s, f"all resources of {self.stack.name} to be deleted")
+        deadline = Deadline.after(self._proof_s, f"all resources of {self.stack.name} to be deleted")
         reported: list[str] = []
         while left := cloud.leftovers(self.stack.name, resources):
             if left != reported:

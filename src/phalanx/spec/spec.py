@@ -48,10 +48,12 @@ class ClusterSpec:
     name: str = _key(
         "Name of the cluster and of its CloudFormation stack.",
         matching(
-            r"[A-Za-z][A-Za-z0-9-]{0,62}",
-            "CloudFormation refuses '{}' as the name of a stack",
-            "begin with a letter, then letters, digits and '-'; at most 63",
-            "a letter, then letters, digits and '-'; at most 63",
+            # Auto Scaling writes a group's name into the subject of notifications, of which SNS takes 100 characters
+            # (docs/aws-behaviour.md 3.30).
+            r"[A-Za-z][A-Za-z0-9-]{0,47}",
+            "'{}' can't be the name of a cluster",
+            "begin with a letter, then letters, digits and '-'; at most 48",
+            "a letter, then letters, digits and '-'; at most 48",
         ),
         "demo",
         initial=True,

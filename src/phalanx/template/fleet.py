@@ -95,7 +95,9 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=cluster_tag())],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
     )
-    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data)
+    # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
+    own_tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=cluster_tag())
+    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[own_tags])
 
 
 def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:

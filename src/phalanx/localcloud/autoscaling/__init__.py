@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from moto.core.exceptions import ServiceException
-
 from phalanx.localcloud import fleet
 from phalanx.localcloud.autoscaling import api, groups, notify
 from phalanx.localcloud.autoscaling.api import PATCHED
@@ -40,7 +38,7 @@ def create_group(context: Context, region: str, name: str, properties: Mapping[s
         try:
             for topic, kinds in _topics(properties):
                 notify.subscribe(context, group, topic, kinds)
-        except ServiceException:
+        except BaseException:
             groups.delete(worker, region, name, force=True)
             raise
 

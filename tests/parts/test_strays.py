@@ -1,0 +1,179 @@
+"""What is left of a cluster is found by its tag and by its name, whatever it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aws_here import AwsHere
+from fleet_fakes import IMAGE, name
+from plans import default_document
+from stack_fakes import Stacks, stacks
+
+from phalanx.clouds import remains, strays
+
+TAG = {"Key": "phalanx:cluster", "Value": "demo"}
+TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]})
+KINDS = {
+    "queue": "AWS::SQS::Queue",
+    "table": "AWS::DynamoDB::Table",
+    "topic": "AWS::SNS::Topic",
+    "log group": "AWS::Logs::LogGroup",
+    "instance profile": "AWS::IAM::InstanceProfile",
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as made:
+        yield made
+
+
+@pytest.fixture
+def aws(running) -> AwsHere:
+    return AwsHere(running.client)
+
+
+def test_the_names_are_those_of_the_template():
+    document = default_document()["Resources"]
+    for kind, made in KINDS.items():
+        assert set(strays.LOGICAL_IDS[kind]) == {title for title, one in document.items() if one["Type"] == made}
+
+
+def queue(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    url = aws.call("sqs", "create_queue", QueueName=f"{cluster}-HeadQueue-0123456789ab")["QueueUrl"]
+    return lambda: aws.call("sqs", "delete_queue", QueueUrl=url)
+
+
+def table(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    title = f"{cluster}-RosterTable-0123456789AB"
+    aws.call(
+        "dynamodb",
+        "create_table",
+        TableName=title,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[{"AttributeName": "item", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "item", "AttributeType": "S"}],
+    )
+    return lambda: aws.call("dynamodb", "delete_table", TableName=title)
+
+
+def topic(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    arn = aws.call("sns", "create_topic", Name=f"{cluster}-FleetTopic-0123456789AB")["TopicArn"]
+    return lambda: aws.call("sns", "delete_topic", TopicArn=arn)
+
+
+def log_group(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    title = f"{cluster}-LogGroup-0123456789AB"
+    aws.call("logs", "create_log_group", logGroupName=title)
+    return lambda: aws.call("logs", "delete_log_group", logGroupName=title)
+
+
+def instance_profile(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    title = f"{cluster}-HeadInstanceProfile-0123456789AB"
+    aws.call("iam", "create_instance_profile", InstanceProfileName=title)
+    return lambda: aws.call("iam", "delete_instance_profile", InstanceProfileName=title)
+
+
+def role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    title = f"{cluster}-HeadRole-0123456789AB"
+    tags = [{**TAG, "Value": cluster}]
+    aws.call("iam", "create_role", RoleName=title, AssumeRolePolicyDocument=TRUST, Tags=tags)
+    return lambda: aws.call("iam", "delete_role", RoleName=title)
+
+
+def function(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    title, made = f"{cluster}-Function-0123456789AB", io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("index.py", "def handler(event, context): pass")
+    remove = role(aws, cluster)
+    arn = aws.call("iam", "get_role", RoleName=f"{cluster}-HeadRole-0123456789AB")["Role"]["Arn"]
+    aws.call(
+        "lambda",
+        "create_function",
+        FunctionName=title,
+        Runtime="python3.12",
+        Handler="index.handler",
+        Role=arn,
+        Code={"ZipFile": made.getvalue()},
+        Tags={TAG["Key"]: cluster},
+    )
+    remove()
+    return lambda: aws.call("lambda", "delete_function", FunctionName=title)
+
+
+def launch_template(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    tags = [{"ResourceType": "launch-template", "Tags": [{**TAG, "Value": cluster}]}]
+    data = {"ImageId": IMAGE, "InstanceType": "c5.large"}
+    made = aws.call(
+        "ec2",
+        "create_launch_template",
+        LaunchTemplateName=name("template"),
+        LaunchTemplateData=data,
+        TagSpecifications=tags,
+    )
+    template = made["LaunchTemplate"]["LaunchTemplateId"]
+    return lambda: aws.call("ec2", "delete_launch_template", LaunchTemplateId=template)
+
+
+def group_by(title: str, tags: list[dict[str, Any]]) -> Callable[[AwsHere, str], Callable[[], Any]]:
+    """Return what plants an Auto Scaling group of this name."""
+
+    def plant(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+        vpc = aws.call("ec2", "create_vpc", CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        made = aws.call("ec2", "create_subnet", VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone="us-east-1a")
+        remove = launch_template(aws, "another")
+        (template,) = list(
+            aws.pages(
+                "ec2",
+                "describe_launch_templates",
+                "LaunchTemplates",
+                Filters=[{"Name": f"tag:{TAG['Key']}", "Values": ["another"]}],
+            )
+        )
+        aws.call(
+            "autoscaling",
+            "create_auto_scaling_group",
+            AutoScalingGroupName=title.format(cluster),
+            MinSize=0,
+            MaxSize=0,
+            VPCZoneIdentifier=made["Subnet"]["SubnetId"],
+            LaunchTemplate={"LaunchTemplateId": template["LaunchTemplateId"], "Version": "1"},
+            Tags=[{**tag, "Value": cluster, "PropagateAtLaunch": True} for tag in tags],
+        )
+        remove()
+        delete = {"AutoScalingGroupName": title.format(cluster), "ForceDelete": True}
+        return lambda: aws.call("autoscaling", "delete_auto_scaling_group", **delete)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("plant", "line"),
+    [
+        (queue, "queue demo-HeadQueue-0123456789ab"),
+        (table, "table demo-RosterTable-0123456789AB"),
+        (topic, "topic demo-FleetTopic-0123456789AB"),
+        (log_group, "log group demo-LogGroup-0123456789AB"),
+        (instance_profile, "instance profile demo-HeadInstanceProfile-0123456789AB"),
+        (role, "role demo-HeadRole-0123456789AB"),
+        (function, "function demo-Function-0123456789AB"),
+        (launch_template, "launch template lt-"),
+        (group_by("{}-workers", []), "Auto Scaling group demo-workers"),
+        (group_by("renamed", [TAG]), "Auto Scaling group renamed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_leftover_is_named_until_it_is_gone(aws, plant, line):
+    of_a_neighbour = [plant(aws, "demo-2")] if "renamed" not in line else []
+    remove = plant(aws, "demo")
+    (found,) = remains.find(aws, "demo", [])
+    assert found.startswith(line)
+    remove()
+    assert remains.find(aws, "demo", []) == []
+    for remove in of_a_neighbour:
+        remove()
