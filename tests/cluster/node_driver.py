@@ -30,7 +30,7 @@ class Driver:
             if (machine.vpc_id, machine.address) == (vpc_id, address):
                 return InstanceFacts(
                     machine.instance_id, machine.instance_type, address, machine.hostname, machine.zone,
-                    machine.region, "ami-1", None, None, dict,
+                    "us-east-1", "ami-1", None, None, dict,
                 )  # fmt: skip
         return None
 
@@ -55,6 +55,12 @@ class Driver:
 
     def partition(self, instance_id, cut):
         self.runner.partition(instance_id, cut)
+
+    def give_way_out(self, instance_id):
+        self.runner.give_way_out(instance_id)
+
+    def stall(self, instance_id, stalled):
+        self.runner.stall(instance_id, stalled)
 
     def remove_vpc(self, vpc_id):
         self.imds.detach(vpc_id)

@@ -224,6 +224,32 @@ def test_a_partition_cuts_and_heals(lab: Lab, pair: tuple[str, str]) -> None:
     wait(lambda: lab.ssh(pair[0], reach, check=False).returncode == 0, "the healed link")
 
 
+def test_packets_of_a_node_without_a_way_out_are_dropped(lab: Lab, pair: tuple[str, str]) -> None:
+    node = lab.boot(6, has_way_out=False)
+    outside = "timeout 1 bash -c '</dev/tcp/169.254.1.1/4566'; echo $?"
+
+    def reached(command: str) -> str:
+        """From inside the VPC: answers to this machine leave it, too."""
+        return lab.ssh(pair[0], f'ssh -o ConnectTimeout=1 10.0.1.16 "{command}"', check=False).stdout
+
+    wait(lambda: reached("echo hello") == "hello\n", "a login from a neighbour")
+    assert reached("timeout 1 bash -c '</dev/tcp/169.254.169.254/80'; echo \\$?") == "0\n"
+    assert reached(outside.replace("$", "\\$")) == "124\n", "neither dropped nor refused"
+    lab.do("give_way_out", instance_id=node)
+    # Nobody listens there in this lab: a refusal is an answer.
+    assert reached(outside.replace("$", "\\$")) == "1\n"
+    lab.do("kill", instance_id=node)
+
+
+def test_a_node_that_stands_still_accepts_connections_and_continues(lab: Lab, pair: tuple[str, str]) -> None:
+    login = "ssh -o ConnectTimeout=1 10.0.1.12 hostname"
+    lab.do("stall", instance_id=pair[1], stalled=True)
+    lab.ssh(pair[0], "timeout 1 bash -c '</dev/tcp/10.0.1.12/22'")
+    assert lab.ssh(pair[0], login, check=False).returncode != 0
+    lab.do("stall", instance_id=pair[1], stalled=False)
+    wait(lambda: lab.ssh(pair[0], login, check=False).returncode == 0, "the node to continue")
+
+
 def test_a_node_that_ends_by_itself_is_reported(lab: Lab) -> None:
     node = lab.boot(5, "poweroff")
     wait(lambda: node in lab.do("exits"), "the notice")

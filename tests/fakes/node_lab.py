@@ -74,8 +74,10 @@ class Lab:
         print(json.dumps({"call": call, **arguments}), file=self.process.stdin, flush=True)
         return self.answer()
 
-    def boot(self, number: int, script: str = "", vpc: str = "vpc-1", address: str = "", vcpus: int = 2) -> str:
-        """Boot node `number`, which installs our key and then runs `script`; return its id."""
+    def boot(
+        self, number: int, script: str = "", vpc: str = "vpc-1", address: str = "", vcpus: int = 2, **more: Any
+    ) -> str:
+        """Boot node `number`, which installs our key and runs `script`; return its id. `more` is of its Machine."""
         address = address or f"10.0.1.{10 + number}"
         instance_id = f"i-{number:017x}"
         machine = {
@@ -88,9 +90,10 @@ class Lab:
             "vcpus": vcpus,
             "memory_mib": 512,
             "user_data": base64.b64encode(self.user_data(script).encode()).decode(),
-            "region": "us-east-1",
+            "domain": "us-east-1.amazonaws.com",
             "zone": "us-east-1a",
             "file_systems": {"fs-1": "10.0.9.9"},
+            **more,
         }
         self.do("boot", machine=machine)
         return instance_id
