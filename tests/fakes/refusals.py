@@ -27,6 +27,7 @@ FINAL = (
     f"This account is currently blocked and not recognized as a valid account.{END}",
     "The architecture 'arm64' of the specified instance type does not match the architecture 'x86_64' of the specified"
     f" AMI.{END}",
+    f"The tag policy does not allow the specified value for the following tag key: 'phalanx:cluster'.{END}",
     f"The specified instance type is not eligible for Free Tier.{END}",
 )
 PASSING = (

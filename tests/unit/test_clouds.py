@@ -150,7 +150,7 @@ def test_facts_are_read_from_what_ec2_says():
         "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
         "VCpuInfo": {"DefaultVCpus": 48},
         "MemoryInfo": {"SizeInMiB": 196608},
-        "GpuInfo": {"Gpus": [{"Count": 4}]},
+        "GpuInfo": {"Gpus": [{"Count": 4, "Manufacturer": "NVIDIA"}, {"Count": 1, "Manufacturer": "AMD"}]},
         "NetworkInfo": {"MaximumNetworkCards": 1},
     }
     tags = [{"Key": "phalanx:cluster", "Value": "demo"}]

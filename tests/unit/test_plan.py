@@ -56,6 +56,20 @@ def test_image(image, gpus, architecture, parameter, root_device):
     assert made.root_device == root_device
 
 
+@pytest.mark.parametrize(
+    ("stand_ins", "gpus", "slots", "said"),
+    [
+        (0, 0, 192, "p5.48xlarge has 8 GPUs on AWS and none in the local cloud: `phalanx local gpus 8`"),
+        (8, 8, 8, "p5.48xlarge has 8 GPUs on AWS and 8 stand-ins in the local cloud"),
+    ],
+)
+def test_a_type_with_gpus_has_none_in_the_local_cloud_or_stand_ins(stand_ins, gpus, slots, said):
+    made = plan(replace(GPU_FACTS, cloud="local", stand_ins=stand_ins), type="p5.48xlarge")
+    assert (made.gpus, made.slots) == (gpus, slots)
+    assert [text for text in warnings(made) if text.startswith(said)]
+    assert made.image_parameter == plan(GPU_FACTS, type="p5.48xlarge").image_parameter
+
+
 @pytest.mark.parametrize(("slots", "gpus", "expected"), [(None, 0, 2), (None, 8, 8), (3, 8, 3)])
 def test_slots(slots, gpus, expected):
     assert plan(replace(FACTS, gpus=gpus), slots=slots).slots == expected

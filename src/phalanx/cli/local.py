@@ -12,6 +12,7 @@ from phalanx.cli.images import image
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
+from phalanx.localcloud import gpus as stand_ins
 
 
 @click.group("local")
@@ -68,6 +69,29 @@ def env(region: str) -> None:
     say("unset AWS_PROFILE AWS_SESSION_TOKEN")
     for name, value in values.items():
         say(f"export {name}={shlex.quote(value)}")
+
+
+@command.command("gpus")
+@click.argument("number", type=click.IntRange(0, stand_ins.MOST), required=False)
+@debug_option
+def gpus(number: int | None) -> None:
+    """Give each node whose type has GPUs stand-ins for NUMBER GPUs, or show the number.
+
+    `nvidia-smi -L` lists them, so that slots, visible devices and the check of GPUs are as on AWS. Nothing can compute
+    on them. The number is for nodes that are launched afterwards, also by local clouds that start later; 0 ends it.
+    With fewer than the type has, nodes are given up, as on AWS.
+
+    \b
+    Examples:
+      phalanx local gpus 4
+      phalanx local gpus 0
+    """
+    from phalanx.clouds import endpoint
+
+    if number is not None:
+        stand_ins.keep(endpoint.state(), number)
+    found = stand_ins.count(endpoint.state())
+    say(f"Each new node whose type has GPUs has {found} stand-ins for them." if found else "Nodes have no GPUs.")
 
 
 @command.command("stop")

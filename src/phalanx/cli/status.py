@@ -57,6 +57,8 @@ def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
 
 def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, Any]:
     """Return the cluster's state as it is printed as JSON."""
+    from phalanx.plan.plan import known_sizes
+
     nodes = _listed(roster.nodes) if roster else []
     silent = _listed(roster.silent) if roster else []
     missing = [{"name": m.name, "reason": m.reason} for m in roster.missing] if roster else []
@@ -67,6 +69,8 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
         "state": status,
         "requested": roster.requested if roster else None,
         "spec_nodes": cluster.spec.get("nodes"),
+        "gpus_of_type": (known_sizes(cluster.spec.get("type", "")) or {}).get("gpus", 0),
+        "gpus_per_node": max((n.gpus for n in roster.nodes), default=0) if roster else None,
         "nodes": nodes,
         "silent": silent,
         "missing": missing,
@@ -111,11 +115,19 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"silent    {node['name']}: {_SILENT}")
     for missing in facts["missing"]:
         say(f"missing   {missing['name']}: {missing['reason']}")
+    if gpus := _gpus(facts["gpus_per_node"], facts["gpus_of_type"]):
+        say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
     say(f"accounts  {_accounts(facts)}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     say(f"age       {duration(facts['age_s'])}")
+
+
+def _gpus(per_node: int | None, of_type: int) -> str:
+    if of_type and per_node == 0:
+        return f"none; the type has {of_type} on AWS, and `phalanx local gpus {of_type}` gives new nodes stand-ins"
+    return f"{per_node} on a node" if per_node else ""
 
 
 def _jobs(running: int | str | None, damaged: int | None) -> str:

@@ -184,6 +184,12 @@ def renew_weather() -> None:
         _request(running(), "POST", "/weather")
 
 
+def stand_ins() -> int:
+    """Return how many stand-ins for GPUs a new node has if its type has GPUs (phalanx.localcloud.gpus)."""
+    kept = state() / "gpus"
+    return int(kept.read_text()) if kept.exists() else 0
+
+
 def has_weather() -> bool:
     """Whether there is a forecast (phalanx.localcloud.weather), so that calls may be throttled."""
     return (state() / "weather.json").exists()

@@ -83,9 +83,13 @@ class LocalCloud(ApiCloud):
             self._require_cgroup(spec.image or "")
         known = offline_facts(spec, ssh_public_key)
         if known is not None and not spec.file_system:
-            return replace(known, kept_file_system=file_systems.kept_beside(self._directory, spec.name, spec.region))
+            kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
+            return self._with_stand_ins(replace(known, kept_file_system=kept))
         endpoint.begin()
-        return super().facts(spec, ssh_public_key)
+        return self._with_stand_ins(super().facts(spec, ssh_public_key))
+
+    def _with_stand_ins(self, facts: Facts) -> Facts:
+        return replace(facts, stand_ins=endpoint.stand_ins() if facts.gpus else 0)
 
     def _require_cgroup(self, image: str) -> None:
         """Raise LocalCloudError if a local cloud runs that can't give a node's systemd a control group."""

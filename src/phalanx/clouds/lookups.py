@@ -27,7 +27,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     if spec.file_system:
         file_systems.require_usable(api, spec.file_system)
     described = _describe_type(api, spec.type)
-    gpus = sum(gpu["Count"] for gpu in described.get("GpuInfo", {}).get("Gpus", []))
+    found = described.get("GpuInfo", {}).get("Gpus", [])
+    gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
     architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
     asked, unknown = usage.ask(api, spec.name, quotas.of(spec, vcpus) if spec.cloud == "aws" else [])

@@ -12,11 +12,11 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import launches, organisation, placement
+from phalanx.localcloud import gpus, launches, organisation, placement
 from phalanx.localcloud.capacity import CapacityError, Pool
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.neighbours import Neighbours
-from phalanx.localcloud.nodes import NodeError
+from phalanx.localcloud.nodes import Machine, NodeError
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Fleet:
             return
         try:
             without_s = launches.without_way_out_s(self.context.weather, instance)
-            machine = replace(placement.machine(instance), has_way_out=without_s == 0)
+            machine = self._equipped(replace(placement.machine(instance), has_way_out=without_s == 0))
             self.context.serve_vpc(machine.vpc_id)
             self.context.runner.boot(machine)
             if without_s:
@@ -105,6 +105,11 @@ class Fleet:
         self._changed(instance.id)
         self._stall_later(instance.id)
         self._neighbours.welcome(instance)
+
+    def _equipped(self, machine: Machine) -> Machine:
+        """Give a machine whose type has GPUs the stand-ins that were requested (`phalanx local gpus`)."""
+        number, name = gpus.count(self.context.state), placement.gpu(machine.instance_type)
+        return gpus.equip(machine, name, number, self.context.weather) if number and name else machine
 
     def reboot(self, instance: Instance) -> None:
         """Reboot the machine of a running instance; return at once."""

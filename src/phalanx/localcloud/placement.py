@@ -144,6 +144,12 @@ def memory_mib(instance_type: str) -> int:
     return int(INSTANCE_TYPES.get(instance_type, {}).get("MemoryInfo", {}).get("SizeInMiB", 1024))
 
 
+def gpu(instance_type: str) -> str:
+    """Return the name of a type's NVIDIA GPUs, such as "NVIDIA V100"; "" if it has none."""
+    found = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    return next((f"NVIDIA {one['Name']}" for one in found if one["Manufacturer"] == "NVIDIA"), "")
+
+
 def user_data_bytes(instance: Instance) -> bytes:
     """Return the instance's user data, decoded."""
     return base64.b64decode(str(instance.user_data)) if instance.user_data else b""

@@ -16,6 +16,8 @@ from phalanx.node.settings import Settings
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 USER_KEY = f"{SSH}/id_ed25519"
+# It loads the GPUs' driver (docs/aws-behaviour.md 11.15).
+_DRIVER_WITHIN_S = 180
 
 
 class Agent:
@@ -38,8 +40,9 @@ class Agent:
 
     def describe(self) -> Node:
         """Return this node's description, without a name: the head assigns that."""
-        gpus = _gpus()
         identity = self.identity
+        expected = self.settings.gpus.partition("=")
+        gpus = _gpus(int(expected[2]) if expected[0] == identity.type else 0)
         name = os.uname().nodename.split(".")[0]
         return Node(
             name="",
@@ -68,9 +71,16 @@ class Agent:
         self.queue.send({"kind": kind, "instance_id": self.identity.instance_id, **content})
 
 
-def _gpus() -> int:
-    """Return the number of working GPUs. This loads the driver if necessary."""
+def _gpus(expected: int) -> int:
+    """Return the number of working GPUs. Raises CommandError if they are fewer than the type has."""
+    argv = ["nvidia-smi", "-L"]
     try:
-        return sum(line.startswith("GPU ") for line in run(["nvidia-smi", "-L"], 60).splitlines())
+        listed = run(argv, _DRIVER_WITHIN_S)
     except CommandError:
+        if expected:
+            raise
         return 0
+    found = sum(line.startswith("GPU ") for line in listed.splitlines())
+    if found < expected:
+        raise CommandError(" ".join(argv), 0, f"only {found} of {expected} GPUs work:\n{listed}")
+    return found

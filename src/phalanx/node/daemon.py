@@ -81,9 +81,15 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
 def _live(agent: Agent) -> None:
     """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
     if agent.settings.head:
+        from phalanx.node import progress
         from phalanx.node.head import Head
 
-        Head(agent).serve()
+        agent.step = "GPUs"
+        progress.begin(agent)
+        try:
+            Head(agent).serve()
+        finally:
+            agent.settled = True
     from phalanx.node import worker
 
     worker.serve(agent)

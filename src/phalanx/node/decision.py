@@ -17,7 +17,7 @@ from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, work
 # (docs/aws-behaviour.md 3.27). Other denials may pass, because IAM's changes take a while to be seen.
 FINAL = (
     "current (vCPU|instance) limit|spot instance count|not supported|explicit deny|KMS|client error on launch"
-    "|(image id|key pair).* not exist|accept terms|blocked|not match the arch|not eligible"
+    "|(image id|key pair).* not exist|accept terms|blocked|not match the arch|not eligible|tag policy"
 )
 # A shortage is believed after this many attempts, or this time.
 LAUNCH_ATTEMPTS = 3

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Optional
 
-from phalanx.node import beats, contract, files, outcome, progress, proof, trust, validate
+from phalanx.node import beats, contract, files, outcome, proof, trust, validate
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
@@ -54,13 +54,9 @@ class Head:
         self.state.beats = self.ear.heard
         self.restore()
         self.agent.step, self.agent.settled = "members", self.state.signalled
-        progress.begin(self.agent)
-        try:
-            while True:
-                self.work()
-                self.listen()
-        finally:
-            self.agent.settled = True
+        while True:
+            self.work()
+            self.listen()
 
     def restore(self) -> None:
         """Continue where an earlier head ended; a first head requests the workers."""

@@ -26,6 +26,8 @@ class Settings:
     shared: str
     file_system: str
     slots: int
+    gpus: str
+    """The stack's instance type and how many GPUs it has, as in "p4d.24xlarge=8"; "" if it has none."""
     ssh_public_key: str
     wait_handle: str
     worker_role: str

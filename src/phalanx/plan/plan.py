@@ -26,6 +26,9 @@ class Facts:
     zones: tuple[str, ...]
     vcpus: int
     gpus: int = 0
+    """NVIDIA's."""
+    stand_ins: int | None = None
+    """How many stand-ins for GPUs a node of this type has in the local cloud, which has no GPUs; None on AWS."""
     memory_gib: float = 0
     architecture: str = "x86_64"
     """x86_64 or arm64."""
@@ -65,7 +68,8 @@ class Plan:
 
     @property
     def gpus(self) -> int:
-        return self.facts.gpus
+        """How many GPUs each node finds."""
+        return gpus_found(self.facts)
 
     @property
     def deployment(self) -> int:
@@ -97,9 +101,14 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         zone=_zone(spec, facts),
         image_parameter=image.parameter,
         root_device=image.root_device,
-        slots=spec.slots or facts.gpus or facts.vcpus,
+        slots=spec.slots or gpus_found(facts) or facts.vcpus,
         cost_usd_per_hour=_cost_usd_per_hour(spec),
     )
+
+
+def gpus_found(facts: Facts) -> int:
+    """Return how many GPUs a node finds: in the local cloud the stand-ins."""
+    return facts.gpus if facts.stand_ins is None else facts.stand_ins
 
 
 def image_choice(spec: ClusterSpec, facts: Facts) -> ImageChoice:
@@ -134,7 +143,7 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
     zones = spec.zones or (f"{spec.region}a",)
     facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, **sizes)
     if spec.cloud == "local":
-        return facts
+        return replace(facts, stand_ins=0)
     return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus)))
 
 

@@ -160,8 +160,17 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
         yield f"{spec.slots} slots on {facts.vcpus} vCPUs: the processes of a node will share CPUs"
     if spec.type.split(".")[0] in ("t2", "t3", "t3a", "t4g"):
         yield f"{spec.type} is burstable: training slows down once its CPU credits are spent"
+    if facts.gpus and facts.stand_ins is not None:
+        yield _about_stand_ins(spec.type, facts.gpus, facts.stand_ins)
     if facts.network_cards > 1:
         yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used"
+
+
+def _about_stand_ins(instance_type: str, gpus: int, stand_ins: int) -> str:
+    has = f"{instance_type} has {_plural(gpus, 'GPU')} on AWS"
+    if not stand_ins:
+        return f"{has} and none in the local cloud: `phalanx local gpus {gpus}` gives its nodes stand-ins"
+    return f"{has} and {_plural(stand_ins, 'stand-in')} in the local cloud, which nothing can compute on"
 
 
 def _about_money(spec: ClusterSpec) -> Iterator[str]:

@@ -123,6 +123,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots"),
+        "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "shared": Ref("SharedDirectory"),
         "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),

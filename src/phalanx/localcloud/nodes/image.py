@@ -73,7 +73,7 @@ def _build_etc(site: Site) -> None:
 
 
 def _build_programs(image: Path) -> None:
-    for directory, texts in programs.PROGRAMS.items():
+    for directory, texts in {**programs.PROGRAMS, **programs.PROGRAMS_FOR_GPUS}.items():
         (image / directory).mkdir(parents=True)
         for name, text in texts.items():
             (image / directory / name).write_text(text)

@@ -52,6 +52,10 @@ class Machine:
     has_way_out: bool = True
     image: str = ""
     """The name of its image, with a full operating system; "" for this machine's own programs."""
+    gpus: str = ""
+    """What `nvidia-smi` lists; "" without GPUs."""
+    gpus_after_s: float = 0.0
+    """How long `nvidia-smi` takes to load the driver, once after each boot."""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}

@@ -155,6 +155,21 @@ fi
 exec "$@"
 """.replace("@SETPRIV@", SETPRIV)
 
+# What the machine's GPUs are, and how long their driver still has to be loaded.
+GPUS = "/run/gpus"
+
+_NVIDIA_SMI = """\
+#!/bin/sh
+# nvidia-smi: lists the stand-ins of `phalanx local gpus`. It loads the driver first, and has no queries.
+case $* in
+  '' | -L | --list-gpus) ;;
+  *) echo "The local cloud's nvidia-smi has only the option -L." >&2; exit 6 ;;
+esac
+[ ! -e @GPUS@.cold ] || sleep "$(cat @GPUS@.cold)"
+rm -f @GPUS@.cold
+cat @GPUS@
+""".replace("@GPUS@", GPUS)
+
 # name → text, by the directory of the image that is overlaid on the host's
 PROGRAMS = {
     # where mount(8) looks for its helpers
@@ -162,3 +177,5 @@ PROGRAMS = {
     # first in PATH, before the host's own
     "usr/local/sbin": {"poweroff": _SHUTDOWN, "reboot": _SHUTDOWN, "shutdown": _SHUTDOWN, "sudo": _SUDO},
 }
+# The same for machines with GPUs; it is above that layer.
+PROGRAMS_FOR_GPUS = {"gpus/usr/local/sbin": {"nvidia-smi": _NVIDIA_SMI}}

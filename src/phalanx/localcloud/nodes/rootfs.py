@@ -14,7 +14,7 @@ from pathlib import Path
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import cgroups
 from phalanx.localcloud.nodes.machine import Machine, Site
-from phalanx.localcloud.nodes.programs import EFS_ROOT, PROGRAMS
+from phalanx.localcloud.nodes.programs import EFS_ROOT, GPUS, PROGRAMS, PROGRAMS_FOR_GPUS
 
 _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root run run/sshd run/lock run/user run/efs.host var/lib/cloud/instance/scripts
@@ -47,7 +47,8 @@ def build(site: Site, machine: Machine) -> Path:
     _make_directories(disk, root)
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
-    _mount_image(site, disk, root)
+    _mount_image(site, disk, root, with_gpus=bool(machine.gpus))
+    _show_gpus(machine, root)
     mount_devices(site, machine, root)
     mount_file_systems(site, machine, root)
     _mount_binds(site, root)
@@ -126,13 +127,22 @@ def _show_libraries(root: Path) -> None:
             kernel.bind(host, make_directory(root, host.name), read_only=True)
 
 
-def _mount_image(site: Site, disk: Path, root: Path) -> None:
+def _mount_image(site: Site, disk: Path, root: Path, with_gpus: bool) -> None:
     """Mount a writable /etc over the image's, and the image's programs over the host's."""
     layers = f"upperdir={disk}/layer/etc,workdir={disk}/layer/work"
     mount_overlay(site, root / "etc", f"{site.image}/etc", 0, layers)
     for name in PROGRAMS:
+        for_gpus = f"{site.image}/gpus/{name}:" if with_gpus and f"gpus/{name}" in PROGRAMS_FOR_GPUS else ""
         host = Path("/", name).resolve()
-        mount_overlay(site, root / name, f"{site.image}/{name}:{host}", kernel.MS_RDONLY)
+        mount_overlay(site, root / name, f"{for_gpus}{site.image}/{name}:{host}", kernel.MS_RDONLY)
+
+
+def _show_gpus(machine: Machine, root: Path) -> None:
+    """Write what `nvidia-smi` reads. /run is empty at each boot, as the driver is not loaded."""
+    if machine.gpus:
+        Path(f"{root}{GPUS}").write_text(machine.gpus)
+        if machine.gpus_after_s:
+            Path(f"{root}{GPUS}.cold").write_text(str(machine.gpus_after_s))
 
 
 def mount_overlay(site: Site, target: Path, lower: str, flags: int, layers: str = "") -> None:
