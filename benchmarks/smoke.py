@@ -56,10 +56,6 @@ slots: 2
 ssh_from: {{ssh_from}}
 throughput: bursting
 keep: no
-boot: |
-  python3 -c 'import ensurepip' && exit
-  for attempt in 1 2 3 4 5 6; do apt-get -qq update && apt-get -qq install -y python3-venv && exit; sleep 10; done
-  exit 1
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from clusters import FACTS, aws_spec, plan
@@ -140,3 +141,18 @@ def test_the_plan_says_what_a_boot_installs(image, installed):
 def test_a_local_plan_says_it_only_of_a_full_operating_system():
     assert "boot installs" in dict(describe(plan(image="debian-12-full")))
     assert not {"boot installs", "on the image"} & dict(describe(plan())).keys()
+
+
+def test_the_page_of_images_shows_the_table():
+    page = (Path(__file__).parents[2] / "docs" / "images.md").read_text()
+    for alias, row in table("images")["images"].items():
+        if "local" not in row:
+            parts = ["yes" if row[part] else "no" for part in ("venv", "nfs", "mpi")]
+            columns = [
+                f"`{alias}`",
+                row["distribution"],
+                ", ".join(row["pythons"]),
+                *parts,
+                ", ".join(row["architectures"]),
+            ]
+            assert f"| {' | '.join(columns)} |" in page
