@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
-from conftest import ONE_THREAD
+from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -32,3 +33,60 @@ def test_the_training_prints_chainermns_table_and_reaches_0_97(engines):
     assert len(accuracies) == 6
     assert accuracies[-1] >= 0.97
     assert "no process of it is left on 4 nodes" in done.stderr
+
+
+LIKE_UPSTREAM = """
+import gzip
+import sys
+import chainer
+import chainermn
+comm = chainermn.create_communicator("naive")
+if comm.rank == 0:
+    train, test = getattr(chainer.datasets, sys.argv[1])()
+    print(len(train), len(test), len(gzip.open("data/train-labels-idx1-ubyte.gz").read()))
+else:
+    train = None
+train = chainermn.scatter_dataset(train, comm)
+print("has", len(train))
+"""
+
+
+@pytest.fixture(scope="module")
+def fashion(engines) -> Terminal:
+    """The cluster with Fashion-MNIST, and a script that reads it as upstream's examples read MNIST."""
+    (engines.directory / "like_upstream.py").write_text(LIKE_UPSTREAM)
+    fetched = engines.phalanx("data", "fetch", "fashion-mnist", timeout_s=FIRST_USE_S)
+    assert "[0] fashion-mnist is in /efs/datasets" in fetched.stdout
+    return engines
+
+
+def like_upstream(fashion: Terminal, function: str) -> subprocess.CompletedProcess[str]:
+    words = ("--recipe", "chainermn", "--link", "data=datasets/fashion-mnist", "-N", "1", "--")
+    return fashion.phalanx("run", *words, "python", "like_upstream.py", function, timeout_s=FIRST_USE_S, check=False)
+
+
+def test_scripts_find_a_fetched_data_set_where_they_look_for_it(fashion):
+    done = like_upstream(fashion, "get_fashion_mnist")
+    assert "[0] 60000 10000 60008" in done.stdout
+    assert sorted(re.findall(r"\[(\d)\] has 15000", done.stdout)) == ["0", "1", "2", "3"]
+
+
+def test_a_rank_that_fails_before_the_others_have_data_ends_the_job_with_its_own_error(fashion):
+    done = like_upstream(fashion, "get_nothing")
+    assert done.returncode == 1
+    assert "has no attribute 'get_nothing'" in done.stderr.partition("last lines")[2]
+    assert "no process of it is left on 4 nodes" in done.stderr
+
+
+def test_the_recipes_variables_reach_ranks_of_a_typed_mpiexec(fashion):
+    like_upstream(fashion, "get_fashion_mnist")
+    environment = fashion.on("deeplearning-worker1", "ls -d /efs/.phalanx/environments/chainermn-*/").split()[0]
+    typed = f". {environment}/bin/activate && mpiexec -n 4 -N 1 printenv CHAINER_DATASET_ROOT"
+    assert fashion.on("deeplearning-worker1", typed).split() == ["/efs/datasets/chainer"] * 4
+
+
+def test_a_link_that_leads_nowhere_is_refused_before_anything_starts(engines):
+    words = ("run", "--link", "data=datasets/nothing", "--", "true")
+    refused = engines.phalanx(*words, check=False)
+    assert refused.returncode == 7
+    assert "--link data: there is no /efs/datasets/nothing on the head" in refused.stderr

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "node"),
+    ("errors", "version", "waits", "data", "datasets", "node"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
@@ -31,13 +31,21 @@ ORDER = (
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 PLUGINS = ("clouds", "launchers", "schedulers")
 STANDARD_LIBRARY_ONLY = (
+    "phalanx.datasets",
     "phalanx.node",
     "phalanx.runner",
     "phalanx.launchers",
     "phalanx.schedulers",
     "phalanx.localcloud.dial",
 )
-MAY_PRINT = ("phalanx.cli", "phalanx.node", "phalanx.runner", "phalanx.localcloud.__main__", "phalanx.localcloud.nodes")
+MAY_PRINT = (
+    "phalanx.cli",
+    "phalanx.datasets",
+    "phalanx.node",
+    "phalanx.runner",
+    "phalanx.localcloud.__main__",
+    "phalanx.localcloud.nodes",
+)
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
 
 

@@ -138,6 +138,16 @@ def test_the_tail_is_of_this_process_alone(tmp_path):
     assert writer.tail(first, 2) == ["line 98", "line 99"]
 
 
+def test_the_tail_ends_before_a_box_of_stars(tmp_path):
+    writer = OutputWriter(str(tmp_path))
+    rank = writer.add("0", "node", is_rank=True)
+    stars = "*" * 42
+    writer.write(
+        rank, 1, f"{stars}\nsettings\n{stars}\nKeyError: 'x'\n\n{stars}\nUncaught exception\n{stars}\n\n".encode()
+    )
+    assert writer.tail(rank, 2) == [stars, "KeyError: 'x'"]
+
+
 def test_a_label_can_not_leave_the_directory():
     assert file_name("../../etc/passwd", is_rank=True) == "rank-.._.._etc_passwd.log"
     assert file_name("torchrun@deeplearning-worker2", is_rank=False) == "torchrun@deeplearning-worker2.log"

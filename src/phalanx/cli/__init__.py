@@ -43,6 +43,7 @@ COMMANDS = {
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),
         "put": ("phalanx.cli.put", "Upload data to the shared directory."),
+        "data": ("phalanx.cli.data", "Place public data sets on the shared directory."),
         "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "down": ("phalanx.cli.down", "Delete the cluster and prove that nothing is left."),

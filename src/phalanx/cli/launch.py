@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
+from phalanx.cli.job_options import pairs
 from phalanx.cli.options import complete_clusters, debug_option, load_cluster, via_option
 from phalanx.errors import SpecError
 from phalanx.schedulers import SCHEDULERS
@@ -105,6 +106,14 @@ def _here(name: str) -> str:
     callback=_names,
     help="Set a variable for all processes: to VALUE, or to its value on this machine.",
 )
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="NAME=PATH",
+    callback=pairs,
+    help="A link in the job's copy of the code, such as data=datasets/mnist. Repeatable.",
+)
 @click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for servers.")
 @click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for workers.")
 @click.option("--p3", is_flag=True, help="MXNet's priority-based propagation of parameters.")
@@ -146,6 +155,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         processes=chosen["workers"],
         per_node=chosen["per_node"],
         name=chosen["job_name"],
+        links=chosen["links"],
         env={**chosen["env"], **(_P3 if chosen["p3"] else {})},
         role_env={"server": chosen["env_server"], "worker": chosen["env_worker"]},
         options={"servers": str(chosen["servers"] or chosen["workers"])},

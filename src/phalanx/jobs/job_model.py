@@ -53,6 +53,8 @@ class JobSpec:
     """What to run, in a copy of `directory`. A field made with `_option` is a flag of `phalanx run`, too.
 
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
+    `links` are symbolic links in the copy of the code: their paths there, and what they lead to on the nodes, absolute
+    or relative to the shared directory.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. With `nodes_min` and `nodes_max` (both or none; torchrun)
     the job continues with the nodes that are left, and grows again. `options` are the launcher's own, by name;
@@ -70,6 +72,9 @@ class JobSpec:
     directory: Path = _option("--directory", "The code.", default=Path())  # noqa: RUF009
     env: Mapping[str, str] = _option("--env", "A variable for the job. Repeatable.", default_factory=dict)
     tags: Mapping[str, str] = _option("--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict)
+    links: Mapping[str, str] = _option(
+        "--link", "A link in the job's copy of the code, such as data=datasets/mnist. Repeatable.", default_factory=dict
+    )
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
     wait: bool = _option("--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
@@ -94,6 +99,9 @@ class JobSpec:
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
         self._check_nodes()
         self._check_via()
+        for path in self.links:
+            if path.startswith("/") or not set(path.split("/")).isdisjoint({"", ".", ".."}):
+                raise JobError(f"--link {path}=… is no path in the code", "Give a relative one without '..'.")
         for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(
@@ -153,6 +161,7 @@ class JobOptions(TypedDict, total=False):
     directory: Path | str
     env: Mapping[str, str]
     tags: Mapping[str, str]
+    links: Mapping[str, str]
     secrets: Mapping[str, str]
     restarts: int
     wait: bool

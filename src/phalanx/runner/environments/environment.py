@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,9 +33,6 @@ COMPLETE = ".complete"
 RESULT = "environment.json"
 _FORMAT = "1"  # a change makes every environment again
 _FILES = "requirements"
-_PATH_GOES_ALONG = "export OMPI_MCA_mca_base_env_list=PATH"
-
-
 _OTHER_PYTHON = "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
 
 
@@ -47,6 +45,12 @@ def root_of(job_directory: str) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(job_directory)), "environments")
 
 
+def job_variables(wanted: Dict[str, Any], directory: str) -> Dict[str, str]:
+    """Return the variables that an environment sets for its jobs; `{shared}` in one is the shared directory."""
+    shared = os.path.dirname(os.path.dirname(root_of(directory)))
+    return {name: value.replace("{shared}", shared) for name, value in wanted["job_variables"].items()}
+
+
 def bring(directory: str) -> int:
     """Find or make the environment of the job in this directory; print what is done.
 
@@ -56,7 +60,9 @@ def bring(directory: str) -> int:
     with open(os.path.join(directory, "job.json")) as file:
         wanted = json.load(file)["environment"]
     try:
-        result = {"path": _bring(root_of(directory), wanted, BuildLog(directory))}
+        path = _bring(root_of(directory), wanted, BuildLog(directory))
+        _complete_activate(path, job_variables(wanted, directory))
+        result = {"path": path}
     except CannotMakeError as error:
         result = {"problem": str(error)}
     except OSError as error:
@@ -86,20 +92,25 @@ def _bring(root: str, wanted: Dict[str, Any], log: BuildLog) -> str:
     path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
-    _pass_path_on(path)
     # The time of the last use, for `phalanx environments`.
     os.utime(os.path.join(path, COMPLETE))
     return path
 
 
-def _pass_path_on(path: str) -> None:
-    """Have `activate` pass PATH on with `mpiexec`: Open MPI 5 otherwise starts ranks with each node's own PATH."""
+def _complete_activate(path: str, variables: Dict[str, str]) -> None:
+    """Have `activate` set the jobs' variables, too, for whoever types a command in the environment.
+
+    Open MPI 5 starts ranks with each node's own variables, unless mca_base_env_list names them.
+    """
     activate = os.path.join(path, "bin", "activate")
-    if not os.path.exists(os.path.join(path, "bin", "prterun")):
+    if not os.path.exists(activate):
         return
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if os.path.exists(os.path.join(path, "bin", "prterun")):
+        lines.append(f"export OMPI_MCA_mca_base_env_list='{';'.join(['PATH', *variables])}'")
     with open(activate, "r+") as file:
-        if _PATH_GOES_ALONG not in file.read():
-            file.write(f"\n{_PATH_GOES_ALONG}\n")
+        present = file.read().splitlines()
+        file.write("".join(f"\n{line}\n" for line in lines if line not in present))
 
 
 def _interpreter(root: str, wanted: Dict[str, Any], log: BuildLog) -> Interpreter:

@@ -33,6 +33,8 @@ _PROCESSES = "processes"
 _RECORDS_AT_ONCE = 4096
 _LONGEST_SAFE_NAME = 100
 _LARGEST_OFFSET = (1 << 63) - 1
+_FRAME = re.compile(r"\*{10,}")
+_BOX_LINES = 10
 
 
 def file_name(label: str, is_rank: bool, attempt: int = 0) -> str:
@@ -104,11 +106,11 @@ class OutputWriter:
                 pass  # readers report what is damaged
 
     def tail(self, number: int, lines: int) -> List[str]:
-        """Return the last lines of a process's file."""
+        """Return the last lines of a process's file, without a box of stars at its end."""
         name = self._of[number]
         with open(os.path.join(self._directory, name), "rb") as file:
             file.seek(max(0, self._files[name][1] - (64 << 10)))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
+            return _without_box(file.read().decode(errors="replace").splitlines())[-lines:]
 
     def _open(self, name: str) -> int:
         return open_to_append(os.path.join(self._directory, name))
@@ -124,6 +126,16 @@ class OutputWriter:
             self.error = f"later output was not kept: {error.strerror}"
             return False
         return True
+
+
+def _without_box(lines: List[str]) -> List[str]:
+    """Remove blank lines at the end, and a box of stars: ChainerMN prints one after the traceback that matters."""
+    end = len(lines)
+    while end and not lines[end - 1].strip():
+        end -= 1
+    frames = [number for number in range(max(0, end - _BOX_LINES), end) if _FRAME.fullmatch(lines[number])]
+    is_box = len(frames) > 1 and frames[-1] == end - 1
+    return _without_box(lines[: frames[-2]]) if is_box else lines[:end]
 
 
 class OutputReader:

@@ -90,6 +90,7 @@ class Campaign:
         if not self._job.get("environment"):
             return None
         # Here, because most jobs have no environment.
+        from phalanx.runner.environments.environment import job_variables
         from phalanx.runner.environments.preparation import Preparation
 
         head, message = read_roster().head.name, self._state["message"]
@@ -97,7 +98,8 @@ class Campaign:
         over = preparation.run(lambda text: self._write(message=text))
         if over is None:
             own = {ENVIRONMENT: preparation.path}
-            env = {**self._job["environment"]["job_variables"], **self._job["env"], **own}
+            recipes = job_variables(self._job["environment"], self._directory)
+            env = {**recipes, **self._job["env"], **own}
             self._job = {**self._job, "env": env}
             self._write(message=message)
         return over

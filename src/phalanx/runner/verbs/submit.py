@@ -11,7 +11,7 @@ from phalanx.runner import checked
 from phalanx.runner.files import state as states
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy
-from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER, WORK
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 
@@ -45,6 +45,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         return _refuse(error)
     try:
         job["secrets"] = _receive(directory)
+        _link(directory, job.get("links", {}))
         # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
@@ -126,6 +127,22 @@ def _receive(directory: str) -> Dict[str, str]:
     if sizes["in_parts"]:
         _unpack(directory, sys.stdin.buffer)
     return secrets
+
+
+def _link(directory: str, links: Dict[str, str]) -> None:
+    """Make the job's links in its copy of the code. Raises RefusedError, OSError."""
+    work, shared = os.path.join(directory, WORK), os.path.dirname(os.path.dirname(os.path.dirname(directory)))
+    for path, target in links.items():
+        link, target = os.path.join(work, path), os.path.join(shared, target)
+        if not os.path.exists(target):
+            raise RefusedError(
+                f"--link {path}: there is no {target} on the head\n"
+                "`phalanx put` and `phalanx data fetch` place data on the shared directory."
+            )
+        if os.path.lexists(link):
+            raise RefusedError(f"--link {path}: the code has its own {path}\nRemove or ignore it, or use another name.")
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(target, link)
 
 
 def _read_secrets(stdin: BinaryIO, count: int) -> Dict[str, str]:
