@@ -13,7 +13,13 @@ import pytest
 from conftest import EXAMPLES, ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
-GETTING_STARTED = EXAMPLES.parent / "docs" / "getting-started.md"
+ROOT = EXAMPLES.parent
+DOCS = ROOT / "docs"
+GETTING_STARTED = DOCS / "getting-started.md"
+JOB_PAGES = (
+    *(DOCS / f"{name}.md" for name in ("batch", "environments", "launchers")),
+    *(path for path in sorted(EXAMPLES.glob("*/README.md")) if "$ phalanx run" in path.read_text()),
+)
 
 
 def test_hello_mpi_runs_on_every_node(cluster):
@@ -59,6 +65,34 @@ def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_pa
     assert done.returncode == 0, done.stderr[-4000:]
     assert sorted(set(re.findall(r"rank \d of \d", done.stdout))) == [f"rank {rank} of 4" for rank in range(4)]
     assert "Cluster first is deleted; nothing of it is left" in done.stdout
+
+
+@pytest.mark.parametrize("page", JOB_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
+    """By --dry-run: the engines themselves run in the tests of engines, and of schedulers."""
+    for name in ("more.txt", "requirements.txt"):
+        (tmp_path / name).write_text("requests\n")
+    (tmp_path / "hosts").write_text("deeplearning-worker1\ndeeplearning-worker2\n")
+    commands = re.findall(r"^\$ phalanx (run|launch) (.+)$", page.read_text(), re.MULTILINE)
+    script = "".join(f"phalanx {verb} -c contract --dry-run {rest}\n" for verb, rest in commands)
+    done = subprocess.run(
+        ["bash", "-exc", script],
+        cwd=tmp_path,
+        env={**os.environ, **phalanx_variables(cluster)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("deeplearning-worker1") >= len(commands) > 0
+
+
+def test_the_commands_of_older_tutorials_run_on_the_head(cluster):
+    block = next(re.finditer(r"```console\n(.*?)```", (DOCS / "nodes.md").read_text(), re.DOTALL))[1]
+    mpiexec, loop = re.findall(r"^\$ (.+)$", block, re.MULTILINE)
+    assert len(set(cluster.on("head", loop).split())) == 4
+    assert sorted(cluster.on("head", mpiexec).split()) == sorted(cluster.on("head", loop).split() * 2)
 
 
 def as_script(page: str) -> str:
