@@ -24,7 +24,7 @@ import pytest
 
 from phalanx.jobs.environments import recipe
 
-pytest_plugins = ["untouched", "open_files", "fake_jobs", "node_lab"]
+pytest_plugins = ["untouched", "open_files", "fake_jobs", "node_lab", "prompts"]
 # In the background of a script SIGINT is ignored, which the programs that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 PHALANX = Path(sys.executable).parent / "phalanx"

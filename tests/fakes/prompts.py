@@ -1,12 +1,16 @@
-"""A command prompt in this process: runs command lines and captures their output."""
+"""A pytest plug-in: a command prompt in this process, which captures the output, and a cloud in memory for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from fake_cloud import FakeCloud, write_key
 
-from phalanx import cli
+from phalanx import cli, clouds, template
+from phalanx.clouds import endpoint
+from phalanx.cluster import cluster_record as store
+from phalanx.ssh.remote import Remote
 
 
 class Prompt:
@@ -23,3 +27,23 @@ class Prompt:
         status = cli.execute(list(words))
         self.out, self.err = self._capsys.readouterr()
         return status
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    """A prompt in an empty directory."""
+    return Prompt(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def cloud(monkeypatch, tmp_path):
+    """The cloud of the file phalanx.yaml in that directory; no ssh connects."""
+    fake = FakeCloud()
+    monkeypatch.setattr(clouds, "get", lambda name, region: fake)
+    monkeypatch.setattr(clouds, "begin", lambda name: None)
+    monkeypatch.setattr(endpoint, "find", lambda: "it runs")
+    monkeypatch.setattr(Remote, "connect", lambda remote: None)
+    monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
+    return fake

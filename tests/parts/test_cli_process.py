@@ -11,16 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from prompts import Prompt
 
 from conftest import PHALANX
 from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
-
-
-@pytest.fixture
-def phalanx(tmp_path, monkeypatch, capsys):
-    return Prompt(tmp_path, monkeypatch, capsys)
 
 
 def test_a_full_output_is_reported_in_one_line(tmp_path):

@@ -1,0 +1,212 @@
+"""`phalanx up`, `status`, `nodes`, `scale` and `down`, with a cloud in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_cloud import HEAD_FAILED, MISSING, roster
+
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.errors import ClusterError
+from phalanx.jobs.job_model import JobState, JobStatus
+
+
+def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
+    cloud.roster = roster(2, missing=[MISSING])
+    assert phalanx("up") == 0
+    assert "CREATE_COMPLETE     Vpc (EC2::VPC)" in phalanx.err
+    assert "deeplearning-worker2 (10.0.1.12) answered: 2 of 3" in phalanx.err
+    assert "missing  deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
+    assert "54.0.0.1" in phalanx.out
+    assert "phalanx down" in phalanx.out
+
+
+def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert phalanx("up") == 0
+    assert "creating cluster demo" in phalanx.err
+    assert "CREATE_COMPLETE" in phalanx.err
+
+
+def test_up_and_down_are_a_few_lines_on_a_terminal_and_all_events_elsewhere(phalanx, cloud, monkeypatch):
+    def shown(*words: str) -> list[str]:
+        assert phalanx(*words) == 0
+        return [
+            word
+            for word in ("Vpc (EC2::VPC)", "worker2 (10.0.1.12) answered", "demo (CloudForm")
+            if word in phalanx.err
+        ]
+
+    every = ["Vpc (EC2::VPC)", "worker2 (10.0.1.12) answered", "demo (CloudForm"]
+    assert (shown("up"), shown("down", "--yes")) == (every, [every[0], every[2]])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert (shown("up"), shown("down", "--yes")) == ([every[2]], [every[2]])
+    assert (shown("up", "-v"), shown("down", "--yes", "-v")) == (every, [every[0], every[2]])
+
+
+def test_up_again_says_so(phalanx, cloud):
+    phalanx("up")
+    assert phalanx("up") == 0
+    assert "is up already" in phalanx.out
+
+
+def test_up_prints_json_alone_on_standard_output(phalanx, cloud):
+    assert phalanx("up", "--json") == 0
+    state = json.loads(phalanx.out)
+    assert (state["state"], state["already"], len(state["nodes"])) == ("CREATE_COMPLETE", False, 2)
+
+
+def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
+    cloud.script = list(HEAD_FAILED)
+    assert phalanx("up") == 4
+    assert "boot script failed: `false` ended with 1" in phalanx.err
+    assert "the end of the boot log of 10.0.0.5" in phalanx.err
+    assert "the name is free" in phalanx.err
+    assert cloud.stopped
+
+
+def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
+    def interrupt(stack_id, after):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cloud, "events", interrupt)
+    assert phalanx("up") == 130
+    assert "`phalanx up` follows it again, `phalanx down` removes it" in phalanx.err
+    monkeypatch.undo()
+    assert cloud.describe_stack("demo") is not None
+
+
+def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
+    counts = {"jobs_running": 1, "jobs_damaged": 0}
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)
+    cloud.roster = roster(2, missing=[MISSING])
+    phalanx("up")
+    assert phalanx("status") == 0
+    assert "2 ready of 3" in phalanx.out
+    assert "deeplearning-worker3: InsufficientInstanceCapacity" in phalanx.out
+    assert phalanx("status", "--json") == 0
+    assert json.loads(phalanx.out)["jobs_running"] == 1
+    counts["jobs_running"] = "unknown: it reboots"
+    assert phalanx("status") == 0
+    assert "jobs      unknown: it reboots\n" in phalanx.out
+
+
+def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):
+    whole = roster(3, missing=[MISSING])
+    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
+    phalanx("up")
+    assert phalanx("nodes") == 0
+    assert "10.0.1.12" in phalanx.out
+    assert phalanx("nodes", "--json") == 0
+    rows = json.loads(phalanx.out)
+    assert [row["role"] for row in rows] == ["head", "worker", "worker", "worker"]
+    assert [row["state"].split(":")[0] for row in rows] == ["ready", "ready", "silent", "missing"]
+
+
+def test_a_silent_node_is_reported_and_is_not_ready(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    whole = roster(3)
+    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
+    assert phalanx("up") == 0
+    assert "  nodes    2 of 3" in phalanx.out and "  silent   deeplearning-worker3: no sign of life" in phalanx.out
+    assert phalanx("status") == 0
+    assert "nodes     2 ready of 3\nsilent    deeplearning-worker3: no sign of life" in phalanx.out
+    assert phalanx("status", "--json") == 0
+    silent = {"name": "deeplearning-worker3", "instance_id": "i-3", "address": "10.0.1.13"}
+    assert (json.loads(phalanx.out)["silent"], json.loads(phalanx.out)["missing"]) == ([silent], [])
+
+
+def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
+    phalanx("up")
+    assert phalanx("down", "--yes") == 0
+    assert "nothing of it is left" in phalanx.out
+    assert phalanx("down", "--yes") == 0
+    assert "Nothing to do" in phalanx.out
+
+
+def typed(monkeypatch, answer: str) -> None:
+    """There is a terminal, at which somebody answers this."""
+    terminal = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+
+def a_status(job: str, state: str) -> JobStatus:
+    return JobStatus(job, "", "exec", ("true",), JobState(state), 0.0, None, None, 1, None, "", (), ())
+
+
+def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    phalanx("up")
+    for words in (["down"], ["down", "--json"], ["scale", "1"]):
+        assert phalanx(*words) == 2
+        assert "there is no terminal to confirm this on: add --yes" in phalanx.err
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 130), ("y", 0)])
+def test_down_names_the_jobs_that_it_would_end(phalanx, cloud, monkeypatch, answer, status):
+    jobs = [a_status("261121-1", "running"), a_status("261121-2", "failed"), a_status("261121-3", "pending")]
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: jobs)
+    phalanx("up")
+    typed(monkeypatch, answer)
+    assert phalanx("down") == status
+    assert "Delete cluster demo (local)? Jobs 261121-1 and 261121-3 run on it and end with it. [y/N]" in phalanx.err
+
+
+def test_down_says_so_when_the_head_can_t_be_asked_for_jobs(phalanx, cloud, monkeypatch):
+    def list_jobs(cluster):
+        raise ClusterError("can't log in to the head: it does not answer")
+
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", list_jobs)
+    phalanx("up")
+    typed(monkeypatch, "y")
+    assert phalanx("down") == 0
+    assert "Its jobs could not be listed: can't log in to the head: it does not answer." in phalanx.err
+
+
+def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud, monkeypatch, tmp_path):
+    monkeypatch.setattr("phalanx.clouds.scaling.Scaling.jobs_in_the_way", lambda _: ["261121-1"])
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\nmin: 2\n")
+    phalanx("up")
+    typed(monkeypatch, "n")
+    assert phalanx("scale", "1") == 6
+    assert "261121-1 would lose deeplearning-worker2" in phalanx.err
+    assert phalanx("scale", "1", "--force") == 130
+    question = (
+        "Scale cluster demo from 2 to 1 nodes? That is fewer than `min: 2` in phalanx.yaml. Job 261121-1 ends. [y/N]"
+    )
+    assert question in phalanx.err
+
+
+def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(phalanx, cloud, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "phalanx.cluster.take_down.TakeDown._must_delete_data", lambda done: asked.append(done._keep) or False
+    )
+    monkeypatch.setattr("phalanx.cluster.take_down.file_systems_of", lambda stack: ("fs-1",))
+    spec = Path("phalanx.yaml")
+    text = spec.read_text()
+    for line, words in (("keep: No  # really", []), ("", []), ("keep: no", ["--keep", "yes"])):
+        spec.write_text(f"{text}{line}\n")
+        phalanx("up")
+        assert phalanx("down", "--yes", *words) == 0
+        assert "aws efs delete-file-system fs-1" in phalanx.out
+    assert asked == ["no", None, "yes"]
+
+
+def test_down_without_a_record_works_by_name(phalanx, cloud):
+    cloud.put("demo", "CREATE_COMPLETE")
+    assert phalanx("down", "--yes", "--json") == 0
+    assert json.loads(phalanx.out)["existed"] is True
+
+
+def test_down_of_a_local_cluster_whose_local_cloud_is_gone_only_forgets(phalanx, tmp_path):
+    Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1").save()
+    assert phalanx("down", "-c", "demo", "-y") == 0
+    assert not (tmp_path / "state/clusters/demo").exists()
