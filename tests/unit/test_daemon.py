@@ -20,6 +20,7 @@ def serve(monkeypatch, tmp_path):
 
     def run(error: Exception, tries: int, member: bool = False) -> list[str]:
         told: list[str] = []
+        clock = [0.0]
         left = [error] * tries
 
         def work(_agent) -> None:
@@ -29,13 +30,16 @@ def serve(monkeypatch, tmp_path):
             (tmp_path / "opt/phalanx").mkdir(parents=True)
             (tmp_path / "opt/phalanx/roster.json").write_text("{}")
         agent = SimpleNamespace(
-            settings=SimpleNamespace(head=False), log=SimpleNamespace(ship=lambda _: None), stream=None
+            settings=SimpleNamespace(head=False, node_timeout_s=100),
+            log=SimpleNamespace(ship=lambda _: None),
+            stream=None,
         )
         monkeypatch.setattr(daemon, "Agent", lambda *_: agent)
         monkeypatch.setattr(daemon.firewall, "watch", lambda _: None)
         monkeypatch.setattr(daemon.credentials, "serve", lambda *_: None)
         monkeypatch.setattr(worker, "serve", work)
-        monkeypatch.setattr(daemon.time, "sleep", lambda _: None)
+        monkeypatch.setattr(daemon.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
+        monkeypatch.setattr(daemon.time, "monotonic", lambda: clock[-1])
         monkeypatch.setattr(failure, "report", lambda _s, _a, step, error: told.append(f"{step}: {error}"))
         with pytest.raises(Enough):
             daemon.serve(agent.settings, SimpleNamespace(), str(tmp_path), agent)
@@ -50,8 +54,8 @@ def test_a_bug_of_ours_is_reported_at_once(serve):
 
 def test_the_clouds_errors_are_reported_when_they_last(serve):
     refused = AwsError("PutItem", "AccessDenied", "no")
-    assert serve(refused, 1) == []
-    assert serve(refused, 2) == ["agent: PutItem: AccessDenied: no"]
+    assert serve(refused, 18) == []
+    assert serve(refused, 19) == ["agent: PutItem: AccessDenied: no"]
 
 
 def test_a_member_survives_the_clouds_errors(serve):

@@ -17,7 +17,8 @@ from phalanx.node.settings import Settings
 
 # Before another try after an error.
 _PAUSE_S = 5
-_TRIES = 2
+# Of the node's timeout, so that the reason is reported before the node counts as missing.
+_PATIENCE = 0.9
 
 
 def start(agent: Agent) -> None:
@@ -58,7 +59,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     """
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
     credentials.serve(settings, metadata)
-    errors = 0
+    end = time.monotonic() + _PATIENCE * settings.node_timeout_s
     while True:
         try:
             agent = agent or Agent(settings, metadata, root)
@@ -70,8 +71,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             from phalanx.node import failure
 
             traceback.print_exc()
-            errors += 1
-            may_pass = errors < _TRIES or files.read(root + contract.ROSTER)
+            may_pass = time.monotonic() < end or files.read(root + contract.ROSTER)
             if not (may_pass and isinstance(error, (OSError, AwsError))):
                 failure.report(settings, agent, "agent", error)
         agent = None
