@@ -12,6 +12,23 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.full_os
 
+_PSS = "cat /proc/[0-9]*/smaps_rollup | awk '/^Pss:/ { kib += $2 } END { print int(kib / 1024) }'"
+FIGURES = {
+    "seconds until all units have started": "systemd-analyze | sed -n 's/.*reached after \\([0-9.]*\\)s.*/\\1/p'",
+    "MiB of memory of all processes (PSS)": _PSS,
+    "MiB written to the disk": "df --output=used -BM / | tail -1",
+}
+# Each is a mount of the supervisor's, a limit of it, or the machine's own.
+ATTEMPTS = (
+    "umount /run/efs.host/fs-*",
+    "umount /dev/console",
+    "umount /dev/shm",
+    "echo max > /sys/fs/cgroup/cgroup.max.descendants",
+    "echo never > /sys/kernel/mm/transparent_hugepage/enabled",
+    "mount -t sysfs none /mnt",
+    "mknod /tmp/disk b 8 0",
+    "sysctl -w kernel.core_pattern=x",
+)
 OWN_ADDRESS = "python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'"
 
 
@@ -51,6 +68,16 @@ def test_the_administrator_is_the_images_own(terminal):
     assert "admin" in as_root(terminal, "worker2", "echo $SUDO_USER")
     record = json.loads(next((terminal.state / "clusters").glob("*/cluster.json")).read_text())
     assert record["admin_user"] == "admin"
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_root_on_a_node_cant_undo_what_the_local_cloud_has_built(terminal, attempt):
+    assert as_root(terminal, "worker3", f"{attempt} >&2 || echo refused") == "refused\n"
+
+
+def test_figures_of_a_node(terminal):
+    for figure, command in FIGURES.items():
+        print(f"figure: {figure}: {as_root(terminal, 'worker2', command).strip()}")
 
 
 def test_a_job_leaves_nothing_to_its_users_own_systemd(terminal):

@@ -129,6 +129,7 @@ def test_a_node_that_cant_run_its_image_says_why(tmp_path, mode, cgroup, built, 
 def test_the_layer_has_what_belongs_to_this_local_cloud(tmp_path):
     site = Site(tmp_path, "range", (), (), etc={"pip.conf": "[global]\n"})
     image_layer.build(site)
+    assert image_layer.holds(Path("/etc/passwd")) and not image_layer.holds(Path("/opt"))
     assert os.access(site.layer / "usr/sbin/mount.efs", os.X_OK)
     assert (site.layer / "usr/sbin/dhclient").stat().st_mode & 0o777 == 0o644
     assert (site.layer / "etc/pip.conf").read_text() == "[global]\n"

@@ -178,7 +178,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
     etc = {"pip.conf": pip.text} if pip.text else {}
     binds = (*options.binds, *pip.paths)
     try:
-        return start_supervisor(options.state, mode, binds, options.path_dirs, serve_api, etc, cgroup, options.images)
+        return start_supervisor(
+            options.state, mode, binds, options.path_dirs, serve_api, etc, cgroup, options.images, pip.paths
+        )
     finally:
         if cgroup is not None:
             cgroups.give_back(cgroup)

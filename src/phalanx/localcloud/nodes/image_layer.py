@@ -57,8 +57,15 @@ def build(site: Site) -> None:
         path = _beside(site.layer / name)
         path.write_text(text)
         path.chmod(0o755 if name in _PROGRAMS else 0o644)
+    for source in filter(holds, site.pip_paths):
+        shutil.copy(source, _beside(Path(f"{site.layer}{source}")))
     for unit in _MASKED:
         _beside(site.layer / "etc/systemd/system" / unit).symlink_to("/dev/null")
+
+
+def holds(path: Path) -> bool:
+    """Whether a path of pip's settings is copied into the layer: certificates, which a node's upgrades replace."""
+    return path.is_relative_to("/etc") and path.is_file()
 
 
 def _beside(path: Path) -> Path:

@@ -92,7 +92,8 @@ class Site:
 
     `root` is the uid of the nodes' root in the supervisor's namespace (userns.root_of_nodes). `cgroup` is the directory
     of all nodes' control groups; None if they are not limited. `etc` contains further files of the image, by their
-    names below /etc. `images` is the directory of images with a full operating system.
+    names below /etc. `images` is the directory of images with a full operating system, whose nodes see only `pip_paths`
+    of this machine: those that its settings for pip name.
     """
 
     state: Path
@@ -103,6 +104,7 @@ class Site:
     cgroup: Path | None = None
     etc: Mapping[str, str] = field(default_factory=dict)
     images: Path | None = None
+    pip_paths: tuple[Path, ...] = ()
 
     @property
     def image(self) -> Path:

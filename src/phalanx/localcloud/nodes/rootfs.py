@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.localcloud import kernel
@@ -51,7 +52,7 @@ def build(site: Site, machine: Machine) -> Path:
     _show_gpus(machine, root)
     mount_devices(site, machine, root)
     mount_file_systems(site, machine, root)
-    _mount_binds(site, root)
+    mount_binds(root, site.binds)
     os.chdir(root)
     return root
 
@@ -193,13 +194,13 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
             kernel.bind(source, shelf / name)
 
 
-def _mount_binds(site: Site, root: Path) -> None:
+def mount_binds(root: Path, paths: Sequence[Path]) -> None:
     """Bind host paths read-only to the same paths; if there is a link, to the real path, with the link."""
-    for path in sorted({path.resolve() for path in site.binds}):
+    for path in sorted({path.resolve() for path in paths}):
         if not _is_shown(root, path):
             here = _make_mount_point(root, path)
             kernel.bind(path, here, read_only=True)
-    for path in site.binds:
+    for path in paths:
         here = Path(f"{root}{path}")
         if path != path.resolve() and not here.exists():
             _make_parents(root, path)

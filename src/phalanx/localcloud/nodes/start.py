@@ -43,16 +43,20 @@ def start_supervisor(
     etc: Mapping[str, str] | None = None,
     cgroup: Path | None = None,
     images: Path | None = None,
+    pip_paths: Sequence[Path] = (),
 ) -> int:
     """Run a local cloud until `serve_api` returns, and return the exit status of that process.
 
-    `cgroup` (cgroups.take) contains the nodes' control groups; `images` those with a full operating system.
+    `cgroup` (cgroups.take) contains the nodes' control groups; `images` the images with a full operating system, whose
+    nodes see `pip_paths`.
 
     Forks three times, so the caller must have no threads. Raises userns.NamespaceError if this machine does not support
     `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
     root = userns.root_of_nodes(mode)
-    site = Site(state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {}, images)
+    site = Site(
+        state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {}, images, tuple(pip_paths)
+    )
     # Here, because only this process's network leads outside.
     way_out, gateway_pid = gateway.start()
     try:

@@ -1,0 +1,35 @@
+"""The seeds' own trainings, on nodes that have neither MPI nor pip when they boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from full_systems import a_full_cluster
+
+from conftest import ONE_THREAD, Terminal
+
+pytestmark = pytest.mark.full_os
+
+FIRST_USE_S = 900
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    with a_full_cluster("training", 2) as terminal:
+        yield terminal
+
+
+def test_chainermn_trains_mnist(terminal):
+    example = terminal.with_example("chainermn_mnist")
+    words = ("--recipe", "chainermn", *ONE_THREAD, "-n", "2", "-N", "1", "--", "python", "train_mnist.py")
+    done = example.phalanx("run", *words, "-e", "2", "-u", "100", "--at-least", "0.9", timeout_s=FIRST_USE_S)
+    assert "[0] Num process (COMM_WORLD): 2" in done.stdout and "no process of it is left on 2 nodes" in done.stderr
+
+
+def test_mxnets_parameter_server_trains_mnist(terminal):
+    example = terminal.with_example("mxnet_mnist")
+    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "2", "--servers", "1", *ONE_THREAD)
+    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "1")
+    done = example.phalanx("run", *words, "--", *training, timeout_s=FIRST_USE_S)
+    assert done.stdout.count("test accuracy 0.") >= 2
