@@ -17,7 +17,7 @@ from local_clouds import api, endpoint
 
 from conftest import Terminal
 from phalanx.localcloud import dial
-from phalanx.localcloud.nodes import API_ADDRESS, API_PORT, IMDS_ADDRESS
+from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, DNS_ADDRESS, IMDS_ADDRESS
 
 pytestmark = pytest.mark.cluster
 
@@ -30,9 +30,14 @@ API = (API_ADDRESS, API_PORT)
 WEB = ("198.51.100.7", 443)
 REACH = f"""\
 import socket, sys
+def ask(address):
+    names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    names.settimeout({REACH_S})
+    names.sendto(bytes.fromhex("00070100000100000000000001610461727061000001 0001"), (address, 53))  # a.arpa
+    names.recv(512)
 for address, port in zip(sys.argv[1::2], sys.argv[2::2]):
     try:
-        socket.create_connection((address, int(port)), {REACH_S}).close()
+        ask(address) if port == "53" else socket.create_connection((address, int(port)), {REACH_S}).close()
         print("reached")
     except TimeoutError:
         print("dropped")
@@ -161,7 +166,7 @@ def test_egress_decides_too_and_the_rule_for_the_group_leaves_nodes_to_each_othe
     ssh, nfs = (network.nodes["worker3"], 22), (network.mount_target(), 2049)
     with network.without_rules("NodeSecurityGroup", "egress", but=names_a_group):
         network.becomes("dropped", "worker2", WEB, API, nfs)
-        assert network.reach("worker2", ssh, (IMDS_ADDRESS, 80)) == ["reached", "reached"]
+        assert network.reach("worker2", ssh, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53)) == ["reached"] * 3
     network.becomes("reached", "worker2", WEB, API, nfs)
 
 
@@ -196,7 +201,8 @@ def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Ne
 def test_workers_get_out_by_the_private_route_only(network: Network):
     with network.without_route("PrivateRouteTable", NatGatewayId=network.made["NatGateway"]):
         network.becomes("dropped", "worker2", WEB, API)
-        assert network.reach("worker2", (IMDS_ADDRESS, 80), (network.nodes["worker3"], 22)) == ["reached", "reached"]
+        inside = [(IMDS_ADDRESS, 80), (DNS_ADDRESS, 53), (network.nodes["worker3"], 22)]
+        assert network.reach("worker2", *inside) == ["reached"] * 3
         assert network.reach("worker1", API) == ["reached"], "the head has a route of its own"
     network.becomes("reached", "worker2", WEB, API)
 

@@ -33,7 +33,10 @@ def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
     return (
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
         _security_group(
-            "HeadSecurityGroup", "ssh to the head", SecurityGroupIngress=[_tcp(22, CidrIp=Ref("SshLocation"))]
+            "HeadSecurityGroup",
+            "ssh to the head",
+            SecurityGroupIngress=[_tcp(22, CidrIp=Ref("SshLocation"))],
+            SecurityGroupEgress=[none],
         ),
         _security_group(
             "StorageSecurityGroup",
