@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from local_clouds import api
@@ -14,6 +17,13 @@ from conftest import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 
+ASK = """import sys, urllib.request as http
+def ask(path, **more):
+    return http.urlopen(http.Request("http://169.254.169.254/latest/" + path, **more)).read().decode()
+token = ask("api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+for path in sys.argv[1:]:
+    print(ask("meta-data/" + path, headers={"X-aws-ec2-metadata-token": token}))
+"""
 SCRIPT = f"test $(echo {random.Random(1).randbytes(30_000).hex()} | wc -c) = 60001\ntouch /etc/large-script-ran\n"
 
 
@@ -35,22 +45,57 @@ def test_it_reaches_every_node(terminal):
     assert len(agent) > 10 and {len(text) for text in agent[:-1]} == {4096}
 
 
-def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal):
-    """The console puts a document of this size into a bucket of its own, and sends its URL."""
+def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, tmp_path):
+    """The console puts a document of this size into a bucket of its own, and sends its URL.
+
+    The cluster is then taken over: first without the key that its nodes accept, and then with it.
+    """
     (terminal.directory / "console.yaml").write_text(spec("console"))
     document = terminal.phalanx("template", "-f", "console.yaml").stdout
     assert len(document) > 51_200
-    s3, cloudformation = api(terminal, "s3"), api(terminal, "cloudformation")
+    users, administrators = a_key(tmp_path / "users"), a_key(tmp_path / "administrators")
+    s3, cloudformation, ec2 = (api(terminal, service) for service in ("s3", "cloudformation", "ec2"))
+    ec2.import_key_pair(KeyName="admins", PublicKeyMaterial=administrators.encode())
     s3.create_bucket(Bucket="templates")
     s3.put_object(Bucket="templates", Key="console.json", Body=document.encode())
-    there = f"{s3.meta.endpoint_url}/templates/console.json"
-    cloudformation.create_stack(StackName="console", TemplateURL=there, Capabilities=["CAPABILITY_IAM"])
+    given = {"SshPublicKey": users, "KeyPair": "admins"}
+    cloudformation.create_stack(
+        StackName="console",
+        TemplateURL=f"{s3.meta.endpoint_url}/templates/console.json",
+        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
+        Capabilities=["CAPABILITY_IAM"],
+    )
     stack = settled(cloudformation, "console")
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
     assert stack["StackStatus"] == "CREATE_COMPLETE"
     assert json.loads(json.loads(outputs["Outcome"])["phalanx"])["missing"] == []
-    cloudformation.delete_stack(StackName=stack["StackId"])
-    assert settled(cloudformation, stack["StackId"])["StackStatus"] == "DELETE_COMPLETE"
+
+    adopt = ("adopt", "console", "--cloud", "local", "-i")
+    refused = terminal.phalanx(*adopt, str(tmp_path / "administrators"), check=False)
+    assert "has no private key to it" in refused.stderr and "Traceback" not in refused.stderr
+    assert "2 of 2 nodes" in terminal.phalanx(*adopt, str(tmp_path / "users")).stdout
+    chosen = ("-c", "console")
+    assert "2 ready of 2" in terminal.phalanx("status", *chosen).stdout
+    assert "worker2" in terminal.phalanx("run", *chosen, "--", "sh", "-c", "grep worker2 /etc/hosts").stdout
+    log_in = ["ssh", "-F", str(terminal.state / "clusters/console/ssh_config"), "-i", str(tmp_path / "administrators")]
+    options = ["-o", "ControlPath=none", "-l", "ubuntu", "deeplearning-worker1", "sudo id -u"]
+    assert subprocess.run([*log_in, *options], capture_output=True, text=True, check=True).stdout == "0\n"
+    keys = ("public-keys/", "public-keys/0/", "public-keys/0/openssh-key")
+    assert metadata(terminal, *keys) == ["0=admins", "openssh-key", administrators]
+    assert "nothing else of it is left" in terminal.phalanx("down", *chosen, "--yes").stdout
+
+
+def a_key(path: Path) -> str:
+    """Make a key pair; return its public half."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    return path.with_suffix(".pub").read_text().strip()
+
+
+def metadata(terminal: Terminal, *paths: str) -> list[str]:
+    """Read documents of the metadata service on the head of the adopted cluster, as root."""
+    asked = f"python3 -c {shlex.quote(ASK)} {' '.join(paths)}"
+    done = terminal.phalanx("exec", "-c", "console", "--sudo", "--json", "--node", "worker1", "--", asked)
+    return json.loads(done.stdout)[0]["stdout"].splitlines()
 
 
 def settled(cloudformation, stack):

@@ -11,6 +11,8 @@ from fleet_fakes import IMAGE, Cloud, cloud, name, until
 
 from phalanx.localcloud import ec2, faults
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGB2dHhXZWV6b29vb29vb29vb29vb29vb29vb29vb29v me@here"
+
 
 @pytest.fixture
 def local(tmp_path) -> Iterator[Cloud]:
@@ -287,3 +289,22 @@ def test_a_role_that_ec2_may_not_assume_is_reported_to_the_instance(local):
     assert facts is not None
     answer = facts.credentials()
     assert (answer["Code"], "trust policy" in answer["Message"]) == ("AssumeRoleUnauthorizedAccess", True)
+
+
+def test_a_key_pair_that_does_not_exist_is_refused(local):
+    _, (subnet,) = local.network()
+    with pytest.raises(ClientError, match=r"InvalidKeyPair.NotFound.*The key pair 'nobody' does not exist"):
+        run(local, subnet, KeyName="nobody")
+
+
+def test_the_key_pair_of_the_launch_template_reaches_the_machine(local):
+    api = local.client("ec2")
+    api.import_key_pair(KeyName="mine", PublicKeyMaterial=PUBLIC_KEY.encode())
+    template = local.template(KeyName="mine")
+    _, (subnet,) = local.network()
+    launched = api.run_instances(
+        LaunchTemplate={"LaunchTemplateId": template}, SubnetId=subnet, MinCount=1, MaxCount=1
+    )["Instances"][0]
+    assert described(local, launched["InstanceId"])["KeyName"] == "mine"
+    until(lambda: launched["InstanceId"] in local.runner.booted)
+    assert local.runner.booted[launched["InstanceId"]].admin_key == PUBLIC_KEY

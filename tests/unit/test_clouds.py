@@ -269,6 +269,12 @@ def test_an_unknown_type_is_the_user_s_mistake():
         lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="c5.huge"), "")
 
 
+def test_a_key_pair_that_aws_does_not_have_is_the_user_s_mistake():
+    cloud = Scripted({("ec2", "describe_key_pairs"): refused("InvalidKeyPair.NotFound", "mine")})
+    with pytest.raises(SpecError, match="key_pair: us-east-1 has no key pair 'mine'"):
+        lookups.facts(cloud, aws_spec(key_pair="mine"), "")
+
+
 @pytest.mark.parametrize(
     ("wanted", "cloud", "hint"),
     [

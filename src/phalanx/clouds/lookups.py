@@ -26,6 +26,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     """Look up the type's sizes and zones, and whether the image parameter exists."""
     if spec.file_system:
         file_systems.require_usable(api, spec.file_system)
+    if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
+        raise SpecError(f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs`.")
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
@@ -66,7 +68,7 @@ def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
     """Return the ordinary zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20).
 
-    Opted-in Local and Wavelength Zones also offer types, and sort before the others (docs/aws-behaviour.md 2.24).
+    Opted-in Local and Wavelength Zones also offer types, and sort before the others (docs/aws-behaviour.md 2.30).
     """
     named = [{"Name": "instance-type", "Values": [instance_type]}]
     ordinary = [{"Name": "zone-type", "Values": ["availability-zone"]}, {"Name": "state", "Values": ["available"]}]

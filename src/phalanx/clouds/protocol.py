@@ -63,8 +63,8 @@ class StackState:
 
     @property
     def ours(self) -> bool:
-        """Whether phalanx created the stack: one of another origin lacks the tag."""
-        return self.tags.get(CLUSTER_TAG) == self.name
+        """Whether the stack is of phalanx's template; a ready one from the console has its outputs, and no tag."""
+        return self.tags.get(CLUSTER_TAG) == self.name or {"RosterTable", "AgentVersion"} <= self.outputs.keys()
 
 
 @dataclass(frozen=True)

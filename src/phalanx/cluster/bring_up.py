@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from phalanx.clouds.protocol import Cloud, SshRoute, StackState
+from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import cluster_record as store
-from phalanx.cluster import ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import (
     Creation,
     Deletion,
@@ -20,13 +20,11 @@ from phalanx.cluster.stack import (
     Stack,
     deploy,
     file_systems_of,
-    read_authority,
     read_roster,
     require_ours,
 )
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
-from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import warnings
 from phalanx.spec.spec import ClusterSpec
@@ -208,37 +206,7 @@ class BringUp:
 
     def _finish(self, state: StackState, already: bool) -> None:
         """Record how to reach the ready cluster."""
-        table = state.outputs["RosterTable"]
-        roster = read_roster(self.cloud, table)
-        if roster is None:
-            raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
-        route = self.cloud.ssh_route()
-        ready = self._ready_record(state, roster, route)
-        store.write_ssh_config(ready, read_authority(self.cloud, table), route)
-        ssh_hosts.write(ready)
-        self.result = Up(ready.save(), roster, already)
-
-    def _ready_record(self, state: StackState, roster: Roster, route: SshRoute) -> Cluster:
-        return Cluster(
-            name=state.name,
-            cloud=self.cloud.name,
-            region=self.cloud.region,
-            stack_id=state.stack_id,
-            head_address=state.outputs["HeadAddress"],
-            shared=self.spec.shared,
-            slots=roster.head.slots,
-            nodes=len(roster.nodes),
-            table=state.outputs["RosterTable"],
-            admin_user=self._admin_user(state.parameters.get("Image", "")),
-            accounts_separated=self.cloud.accounts_separated(),
-            created_s=state.created_s,
-            worker_options=route.worker_options,
-            spec=self._settings(),
-        )
-
-    def _admin_user(self, parameter: str) -> str:
-        image = self.cloud.image(parameter)
-        return admin_user_of(image.name if image else "", parameter)
+        self.result = Up(*record_ready(self.cloud, state, self._settings()), already)
 
     def _record(self, stack_id: str = "") -> Cluster:
         return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())

@@ -225,6 +225,19 @@ def make_key(name: str) -> str:
     return private.with_suffix(".pub").read_text().strip()
 
 
+def take_key(name: str, private: Path, public: str) -> bool:
+    """Copy an existing private key for a cluster, if it has no passphrase and `public` is its public half."""
+    derive = ["ssh-keygen", "-y", "-P", "", "-f", str(private)]
+    found = subprocess.run(derive, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    if not found.stdout or found.stdout.split()[:2] != public.split()[:2]:
+        return False
+    _require_readable_by_ssh(state_directory())
+    mine = cluster_directory(name) / "id_ed25519"
+    write_private(mine, private.read_text())
+    write_private(mine.with_suffix(".pub"), public + "\n")
+    return True
+
+
 def public_key(name: str) -> str:
     """Return the public half of this machine's key for a cluster; empty if it has none."""
     path = cluster_directory(name) / "id_ed25519.pub"

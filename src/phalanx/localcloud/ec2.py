@@ -98,6 +98,7 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
         tags=_metadata_tags(instance),
         user_data=placement.user_data_bytes(instance),
         architecture=instance.architecture,
+        key_pair=placement.key_pair(instance),
         domain=partitions.domain(instance.ec2_backend.region_name),
     )
 

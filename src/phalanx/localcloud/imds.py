@@ -25,7 +25,7 @@ _VERSION = re.compile(r"/(latest|\d{4}-\d{2}-\d{2})(/.*)?$")
 
 @dataclass(frozen=True)
 class InstanceFacts:
-    """What an instance may know of itself.
+    """What an instance may know of itself; `key_pair` is its name and its public key.
 
     `credentials()` returns its role's credentials as in AWS's document (AccessKeyId, SecretAccessKey, Token,
     Expiration …). `tags` are those it may read: none unless its metadata options allow it. `must_wait()` is called once
@@ -46,6 +46,7 @@ class InstanceFacts:
     user_data: bytes = b""
     account: str = "123456789012"
     architecture: str = "x86_64"
+    key_pair: tuple[str, str] = ("", "")
     domain: str = "amazonaws.com"
     must_wait: Callable[[], bool] = lambda: False
 
@@ -89,6 +90,7 @@ def _metadata(facts: InstanceFacts) -> dict[str, Value]:
         **_interface(facts),
         **_public(facts),
         **_role(facts),
+        **_public_keys(facts),
         **{f"tags/instance/{key}": value for key, value in facts.tags.items()},
     }
 
@@ -113,6 +115,12 @@ def _public(facts: InstanceFacts) -> dict[str, Value]:
     domain = "compute-1" if facts.region == "us-east-1" else f"{facts.region}.compute"
     name = f"ec2-{facts.public_address.replace('.', '-')}.{domain}.{facts.domain}"
     return {"public-ipv4": facts.public_address, "public-hostname": name}
+
+
+def _public_keys(facts: InstanceFacts) -> dict[str, Value]:
+    """Return nothing, hence 404, without a key pair. The listing shows the key's name beside its number."""
+    name, key = facts.key_pair
+    return {"public-keys/": f"0={name}", "public-keys/0/openssh-key": key} if name else {}
 
 
 def _role(facts: InstanceFacts) -> dict[str, Value]:
@@ -148,6 +156,8 @@ def find(tree: Mapping[str, Value], path: str) -> str | bytes | None:
         value = tree[path]
         return value() if callable(value) else value
     prefix = f"{path}/" if path else ""
+    if prefix in tree:
+        return str(tree[prefix])
     names = {name[len(prefix) :] for name in tree if name.startswith(prefix)}
     return "\n".join(sorted({first + slash for first, slash, _rest in (name.partition("/") for name in names)})) or None
 

@@ -54,6 +54,7 @@ class Request:
         disks = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
         merged["block_device_mappings"] = _disks(disks)
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
+        merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
         merged.setdefault("region_name", backend.region_name)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
         merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
@@ -82,6 +83,7 @@ class Request:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
         _check_type(self.instance_type, self.backend.region_name, self.zone)
         _check_interfaces(self.kwargs["nics"], self.template)
+        _check_key_pair(self.backend, self.kwargs["key_name"])
         self._profile()
         raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
         if len(raw) > USER_DATA_LIMIT_BYTES:
@@ -126,7 +128,14 @@ def machine(instance: Instance) -> Machine:
         zone=zone,
         file_systems=_file_systems(instance.owner_id, region, vpc_id, zone),
         image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),
+        admin_key=key_pair(instance)[1],
     )
+
+
+def key_pair(instance: Instance) -> tuple[str, str]:
+    """Return the name and the public key of the instance's key pair; ("", "") without one."""
+    found = instance.ec2_backend.key_pairs.get(instance.key_name or "")
+    return (found.key_name, found.public_key.strip()) if found else ("", "")
 
 
 def hostname(address: str) -> str:
@@ -207,6 +216,12 @@ def _check_interfaces(interfaces: list[dict[str, Any]], template: dict[str, Any]
             "The associatePublicIPAddress parameter cannot be specified when launching with multiple network"
             " interfaces",
         )
+
+
+def _check_key_pair(backend: Any, name: str | None) -> None:
+    if name and name not in backend.key_pairs:
+        # docs/aws-behaviour.md 2.33
+        raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{name}' does not exist")
 
 
 def _check_type(instance_type: str, region: str, zone: str) -> None:

@@ -127,10 +127,19 @@ def _write_identity(site: Site, machine: Machine) -> None:
         f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{machine.address} {full} {name}\n"
     )
     Path("/etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
+    _make_admins_home(site, machine)
+
+
+def _make_admins_home(site: Site, machine: Machine) -> None:
+    """Make the administrator's home, with the key of the instance's key pair, as cloud-init does."""
     home = Path("/home/ubuntu")
-    home.mkdir()
-    if site.mode != "single":
-        os.chown(home, 1000, 1000)
+    (home / ".ssh").mkdir(parents=True, mode=0o700)
+    keys = home / ".ssh/authorized_keys"
+    keys.write_text(f"{machine.admin_key}\n" if machine.admin_key else "")
+    keys.chmod(0o600)
+    for path in (home, home / ".ssh", keys):
+        if site.mode != "single":
+            os.chown(path, 1000, 1000)
 
 
 def _start(site: Site, machine: Machine, status_fd: int) -> None:

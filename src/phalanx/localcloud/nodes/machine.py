@@ -56,6 +56,8 @@ class Machine:
     """What `nvidia-smi` lists; "" without GPUs."""
     gpus_after_s: float = 0.0
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
+    admin_key: str = ""
+    """The public key of its key pair, for the image's administrator; "" without one."""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}

@@ -1,0 +1,64 @@
+"""Take over a cluster that another machine created, or somebody in CloudFormation's console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.ready import record_ready
+from phalanx.cluster.stack import require_ours
+from phalanx.errors import CloudError, ClusterError
+from phalanx.node.roster import Roster
+
+# What the stack's parameters tell of a ClusterSpec: its field → the parameter.
+_TEXTS = {"type": "InstanceType", "shared": "SharedDirectory"}
+_NUMBERS = {"min": "MinNodes", "node_timeout_s": "NodeTimeout"}
+
+
+def adopt(cloud: Cloud, name: str, identity: Path | None = None) -> tuple[Cluster, Roster]:
+    """Write this machine's record of a ready cluster, with a copy of the private key that its nodes accept.
+
+    `identity` is that key's file; by default it is looked for in ~/.ssh. Raises CloudError or ClusterError.
+    """
+    state = cloud.describe_stack(name)
+    if state is None:
+        raise CloudError(f"there is no stack {name} in {cloud.region}", "Choose another --region or --cloud.")
+    require_ours(state)
+    if not state.ready:
+        raise CloudError(f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.")
+    _take_key(name, state.parameters.get("SshPublicKey", ""), identity)
+    return record_ready(cloud, state, _settings(cloud, state))
+
+
+def _take_key(name: str, accepted: str, identity: Path | None) -> None:
+    if not accepted:
+        raise ClusterError(
+            f"cluster {name} accepts no key as its job user: its parameter SshPublicKey is empty",
+            "Create the stack again with your public key there.",
+        )
+    if store.public_key(name).split()[:2] == accepted.split()[:2]:
+        return
+    for candidate in [identity] if identity else _private_keys():
+        if store.take_key(name, candidate, accepted):
+            return
+    looked = str(identity) if identity else "~/.ssh"
+    raise ClusterError(
+        f"cluster {name} accepts the key {accepted[:40]}…, and {looked} has no private key to it without a passphrase",
+        "Choose the file of the private key with -i.",
+    )
+
+
+def _private_keys() -> list[Path]:
+    return sorted(path for path in (Path.home() / ".ssh").glob("id_*") if path.suffix != ".pub")
+
+
+def _settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
+    """Return the settings that are known from the parameters; the others are not compared by `up`."""
+    given = state.parameters
+    known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}
+    known |= {field: given[parameter] for field, parameter in _TEXTS.items()}
+    known |= {field: int(given[parameter]) for field, parameter in _NUMBERS.items()}
+    return {**known, "nodes": int(given["Workers"]) + 1}

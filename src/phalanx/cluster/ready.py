@@ -1,0 +1,48 @@
+"""Record a ready cluster on this machine: how ssh reaches it, and the settings that it was created with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster import ssh_hosts
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.stack import read_authority, read_roster
+from phalanx.errors import CloudError
+from phalanx.node.roster import Roster
+from phalanx.plan.machine_images import admin_user_of
+
+
+def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -> tuple[Cluster, Roster]:
+    """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec."""
+    table = state.outputs["RosterTable"]
+    roster = read_roster(cloud, table)
+    if roster is None:
+        raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
+    route = cloud.ssh_route()
+    cluster = Cluster(
+        name=state.name,
+        cloud=cloud.name,
+        region=cloud.region,
+        stack_id=state.stack_id,
+        head_address=state.outputs["HeadAddress"],
+        shared=settings["shared"],
+        slots=roster.head.slots,
+        nodes=len(roster.nodes),
+        table=table,
+        admin_user=_admin_user(cloud, state.parameters.get("Image", "")),
+        accounts_separated=cloud.accounts_separated(),
+        created_s=state.created_s,
+        worker_options=route.worker_options,
+        spec=settings,
+    )
+    store.write_ssh_config(cluster, read_authority(cloud, table), route)
+    ssh_hosts.write(cluster)
+    return cluster.save(), roster
+
+
+def _admin_user(cloud: Cloud, parameter: str) -> str:
+    image = cloud.image(parameter)
+    return admin_user_of(image.name if image else "", parameter)
