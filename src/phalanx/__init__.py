@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from phalanx.api import Cluster
     from phalanx.clouds.protocol import StackEvent
     from phalanx.cluster.bring_up import Note, Step
+    from phalanx.cluster.foreign_resources import ForeignDeleted
     from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.jobs.future import JobFailed, JobFuture, Result
@@ -41,6 +42,7 @@ _PUBLIC = {
     "NodeMissing": "phalanx.cluster.stack",
     "Leftovers": "phalanx.cluster.stack",
     "RoleFreed": "phalanx.cluster.stack",
+    "ForeignDeleted": "phalanx.cluster.foreign_resources",
     "StackEvent": "phalanx.clouds.protocol",
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",
@@ -70,6 +72,7 @@ __all__ = [
     "ClusterError",
     "ClusterSpec",
     "Copied",
+    "ForeignDeleted",
     "JobError",
     "JobFailed",
     "JobFuture",

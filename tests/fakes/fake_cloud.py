@@ -81,6 +81,8 @@ class FakeCloud:
     stopped: int = 0
     made: int = 0
     sent: list[str] = field(default_factory=list)  # templates
+    guard_duty: list[list[str]] = field(default_factory=list)  # what is left of it, at one query after another
+    others: list[str] = field(default_factory=list)
 
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
@@ -162,6 +164,12 @@ class FakeCloud:
 
     def remove_policies(self, role):
         return ()
+
+    def delete_guard_duty(self, vpc):
+        return self.guard_duty.pop(0) if self.guard_duty else []
+
+    def foreign(self, cluster, vpc):
+        return self.others
 
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed, until
+from moto.ec2.models import ec2_backends
 
+from phalanx.clouds import foreign
+from phalanx.errors import CloudError
 from phalanx.localcloud import ec2, faults
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.neighbours import _guard_duty, _make_group, _make_interface
 from phalanx.localcloud.weather.forecast import Forecast
 
 SQS = {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}
@@ -259,3 +264,37 @@ def test_an_instance_stands_still_for_a_while(local):
     assert local.runner.stalled == {instance: True}
     local.clock.advance(40)
     assert local.runner.stalled == {instance: False}
+
+
+class Api:
+    """Calls as phalanx.clouds makes them."""
+
+    def __init__(self, local: Cloud) -> None:
+        self._local = local
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return getattr(self._local.client(service), operation)(**arguments)
+        except ClientError as error:
+            raise CloudError(str(error)) from error
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        yield from self.call(service, operation, **arguments)[key]
+
+
+def test_what_guard_duty_made_can_be_deleted_and_what_a_person_made_is_named(local):
+    vpc, (subnet,) = local.network()
+    backend = ec2_backends[local.context.account]["us-east-1"]
+    for act in (_guard_duty, _make_interface, _make_group):
+        act(backend, vpc, subnet)
+    api, mine = Api(local), {"Key": "phalanx:cluster", "Value": "demo"}
+    group = local.client("ec2").create_security_group(GroupName="mine", Description="x", VpcId=vpc)["GroupId"]
+    local.client("ec2").create_tags(Resources=[group], Tags=[mine])
+    assert len(foreign.find(api, "demo", vpc)) == 5
+    first = foreign.delete_guard_duty(api, vpc)
+    assert [line.rpartition("(")[2] for line in first] == ["com.amazonaws.us-east-1.guardduty-data)"]
+    assert foreign.delete_guard_duty(api, vpc) == []
+    left = foreign.find(api, "demo", vpc)
+    assert [line.split(" ")[0] for line in left] == ["network", "security"]
+    assert left[0].endswith("(by hand)")
+    assert group not in left[1]

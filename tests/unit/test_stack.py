@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
-from phalanx.clouds.protocol import StackEvent
+from phalanx.clouds.protocol import Resource, StackEvent
+from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack
 from phalanx.errors import CloudError
 
@@ -89,3 +90,32 @@ def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():
     with pytest.raises(CloudError, match=r"Subnet \(physical-Subnet\): has dependencies"):
         list(Deletion(asked_for(cloud)).steps())
     assert cloud.tries == 2
+
+
+class BlockedOnce(FakeCloud):
+    """Its stacks can't be deleted before what GuardDuty made in their VPC is gone."""
+
+    def resources(self, stack_id):
+        return [Resource("Vpc", "vpc-1", "AWS::EC2::VPC")]
+
+    def delete_stack(self, stack_id):
+        super().delete_stack(stack_id)
+        if self.guard_duty or self.others:
+            stack = self.stacks[stack_id]
+            number = len(stack.script)
+            failed = event(number + 10, "Vpc", "DELETE_FAILED", "AWS::EC2::VPC", "has dependencies")
+            stack.script[-2:] = [failed, event(number + 11, "demo", "DELETE_FAILED", STACK)]
+
+
+def test_what_guard_duty_made_in_the_vpc_is_deleted_before_the_second_try():
+    endpoint, group = "VPC endpoint vpce-1", "security group sg-1"
+    cloud = BlockedOnce(guard_duty=[[endpoint, group], [group]])
+    steps = list(Deletion(asked_for(cloud)).steps())
+    assert [step for step in steps if isinstance(step, ForeignDeleted)] == [ForeignDeleted((endpoint, group))]
+    assert cloud.guard_duty == []
+
+
+def test_what_others_made_in_the_vpc_is_named():
+    cloud = BlockedOnce(others=["network interface eni-1 (made by hand)"])
+    with pytest.raises(CloudError, match=r"phalanx did not make:\n  network interface eni-1 \(made by hand\)"):
+        list(Deletion(asked_for(cloud)).steps())

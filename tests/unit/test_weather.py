@@ -30,8 +30,11 @@ def test_speed_divides_the_delays_and_changes_nothing_else():
     assert slow
     assert fast
     assert slow.seconds(0, 10) == pytest.approx(10 * fast.seconds(0, 10))
-    assert slow.scaled(30) == 10 * fast.scaled(30)
     assert slow.choice("abcdefgh") == fast.choice("abcdefgh")
+
+
+def test_speed_divides_delays_of_awss_own():
+    assert (Weather().scaled(60), Weather(Forecast(7, speed=10)).scaled(60)) == (60, 6)
 
 
 def test_an_instance_is_known_by_its_group_and_its_place_there():

@@ -13,6 +13,7 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
+from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def _text(step: Any) -> str:
         return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
     if isinstance(step, Leftovers):
         return f"waiting for these to be deleted too:  {'; '.join(step.lines)}"
+    if isinstance(step, ForeignDeleted):
+        return f"GuardDuty's {', '.join(step.lines)}: deleted, so that the VPC can be deleted"
     if isinstance(step, RoleFreed):
         return f"role {step.role}: {', '.join(step.policies)}, so that it can be deleted"
     return step.text

@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import heads, remains, transcript
+from phalanx.clouds import foreign, heads, remains, transcript
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
@@ -203,6 +203,12 @@ class ApiCloud(ABC):
         for name in inline:
             self.exists("iam", "delete_role_policy", RoleName=role, PolicyName=name)
         return (*(f"detached {policy['PolicyName']}" for policy in attached), *(f"deleted {name}" for name in inline))
+
+    def delete_guard_duty(self, vpc: str) -> list[str]:
+        return foreign.delete_guard_duty(self, vpc)
+
+    def foreign(self, cluster: str, vpc: str) -> list[str]:
+        return foreign.find(self, cluster, vpc)
 
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)

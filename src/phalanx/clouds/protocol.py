@@ -153,6 +153,14 @@ class Cloud(Protocol):
         """Detach the role's managed policies and delete its inline ones; return what was done, such as "detached X"."""
         ...
 
+    def delete_guard_duty(self, vpc: str) -> list[str]:
+        """Begin to delete what GuardDuty made in the VPC; return a line for each thing that still exists."""
+        ...
+
+    def foreign(self, cluster: str, vpc: str) -> list[str]:
+        """Return a line for each thing in the VPC that is not the cluster's own."""
+        ...
+
     def delete_log_group(self, log_group: str) -> None:
         """Delete the log group; no error when it is gone."""
         ...

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, Resource, StackEvent, StackState
+from phalanx.cluster import foreign_resources
+from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.errors import CloudError
 from phalanx.node import validate
@@ -298,15 +300,16 @@ class Deletion:
         self.stack, self._file_systems, self._proof_s = stack, file_systems, proof_s
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
-    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
         resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
         follower = yield from self._delete()
         if self._stuck(follower):
             yield from self._free_roles(follower)
+            yield from foreign_resources.delete_guard_duty(self.stack.cloud, resources, self._deadline.at_s)
             # A network interface in use by Lambda or EFS is often free at the second try (docs/aws-behaviour.md 1.22).
             follower = yield from self._delete()
         if self._stuck(follower):
-            raise CloudError(*self._why_stuck(follower))
+            raise CloudError(*self._why_stuck(follower, resources))
         self._delete_evidence(resources)
         yield from self._prove_gone(resources)
 
@@ -330,9 +333,12 @@ class Deletion:
     def _stuck(follower: Follower) -> bool:
         return follower.state is not None and follower.state.status != "DELETE_COMPLETE"
 
-    def _why_stuck(self, follower: Follower) -> tuple[str, str]:
+    def _why_stuck(self, follower: Follower, resources: Sequence[Resource]) -> tuple[str, str]:
         failed = [e for e in follower.seen if e.status == "DELETE_FAILED" and e.physical_id != self.stack.stack_id]
         lines = [f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in failed]
+        others = foreign_resources.named(self.stack.cloud, self.stack.name, resources)
+        if others:
+            lines += ["Its VPC has resources that phalanx did not make:", *(f"  {line}" for line in others)]
         message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
         return message, "Remove what uses these resources, then run `phalanx down` again."
 

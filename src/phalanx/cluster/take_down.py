@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
 from phalanx.errors import ClusterError, PhalanxError
 
@@ -46,7 +47,7 @@ class TakeDown:
     def found(self) -> bool:
         return self._state is not None
 
-    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed]:
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
         """Yield progress. Raises CloudError, which names what could not be removed."""
         if self._state is not None:
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)

@@ -70,7 +70,7 @@ class Functions:
         if draw is None or not times:
             return 0.0
         self.context.weather.struck("function", f"{function.function_name} was throttled {times} times")
-        return draw.scaled(2**times - 1)
+        return self.context.weather.scaled(2**times - 1)
 
     def _attempt(self, function: LambdaFunction, event: Any, attempt: int) -> None:
         self._pool.submit(self._run_and_retry, function, event, attempt)
@@ -94,7 +94,8 @@ class Functions:
             if _exists(function):
                 log.exception("function %s could not be run", function.function_name)
         if failed and attempt < len(RETRY_DELAYS_S) and _exists(function):
-            self.context.clock.call_later(RETRY_DELAYS_S[attempt], self._attempt, function, event, attempt + 1)
+            delay_s = self.context.weather.scaled(RETRY_DELAYS_S[attempt])
+            self.context.clock.call_later(delay_s, self._attempt, function, event, attempt + 1)
 
     def _run(self, function: LambdaFunction, event: Any) -> Outcome:
         request_id = str(uuid.uuid4())

@@ -38,10 +38,6 @@ class Draw:
         """Return a delay between two numbers of seconds, divided by the weather's speed."""
         return self._chance.uniform(least, most) / self._speed
 
-    def scaled(self, seconds: float) -> float:
-        """Return a fixed delay, divided by the weather's speed."""
-        return seconds / self._speed
-
     def choice(self, options: Sequence[T]) -> T:
         return self._chance.choice(options)
 
@@ -73,6 +69,10 @@ class Weather:
             self._counts[about] += 1
         # A text seeds by SHA-512: the same in every process and on every machine.
         return Draw(random.Random("/".join((str(forecast.seed), *about, str(number)))), forecast.speed, number)
+
+    def scaled(self, seconds: float) -> float:
+        """Return one of AWS's own delays, divided by the weather's speed."""
+        return seconds / self.forecast.speed if self.forecast else seconds
 
     def forbids(self, rule: str) -> bool:
         """Whether the organisation has this rule (forecast.RULES)."""
