@@ -98,6 +98,27 @@ def metadata(terminal: Terminal, *paths: str) -> list[str]:
     return json.loads(done.stdout)[0]["stdout"].splitlines()
 
 
+AS_FROM_AN_IMAGE = """
+printf i-0123456789abcdef0 > /opt/phalanx/instance
+touch /etc/ssh/phalanx/authorized_keys/guest
+ls -i /etc/ssh/phalanx/id_ed25519
+python3 -IS /opt/phalanx/agent serve && ls /etc/ssh/phalanx/authorized_keys | grep guest
+/var/lib/cloud/instance/scripts/part-001 | grep -c 'step: '
+ls /etc/ssh/phalanx/authorized_keys | grep -c guest
+ls -i /etc/ssh/phalanx/id_ed25519
+findmnt -no TARGET /efs | wc -l
+"""
+
+
+def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal):
+    """Its disk has another instance's state; its unit starts before its user data, as systemd would start it."""
+    done = terminal.phalanx("exec", "--sudo", "--json", "--node", "worker2", "--", AS_FROM_AN_IMAGE)
+    (answer,) = json.loads(done.stdout)
+    key, refusal, left, steps, kept, new_key, mounts = answer["stdout"].splitlines()
+    assert "user data replaces it" in refusal and left == "guest", "the unit changes nothing"
+    assert int(steps) == 8 and kept == "0" and new_key != key and mounts == "1"
+
+
 def settled(cloudformation, stack):
     deadline = time.monotonic() + 120
     while True:
