@@ -48,6 +48,21 @@ def test_each_cause_has_its_remedy(step: str, code: int, host: Host, fix: str) -
     assert fix in diagnose(step, code, "words of the kernel", host).fix
 
 
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("/usr/sbin/nft is not installed", "sudo apt-get install -y nftables"),
+        ("the kernel does not allow net.bridge.bridge-nf-call-iptables: No such file", "sudo modprobe -a nf_tables"),
+        ("/usr/sbin/nft: Error: Could not process rule: Operation not supported", "sudo modprobe -a nf_tables"),
+    ],
+)
+def test_networks_that_can_not_be_filtered_are_open_for_a_reason_with_a_remedy(reason: str, fix: str) -> None:
+    missing = probe.open_networks(reason)
+    assert missing.what.startswith("Networks are open")
+    assert reason in missing.what
+    assert missing.fix.startswith(fix)
+
+
 def test_an_unknown_failure_names_its_step() -> None:
     assert "mount devpts on /x" in diagnose("mount devpts on /x", errno.EIO, "I/O error", UBUNTU).what
 

@@ -32,20 +32,21 @@ class Guard:
         self._runner, self._read = runner, read
         self._targets = MountTargets(runner)
         self._loaded: dict[str, str] = {}
+        self._updating = threading.Lock()
         self._wanted = self._done = 0
         self._turn = threading.Condition()
         threading.Thread(target=self._run, name="networks", daemon=True).start()
 
     def open(self, vpc_id: str) -> None:
         """Guard a VPC's network from the next change on. Harmless when it is guarded already."""
-        with self._turn:
+        with self._updating:
             self._loaded.setdefault(vpc_id, "")
 
     def close(self, vpc_id: str) -> None:
-        """Forget a VPC whose network is removed."""
-        with self._turn:
+        """Forget a VPC; its network, which any call to the runner would make again, is not touched after this."""
+        with self._updating:
             self._loaded.pop(vpc_id, None)
-        self._targets.close(vpc_id)
+            self._targets.close(vpc_id)
 
     def changed(self) -> None:
         """Note that records may have changed, and return at once."""
@@ -78,9 +79,10 @@ class Guard:
         while True:
             with self._turn:
                 self._turn.wait_for(lambda: self._wanted > self._done)
-                target, guarded = self._wanted, list(self._loaded)
-            for vpc_id in guarded:
-                self._update(vpc_id)
+                target = self._wanted
+            for vpc_id in list(self._loaded):
+                with self._updating:
+                    self._update(vpc_id)
             with self._turn:
                 self._done = target
                 self._turn.notify_all()
@@ -88,10 +90,9 @@ class Guard:
     def _update(self, vpc_id: str) -> None:
         try:
             network = self._read(vpc_id)
-            if network is None:
-                return
-            self._targets.follow(vpc_id, [target.address for target in network.mount_targets])
-            self._load(vpc_id, ruleset.text(network))
+            if network is not None and vpc_id in self._loaded:
+                self._targets.follow(vpc_id, [target.address for target in network.mount_targets])
+                self._load(vpc_id, ruleset.text(network))
         except CannotFilter as problem:
             log.warning("%s stays as it was: %s", vpc_id, problem)
         except Exception:
@@ -99,8 +100,6 @@ class Guard:
 
     def _load(self, vpc_id: str, text: str) -> None:
         """Load a ruleset unless it is loaded, also if this failed before: it would fail again."""
-        with self._turn:
-            if self._loaded.get(vpc_id, text) == text:
-                return
+        if self._loaded[vpc_id] != text:
             self._loaded[vpc_id] = text
-        self._runner.filter(vpc_id, text)
+            self._runner.filter(vpc_id, text)
