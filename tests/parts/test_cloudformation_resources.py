@@ -360,3 +360,27 @@ def test_a_role_trusts_services_by_names_that_its_partition_knows(cloud, region,
     found = cloud.engine.find(stack, region)
     until(lambda: found.status and not found.status.endswith("IN_PROGRESS"))
     assert found.status == status
+
+
+@pytest.mark.parametrize(("raw", "is_enveloped"), [(False, True), ("false", True), (True, False), ("true", False)])
+def test_a_subscription_delivers_raw_messages_only_if_it_says_so(cloud, raw, is_enveloped):
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
+    stack = cloud.made(
+        {
+            "Queue": {"Type": "AWS::SQS::Queue"},
+            "Policy": made("AWS::SQS::QueuePolicy", Queues=[ref("Queue")], PolicyDocument={"Statement": [statement]}),
+            "Topic": {"Type": "AWS::SNS::Topic"},
+            "Subscription": made(
+                "AWS::SNS::Subscription",
+                TopicArn=ref("Topic"),
+                Protocol="sqs",
+                Endpoint={"Fn::GetAtt": ["Queue", "Arn"]},
+                RawMessageDelivery=raw,
+            ),
+        }
+    )
+    cloud.client("sns").publish(TopicArn=cloud.physical(stack, "Topic"), Message="hello")
+    answer = cloud.client("sqs").receive_message(QueueUrl=cloud.physical(stack, "Queue"))
+    (message,) = answer["Messages"]
+    assert ("Notification" in message["Body"]) is is_enveloped
+    cloud.deleted(stack)

@@ -97,11 +97,14 @@ def _subscription(request: Request) -> Made:
     made = _sns(request).subscribe(properties["TopicArn"], properties.get("Endpoint"), properties["Protocol"])
     with all_or_nothing(_unsubscribe, request, made.arn):
         # The scope comes first: moto compiles the policy for the scope that is set at that moment.
-        for key in ("FilterPolicyScope", "FilterPolicy", "RawMessageDelivery"):
+        for key in ("FilterPolicyScope", "FilterPolicy"):
             if key in properties:
                 value = properties[key]
                 text = value if isinstance(value, str) else json.dumps(value)
                 _sns(request).set_subscription_attributes(made.arn, key, text)
+        # moto tests this value's truth.
+        is_raw = str(properties.get("RawMessageDelivery", False)).lower() == "true"
+        _sns(request).set_subscription_attributes(made.arn, "RawMessageDelivery", is_raw)
     return Made(made.arn, {"Arn": made.arn})
 
 
