@@ -226,10 +226,11 @@ class TestPackages:
     def test_a_plain_image_lacks_mpi_venv_and_nfs(self, tmp_path, monkeypatch):
         monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
         path = self.image(tmp_path)
-        assert packages.lacking(path, str(tmp_path)) == ["nfs-common", "openmpi-bin", "python3-venv"]
+        wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1"]
+        assert packages.lacking(path, str(tmp_path)) == wanted
 
     def test_an_image_that_has_all_of_it_gets_nothing(self, tmp_path):
-        path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec")
+        path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec", "usr/lib/x86_64-linux-gnu/libgomp.so.1")
         assert packages.lacking(path, str(tmp_path)) == []
 
     def test_nothing_is_installed_without_apt(self, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import shutil
@@ -29,6 +30,8 @@ def lacking(path: str, root: str = "") -> list[str]:
         "nfs-common": nfs,
         "openmpi-bin": shutil.which("mpiexec", path=path),
         "python3-venv": importlib.util.find_spec("ensurepip"),
+        # MXNet's wheel does not contain it, as other frameworks' do.
+        "libgomp1": glob.glob(f"{root}/usr/lib/*/libgomp.so.1"),
     }
     return [name for name, found in there.items() if not found]
 

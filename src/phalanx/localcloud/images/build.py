@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ _MODE = "range"
 _MIN_LINUX = (6, 6)
 _PLAIN_LINE = re.compile(r"^[IWE]: ")
 _LAST_LINES = 15
+_MOST_BYTES = 2000
 
 
 class CannotBuild(Exception):  # noqa: N818
@@ -101,16 +103,21 @@ def _unpack_into(tree: Path, command: list[str], say: Say) -> None:
     root = userns.root_of_nodes(_MODE)
     os.chown(tree, root or -1, root or -1)
     reader, writer = os.pipe()
-    unpacking = userns.spawn(_MODE, partial(_unpack, tree, reader, writer))
-    os.close(reader)
-    try:
-        made, lines = _run(command, writer, say)
-    finally:
-        os.close(writer)
-        unpacked = userns.exit_status(os.waitpid(unpacking, 0)[1])
-    if made or unpacked:
-        failed = "mmdebstrap" if made else "tar"
-        raise CannotBuild("\n".join([f"{failed} ended with exit code {made or unpacked}:", *lines]))
+    with tempfile.TemporaryFile() as errors:
+        unpacking = userns.spawn(_MODE, partial(_unpack, tree, reader, writer, errors.fileno()))
+        os.close(reader)
+        try:
+            made, lines = _run(command, writer, say)
+        finally:
+            os.close(writer)
+            unpacked = userns.exit_status(os.waitpid(unpacking, 0)[1])
+        if made:
+            raise CannotBuild("\n".join([f"mmdebstrap ended with exit code {made}:", *lines]))
+        if unpacked:
+            errors.seek(0)
+            raise CannotBuild(
+                f"tar ended with exit code {unpacked}:\n{errors.read(_MOST_BYTES).decode(errors='replace')}"
+            )
 
 
 def _run(command: list[str], output: int, say: Say) -> tuple[int, list[str]]:
@@ -128,7 +135,7 @@ def _run(command: list[str], output: int, say: Say) -> tuple[int, list[str]]:
         raise
 
 
-def _unpack(tree: Path, source: int, writer: int) -> int:
+def _unpack(tree: Path, source: int, writer: int, errors: int) -> int:
     """Unpack a tar stream as root of a node does, so that the files have its ids. Runs in our user namespace."""
     # The stream's end ends this, also after Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -140,7 +147,7 @@ def _unpack(tree: Path, source: int, writer: int) -> int:
     isolation.make_for_nodes(site)
     isolation.enter(site, lambda _pid: None)
     tar = ["tar", "--extract", "--numeric-owner", "--preserve-permissions", "--exclude=./dev/*"]
-    return subprocess.run(tar, stdin=source, check=False).returncode
+    return subprocess.run(tar, stdin=source, stderr=errors, check=False).returncode
 
 
 def _follow(stream: IO[bytes], say: Say) -> list[str]:

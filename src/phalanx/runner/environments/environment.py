@@ -120,6 +120,8 @@ def _interpreter(root: str, wanted: Dict[str, Any], log: BuildLog) -> Interprete
     if python is None and wanted["isolated"] and (base := find("", path)[0]):
         _say(f"no Python {wanted['python']} on the head: uv installs one on the shared directory")
         python = managed_python.bring(os.path.dirname(root), wanted, base, partial(_run, log, hint=_OTHER_PYTHON))
+        if python is None:
+            raise CannotMakeError(f"the Python that uv installed does not work on the head\n{_OTHER_PYTHON}")
     if python is None:
         raise CannotMakeError(
             f"{wanted['name']} needs Python {wanted['python']}; on the head there {'are' if len(seen) > 1 else 'is'} "
