@@ -27,13 +27,13 @@ for path in sys.argv[1:]:
 SCRIPT = f"test $(echo {random.Random(1).randbytes(30_000).hex()} | wc -c) = 60001\ntouch /etc/large-script-ran\n"
 
 
-def spec(name: str) -> str:
-    return json.dumps({"name": name, "nodes": 2, "boot": SCRIPT})
+def spec(name: str, nodes: int) -> str:
+    return json.dumps({"name": name, "nodes": nodes, "boot": SCRIPT})
 
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
-    with a_cluster(spec("large")) as made:
+    with a_cluster(spec("large", 3)) as made:
         yield made
 
 
@@ -50,7 +50,7 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
 
     The cluster is then taken over: first without the key that its nodes accept, and then with it.
     """
-    (terminal.directory / "console.yaml").write_text(spec("console"))
+    (terminal.directory / "console.yaml").write_text(spec("console", 2))
     document = terminal.phalanx("template", "-f", "console.yaml").stdout
     assert len(document) > 51_200
     users, administrators = a_key(tmp_path / "users"), a_key(tmp_path / "administrators")
@@ -111,8 +111,11 @@ findmnt -no TARGET /efs | wc -l
 
 
 def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal):
-    """Its disk has another instance's state; its unit starts before its user data, as systemd would start it."""
-    done = terminal.phalanx("exec", "--sudo", "--json", "--node", "worker2", "--", AS_FROM_AN_IMAGE)
+    """Its disk has another instance's state; its unit starts before its user data, as systemd would start it.
+
+    The cluster does not believe this node afterwards, because it has other keys.
+    """
+    done = terminal.phalanx("exec", "--sudo", "--json", "--node", "worker3", "--", AS_FROM_AN_IMAGE)
     (answer,) = json.loads(done.stdout)
     key, refusal, left, steps, kept, new_key, mounts = answer["stdout"].splitlines()
     assert "user data replaces it" in refusal and left == "guest", "the unit changes nothing"
