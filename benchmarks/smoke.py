@@ -148,15 +148,15 @@ class Smoke:
     def _say_hello(self) -> None:
         code = ROOT / "examples" / "hello_mpi"
         ranks = ("-n", str(2 * NODES), "-N", "2", "--directory", str(code))
-        said = self.phalanx("run", "--recipe", "openmpi", "--launcher", "mpi", *ranks, "--", "python", "hello.py")
-        _require(f"the sum of 1…{2 * NODES} over all ranks is" in said, "the ranks did not add up their numbers")
+        printed = self.phalanx("run", "--recipe", "openmpi", "--launcher", "mpi", *ranks, "--", "python", "hello.py")
+        _require(f"the sum of 1…{2 * NODES} over all ranks is" in printed, "the ranks did not add up their numbers")
 
     def _train(self) -> None:
         code = ROOT / "benchmarks" / "smoke_job"
         build = CPU_BUILDS if self.cloud == "aws" else ()
         options = ("--recipe", "torch", *build, "--launcher", "torchrun", "-N", "1", "--directory", str(code))
-        said = self.phalanx("run", *options, "--", "train.py")
-        _require(f"{NODES} ranks have the same weights" in said, "the ranks did not train together")
+        printed = self.phalanx("run", *options, "--", "train.py")
+        _require(f"{NODES} ranks have the same weights" in printed, "the ranks did not train together")
 
     def _lose_a_worker(self) -> None:
         lost = self._worker()

@@ -26,7 +26,7 @@ from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
 from benchmarks.measure import ROOT
 from benchmarks.soak_cluster import BYSTANDER, BYSTANDER_JOB, NODES, SoakCluster
-from benchmarks.soak_faults import FAULTS, GONE, LAUNCHERS, ON_TWO_NODES, RECIPES, Trial, possible_nodes
+from benchmarks.soak_faults import FAULTS, GONE, IMPORTS, LAUNCHERS, ON_TWO_NODES, RECIPES, Trial, possible_nodes
 
 WHOLE = 200  # trials of a soak whose result is kept
 # How long a node that is cut off from the runner may keep processes, and a margin for a busy machine.
@@ -89,21 +89,21 @@ def _run_at_phase(cluster: SoakCluster, result: Result, phase: soak_phases.Phase
     """Run a trial whose job is followed by its user, who must hear the truth as well."""
     trial, known = result.trial, cluster.job_ids()
     words = ("run", *options(trial.launcher), "-N", "1", "--directory", str(phase.begins(cluster)))
-    typed = cluster.start(*words, "--", "python", "rank.py", token)
+    typed = cluster.start(*words, "--", *program(trial.launcher, token))
     result.job_id = cluster.wait_for_new_job(known)
     struck_at = soak_phases.strike(cluster, trial.fault, result.job_id) if result.job_id else None
     try:
-        said = typed.communicate(timeout=_TYPED_ENDS_WITHIN_S)[1]
+        shown = typed.communicate(timeout=_TYPED_ENDS_WITHIN_S)[1]
     except subprocess.TimeoutExpired:
         typed.kill()
-        said = typed.communicate()[1]
-        result.problems.append(f"`run` did not end within {_TYPED_ENDS_WITHIN_S:g} s: {said[-300:]}")
+        shown = typed.communicate()[1]
+        result.problems.append(f"`run` did not end within {_TYPED_ENDS_WITHIN_S:g} s: {shown[-300:]}")
         cluster.phalanx("stop", result.job_id)
     if struck_at is None:
-        result.problems.append(f"it never came to that: {said[-300:]}")
+        result.problems.append(f"it never came to that: {shown[-300:]}")
     if FAULTS[trial.fault].breaks_node and not cluster.heal(trial.node):
         result.problems.append("not every node came back within 120 s")
-    _judge_end(cluster, result, struck_at, said)
+    _judge_end(cluster, result, struck_at, shown)
     _judge_nodes(cluster, result, token, bystander)
     result.load = round(os.getloadavg()[0], 1)
     return result
@@ -111,7 +111,7 @@ def _run_at_phase(cluster: SoakCluster, result: Result, phase: soak_phases.Phase
 
 def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> subprocess.Popen[str] | None:
     arguments = ("run", *options(trial.launcher), "-N", "1", "--directory", str(cluster.code))
-    command = ("--", "python", "rank.py", token)
+    command = ("--", *program(trial.launcher, token))
     if trial.fault not in ("cli", "ctrl-c"):
         done = cluster.phalanx(*arguments, "--detach", *command)
         result.job_id = done.stdout.strip()
@@ -130,7 +130,12 @@ def _submit(cluster: SoakCluster, trial: Trial, token: str, result: Result) -> s
 def options(launcher: str) -> tuple[str, ...]:
     """Return the options of `phalanx run` for a job of this launcher."""
     nodes = ("-n", "2") if launcher in ON_TWO_NODES else ()
-    return ("--launcher", launcher, *nodes, *(("--recipe", launcher) if launcher in RECIPES else ()))
+    return ("--launcher", launcher, *nodes, *(("--recipe", RECIPES[launcher]) if launcher in RECIPES else ()))
+
+
+def program(launcher: str, token: str) -> tuple[str, ...]:
+    """Return the command of the job's ranks."""
+    return ("python", "rank.py", token, IMPORTS.get(launcher, ""))
 
 
 def _interrupt(typed: subprocess.Popen[str] | None, trial: Trial, result: Result) -> None:
@@ -138,19 +143,19 @@ def _interrupt(typed: subprocess.Popen[str] | None, trial: Trial, result: Result
     if typed is None:
         return
     typed.send_signal(signal.SIGINT if trial.fault == "ctrl-c" else signal.SIGKILL)
-    said = typed.communicate(timeout=90)[1]
+    shown = typed.communicate(timeout=90)[1]
     if trial.fault == "ctrl-c" and typed.returncode != 130:
-        result.problems.append(f"Ctrl-C: exit code {typed.returncode}: {said[-300:]}")
+        result.problems.append(f"Ctrl-C: exit code {typed.returncode}: {shown[-300:]}")
 
 
-def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None, said: str = "") -> None:
+def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None, shown: str = "") -> None:
     fault = FAULTS[result.trial.fault]
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     job: dict[str, Any] = {}
-    if any(words in said for words in soak_phases.REFUSALS) and result.job_id not in cluster.job_ids():
-        result.state, result.message = "not taken", said.strip()
+    if any(words in shown for words in soak_phases.REFUSALS) and result.job_id not in cluster.job_ids():
+        result.state, result.message = "not taken", shown.strip()
         if result.state not in fault.states:
-            result.problems.append(f"it should have been taken: {said}")
+            result.problems.append(f"it should have been taken: {shown}")
         return
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
         if fault.words == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
@@ -194,7 +199,7 @@ def soak(trials: Sequence[Trial], record: Path | None) -> list[Result]:
     with bench_cluster() as bench:
         cluster = SoakCluster(bench)
         bench.up()
-        make_environments(cluster, {trial.launcher for trial in trials}.intersection(RECIPES))
+        make_environments(cluster, {trial.launcher for trial in trials} & RECIPES.keys())
         bystander = cluster.post_bystanders()
         for trial in trials:
             results.append(run_trial(cluster, trial, bystander))

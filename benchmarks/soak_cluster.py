@@ -23,9 +23,20 @@ BYSTANDER_JOB = "86398"
 _VICTIM_TIMEOUT_S = 60.0
 _POLL_EVERY_S = 0.03
 
-# Prints forever, and leaves a child without the mark, the session and the parent.
-RANK = """import os, subprocess, sys, time
+# Prints forever, and leaves a child without the mark, the session and the parent. It imports its engine meanwhile: that
+# takes seconds, in which it may be struck, too.
+RANK = """import importlib, os, subprocess, sys, threading, time
 subprocess.Popen(["env", "-i", "setsid", "sleep", sys.argv[1]])
+
+def load(module):
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        print(f"{module}: {error!r}", file=sys.stderr, flush=True)
+        os._exit(3)
+
+if sys.argv[2:] and sys.argv[2]:
+    threading.Thread(target=load, args=sys.argv[2:3], daemon=True).start()
 while True:
     print("at work", flush=True)
     time.sleep(0.1)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from benchmarks import soak_phases
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
-# How often each is drawn; the last two need a recipe's environment and take long to start.
+# How often each is drawn; the last two take long to start.
 LAUNCHERS = {"mpi": 8, "torchrun": 4, "exec": 6, "dmlc": 6, "tensorflow": 4, "jax": 4, "deepspeed": 1, "ray": 1}
-RECIPES = ("deepspeed", "ray")
+RECIPES = {"dmlc": "mxnet", "tensorflow": "tensorflow", "jax": "jax", "deepspeed": "deepspeed", "ray": "ray"}
+# What the ranks import, as the jobs of users do. DeepSpeed, Ray and torchrun import theirs themselves.
+IMPORTS = {"dmlc": "mxnet", "tensorflow": "tensorflow", "jax": "jax"}
 # These run on two of the four nodes, because they use seconds of CPU time to start; all nodes are swept.
-ON_TWO_NODES = ("torchrun", "deepspeed", "ray")
+ON_TWO_NODES = ("torchrun", *RECIPES)
 _WITH_KEEPERS = ("mpi", "torchrun", "deepspeed")
 # The engine's daemon on each node.
 _DAEMONS = {"mpi": "orted", "torchrun": "torchrun", "deepspeed": "deepspeed", "ray": "ray"}
@@ -134,7 +136,7 @@ def _at(victim: str, phase: str) -> Fault:
     states = LOST + ("not taken",) * soak_phases.PHASES[phase].may_be_refused + STOPPED * (phase == "end")
     words = ("runner died", "head lost", *soak_phases.REFUSALS, *(("on request",) if phase == "end" else ()))
     is_head = victim == soak_phases.HEAD
-    launchers = ("exec",) if phase == "environment" else tuple(name for name in LAUNCHERS if name not in RECIPES)
+    launchers = ("exec",) if phase == "environment" else tuple(LAUNCHERS)
     within_s = _HEAD_BACK_WITHIN_S if is_head else 10
     return Fault(_at_phase, states, words, within_s, launchers, names_node=False, breaks_node=is_head, weight=1)
 

@@ -16,27 +16,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import slow_package
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
 RUNNER, HEAD = "runner", "head"
-_COMES_WITHIN_S = 60.0
+_COMES_WITHIN_S = 120.0
 _LOOK_EVERY_S = 0.01
 # What `run` ends with says that the head took nothing.
 REFUSALS = ("the head did not accept the job", "the code could not be sent")
 # Large enough that it is on its way for some tenths of a second.
 _CODE_BYTES = 32 << 20
-_SLOW_BACKEND = """import os, time, zipfile
-
-def build_wheel(directory, settings=None, metadata=None):
-    time.sleep(5)
-    info = "slow-1.0.dist-info"
-    with zipfile.ZipFile(os.path.join(directory, "slow-1.0-py3-none-any.whl"), "w") as wheel:
-        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: slow\\nVersion: 1.0\\n")
-        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(info + "/RECORD", "")
-    return "slow-1.0-py3-none-any.whl"
-"""
-_SLOW_PROJECT = '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n'
 
 
 @dataclass(frozen=True)
@@ -61,9 +50,7 @@ def _environment(cluster: SoakCluster) -> Path:
     """A directory with requirements that no environment was made for yet, and that take seconds."""
     package = cluster.bench.directory / "slow"
     if not package.exists():
-        package.mkdir()
-        (package / "slow.py").write_text(_SLOW_BACKEND)
-        (package / "pyproject.toml").write_text(_SLOW_PROJECT)
+        slow_package.write(package, "time.monotonic() < began + 5")
         cluster.phalanx("put", str(package))
     directory = cluster.bench.directory / "with-environment"
     directory.mkdir(exist_ok=True)
