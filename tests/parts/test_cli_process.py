@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.measure import PHALANX
 
-from conftest import PHALANX
 from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
 
@@ -100,7 +100,7 @@ def test_a_command_says_that_it_waits_for_the_head_and_after_ctrl_c_it_can_be_gi
 def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], int]:
     """Start `phalanx …` with a terminal for its input and a pipe for its errors; return the terminal's end, too."""
     ours, theirs = os.openpty()
-    process = subprocess.Popen([str(PHALANX), *command], cwd=directory, stdin=theirs, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([PHALANX, *command], cwd=directory, stdin=theirs, stderr=subprocess.PIPE, text=True)
     os.close(theirs)
     return process, ours
 
@@ -127,8 +127,8 @@ def test_make_setup_alone_ends_with_what_comes_next(goal, lines):
     (called,) = re.findall(r"scripts/setup.*", subprocess.run(made, capture_output=True, text=True, check=True).stdout)
     last = (root / "scripts/setup").read_text().splitlines()[-1]
     argv = ["bash", "-c", last, *called.split()]
-    said = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True).stdout
-    assert said.count(f'Ready. Next: export PATH="{root}/.venv/bin:$PATH"') == lines
+    printed = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert printed.count(f'Ready. Next: export PATH="{root}/.venv/bin:$PATH"') == lines
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -244,6 +244,12 @@ def test_a_file_name_says_one_thing() -> None:
     assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
 
 
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest imports them without their directories, and collects nothing if two have the same name."""
+    names = [path.name for path in SOURCE.parent.glob("tests/**/test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Not even inside a function or only for type checkers."""
     names = {module.name for module in modules()}
