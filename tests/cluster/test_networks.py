@@ -30,17 +30,20 @@ API = (API_ADDRESS, API_PORT)
 WEB = ("198.51.100.7", 443)
 REACH = f"""\
 import socket, sys
+from concurrent.futures import ThreadPoolExecutor
 def ask(address):
     names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     names.settimeout({REACH_S})
     names.sendto(bytes.fromhex("00070100000100000000000001610461727061000001 0001"), (address, 53))  # a.arpa
     names.recv(512)
-for address, port in zip(sys.argv[1::2], sys.argv[2::2]):
+def reach(address, port):
     try:
         ask(address) if port == "53" else socket.create_connection((address, int(port)), {REACH_S}).close()
-        print("reached")
     except TimeoutError:
-        print("dropped")
+        return "dropped"
+    return "reached"
+with ThreadPoolExecutor() as pool:
+    print(*pool.map(reach, sys.argv[1::2], sys.argv[2::2]))
 """
 
 
@@ -143,6 +146,12 @@ def test_a_whole_network_lets_everything_through_that_a_cluster_needs(network: N
     ssh = (network.nodes["worker3"], 22)
     assert set(network.reach("worker2", ssh, WEB, API, (network.mount_target(), 2049))) == {"reached"}
     assert network.dial(network.head) == "reached"
+
+
+def test_users_reach_workers_through_the_head_only(network: Network):
+    assert network.dial(network.nodes["worker2"]) == "dropped"
+    came_from = network.terminal.on("worker2", "echo $SSH_CONNECTION").split()[0]
+    assert came_from == network.nodes["worker1"]
 
 
 def test_nodes_reach_each_other_by_the_groups_own_rule_only(network: Network):
