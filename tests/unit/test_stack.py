@@ -6,7 +6,7 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
 from phalanx.clouds.protocol import Resource, StackEvent
-from phalanx.cluster.foreign_resources import ForeignDeleted
+from phalanx.cluster.foreign_resources import ForeignDeleted, named
 from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack
 from phalanx.errors import CloudError
 
@@ -119,3 +119,10 @@ def test_what_others_made_in_the_vpc_is_named():
     cloud = BlockedOnce(others=["network interface eni-1 (made by hand)"])
     with pytest.raises(CloudError, match=r"phalanx did not make:\n  network interface eni-1 \(made by hand\)"):
         list(Deletion(asked_for(cloud)).steps())
+
+
+def test_a_stack_from_the_console_has_no_tag_and_does_not_call_its_own_resources_foreign():
+    own, other = "security group sg-1 (console-NodeSecurityGroup)", "network interface eni-1 (by hand)"
+    cloud = FakeCloud(others=[own, other])
+    made = [Resource("Vpc", "vpc-1", "AWS::EC2::VPC"), Resource("Nodes", "sg-1", "AWS::EC2::SecurityGroup")]
+    assert named(cloud, "console", made) == [other]

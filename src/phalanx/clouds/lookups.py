@@ -27,7 +27,9 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     if spec.file_system:
         file_systems.require_usable(api, spec.file_system)
     if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
-        raise SpecError(f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs`.")
+        raise SpecError(
+            f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
+        )
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")

@@ -38,8 +38,13 @@ def delete_guard_duty(cloud: Cloud, resources: Sequence[Resource], deadline_s: f
 
 
 def named(cloud: Cloud, cluster: str, resources: Sequence[Resource]) -> list[str]:
-    """Return a line for each resource of others that is left in the cluster's VPC."""
-    return [line for vpc in _vpcs(resources) for line in cloud.foreign(cluster, vpc)]
+    """Return a line for each resource of others that is left in the cluster's VPC.
+
+    The stack's own are left out by their ids: a stack from CloudFormation's console has no tag to know them by.
+    """
+    own = {resource.physical_id for resource in resources}
+    lines = (line for vpc in _vpcs(resources) for line in cloud.foreign(cluster, vpc))
+    return [line for line in lines if not own & set(line.split())]
 
 
 def _vpcs(resources: Sequence[Resource]) -> list[str]:
