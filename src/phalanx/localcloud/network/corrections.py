@@ -56,9 +56,11 @@ def _modify_instance_security_groups(self: EC2Backend, instance_id: str, new_gro
     return instance
 
 
-def _modify_network_interface_attribute(self: EC2Backend, eni_id: str, group_ids: list[str], *args: Any) -> None:
+def _modify_network_interface_attribute(
+    self: EC2Backend, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any
+) -> None:
     """Replace an interface's groups, also those that its instance has from it."""
-    _modify_interface(self, eni_id, group_ids, *args)
+    _modify_interface(self, eni_id, group_ids, *args, **kwargs)
     interface = self.get_network_interface(eni_id)
     if group_ids and interface.instance is not None:
         interface.instance.security_groups = list(interface._group_set)
