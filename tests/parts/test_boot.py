@@ -226,11 +226,12 @@ class TestPackages:
     def test_a_plain_image_lacks_mpi_venv_and_nfs(self, tmp_path, monkeypatch):
         monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
         path = self.image(tmp_path)
-        wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1"]
+        wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1", "libgfortran5"]
         assert packages.lacking(path, str(tmp_path)) == wanted
 
     def test_an_image_that_has_all_of_it_gets_nothing(self, tmp_path):
-        path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec", "usr/lib/x86_64-linux-gnu/libgomp.so.1")
+        libraries = [f"usr/lib/x86_64-linux-gnu/{name}" for name in ("libgomp.so.1", "libgfortran.so.5")]
+        path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec", *libraries)
         assert packages.lacking(path, str(tmp_path)) == []
 
     def test_nothing_is_installed_without_apt(self, tmp_path):

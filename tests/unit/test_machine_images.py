@@ -129,7 +129,7 @@ def test_images_are_recognised_by_their_names(name, alias):
 @pytest.mark.parametrize(
     ("image", "installed"),
     [
-        ("ubuntu-24.04", "python3-venv, nfs-common, openmpi-bin, libgomp1 (about 30 s)"),
+        ("ubuntu-24.04", "python3-venv, nfs-common, openmpi-bin, libgomp1, libgfortran5 (about 30 s)"),
         ("dlami-base", None),
         ("amazon-linux-2023", None),
     ],

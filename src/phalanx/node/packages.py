@@ -30,8 +30,9 @@ def lacking(path: str, root: str = "") -> list[str]:
         "nfs-common": nfs,
         "openmpi-bin": shutil.which("mpiexec", path=path),
         "python3-venv": importlib.util.find_spec("ensurepip"),
-        # MXNet's wheel does not contain it, as other frameworks' do.
+        # MXNet's wheel leaves these to the system: OpenMP, and libquadmath, which comes with Fortran's on x86-64 alone.
         "libgomp1": glob.glob(f"{root}/usr/lib/*/libgomp.so.1"),
+        "libgfortran5": glob.glob(f"{root}/usr/lib/*/libgfortran.so.5"),
     }
     return [name for name, found in there.items() if not found]
 

@@ -17,7 +17,7 @@ from phalanx.spec.spec import ClusterSpec
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
 
 # What a node's boot installs where it is missing (phalanx.node.packages).
-_PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin, libgomp1"}
+_PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin, libgomp1, libgfortran5"}
 _WITH_APT = ("Debian", "Ubuntu")
 
 
