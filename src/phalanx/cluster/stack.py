@@ -68,7 +68,7 @@ class RoleFreed:
     policies: tuple[str, ...]
 
 
-Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed
+Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed | ForeignDeleted
 
 
 @dataclass(frozen=True)
