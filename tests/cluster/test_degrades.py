@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from local_clouds import api, break_on_purpose
+from local_clouds import api, break_on_purpose, create_as_the_console
 
 pytestmark = pytest.mark.cluster
 
@@ -80,8 +80,7 @@ def test_a_zone_that_does_not_offer_the_type_fails_the_stack_in_aws_s_words(besi
     body = terminal.phalanx("template").stdout
     wrong = [{"ParameterKey": "Zone", "ParameterValue": "us-east-1a"}]
     tags = [{"Key": "phalanx:cluster", "Value": "degrades"}]
-    settings = {"Parameters": wrong, "Tags": tags, "Capabilities": ["CAPABILITY_IAM"]}
-    stack = cloudformation.create_stack(StackName="degrades", TemplateBody=body, **settings)["StackId"]
+    stack = create_as_the_console(terminal, "degrades", body, Parameters=wrong, Tags=tags)
     deadline = time.monotonic() + 60
     while cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"] != "ROLLBACK_COMPLETE":
         assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import WaiterError
-from local_clouds import api, endpoint
+from local_clouds import api, create_as_the_console, endpoint
 
 from conftest import Terminal
 from phalanx.localcloud import dial
@@ -249,9 +249,7 @@ def test_a_template_without_a_rule_that_nodes_need_makes_no_cluster(network: Net
         if resource in left.get("DependsOn", []):
             left["DependsOn"].remove(resource)
     stacks = api(network.terminal, "cloudformation")
-    stacks.create_stack(
-        StackName=name, TemplateBody=json.dumps(document), Capabilities=["CAPABILITY_IAM"], OnFailure="DO_NOTHING"
-    )
+    create_as_the_console(network.terminal, name, json.dumps(document), OnFailure="DO_NOTHING")
     try:
         with pytest.raises(WaiterError):
             stacks.get_waiter("stack_create_complete").wait(

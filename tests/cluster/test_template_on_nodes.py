@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_clouds import api
+from local_clouds import api, create_as_the_console
 
 from conftest import Terminal, a_cluster
 
@@ -54,17 +54,11 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
     document = terminal.phalanx("template", "-f", "console.yaml").stdout
     assert len(document) > 51_200
     users, administrators = a_key(tmp_path / "users"), a_key(tmp_path / "administrators")
-    s3, cloudformation, ec2 = (api(terminal, service) for service in ("s3", "cloudformation", "ec2"))
+    cloudformation, ec2 = api(terminal, "cloudformation"), api(terminal, "ec2")
     ec2.import_key_pair(KeyName="admins", PublicKeyMaterial=administrators.encode())
-    s3.create_bucket(Bucket="templates")
-    s3.put_object(Bucket="templates", Key="console.json", Body=document.encode())
     given = {"SshPublicKey": users, "KeyPair": "admins"}
-    cloudformation.create_stack(
-        StackName="console",
-        TemplateURL=f"{s3.meta.endpoint_url}/templates/console.json",
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
-        Capabilities=["CAPABILITY_IAM"],
-    )
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+    create_as_the_console(terminal, "console", document, Parameters=parameters)
     stack = settled(cloudformation, "console")
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
     assert stack["StackStatus"] == "CREATE_COMPLETE"

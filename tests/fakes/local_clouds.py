@@ -38,6 +38,15 @@ def api(terminal: Any, service: str) -> Any:
     )
 
 
+def create_as_the_console(terminal: Any, name: str, document: str, **settings: Any) -> str:
+    """Create a stack from a complete document as the console does, through a bucket; return the stack's id."""
+    s3 = api(terminal, "s3")
+    s3.create_bucket(Bucket=name)
+    s3.put_object(Bucket=name, Key="template.json", Body=document.encode())
+    asked = {"TemplateURL": f"{s3.meta.endpoint_url}/{name}/template.json", "Capabilities": ["CAPABILITY_IAM"]}
+    return api(terminal, "cloudformation").create_stack(StackName=name, **asked, **settings)["StackId"]
+
+
 def api_of_node(terminal: Any, node: str, service: str) -> Any:
     """Make a boto3 client for a service with the credentials of root on this node."""
     asked = f"python3 -c {shlex.quote(_CREDENTIALS)}"
