@@ -70,10 +70,10 @@ def shells(gateway, neighbour):
 
 
 def by_shell(command):
-    said = subprocess.run(
+    shown = subprocess.run(
         ["bash", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
     )
-    return said.stdout
+    return shown.stdout
 
 
 def sockets(hops):

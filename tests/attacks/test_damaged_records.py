@@ -78,10 +78,10 @@ def run(terminal: Terminal, *words: str) -> subprocess.CompletedProcess[str]:
 def asked(terminal: Terminal, *words: str) -> str:
     """Return what the user sees, which must come in time and have no traceback."""
     done = terminal.phalanx(*words, check=False, timeout_s=ANSWER_S)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said and 'File "' not in said, f"{words} → {done.returncode}\n{said}"
-    assert done.returncode in (0, 1, REFUSED), f"{words} → {done.returncode}\n{said}"
-    return said
+    shown = done.stdout + done.stderr
+    assert "Traceback" not in shown and 'File "' not in shown, f"{words} → {done.returncode}\n{shown}"
+    assert done.returncode in (0, 1, REFUSED), f"{words} → {done.returncode}\n{shown}"
+    return shown
 
 
 def listed(terminal: Terminal) -> dict[str, dict]:
@@ -108,8 +108,8 @@ def test_status_counts_the_others(victim, damaged):
 
 @pytest.mark.parametrize("way", [*KINDS, *OUTPUTS])
 def test_logs_of_a_damaged_job_end_and_say_why(victim, damaged, way):
-    said = asked(victim, "logs", damaged[way])
-    assert "damaged" in said
+    shown = asked(victim, "logs", damaged[way])
+    assert "damaged" in shown
     if way in OUTPUTS:
         asked(victim, "logs", damaged[way], "--rank", "0")
 
@@ -140,8 +140,8 @@ def test_a_job_that_damages_its_own_record_can_be_stopped(victim):
     job_id = victim.phalanx("run", "--detach", "--launcher", "exec", "--", "sh", "-c", own).stdout.strip()
     victim.wait_until_printed(job_id, "ready")
     assert listed(victim)[job_id]["state"] == "damaged"
-    said = asked(victim, "stop", job_id)
-    assert "no process of it is left" in said
+    shown = asked(victim, "stop", job_id)
+    assert "no process of it is left" in shown
     assert "4711" not in victim.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
 
 

@@ -167,15 +167,15 @@ def test_an_invalid_message_stops_nobody(terminal, attacker):
 def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go(terminal):
     """The attacker's own node stays: the other tests need it, and their order is random."""
     sound = {"zone": "us-east-1a", "type": "c5.large", "gpus": 0, "slots": 2}
-    said = [{**sound, **changes} for changes in [*EVIL, {"host_key": "ssh-ed25519 AAAAevil\nHost *"}]]
+    shown = [{**sound, **changes} for changes in [*EVIL, {"host_key": "ssh-ed25519 AAAAevil\nHost *"}]]
     (shared,) = (terminal.state / "local/efs").glob("fs-*")
-    (shared / "first_words").write_text(json.dumps(said))
+    (shared / "first_words").write_text(json.dumps(shown))
     before = refused(terminal)
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
     new = roster(terminal)["nodes"][3]
     assert (new["hostname"], new["gpus"]) == ("ip-" + new["address"].replace(".", "-"), 0)
     assert terminal.on("worker4", TRACES) == terminal.on("head", TRACES) == "looked\n"
-    assert refused(terminal) >= before + len(said)
+    assert refused(terminal) >= before + len(shown)
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
 
 

@@ -146,9 +146,9 @@ def record(terminal: Terminal) -> dict[str, Any]:
     return json.loads((terminal.state / "clusters/hostile/cluster.json").read_text())
 
 
-def is_refused(said: str) -> bool:
+def is_refused(shown: str) -> bool:
     """Whether this is a message of phalanx rather than a crash, without an escape sequence."""
-    return said.startswith("error: ") and "That was not expected" not in said and "\x1b" not in said
+    return shown.startswith("error: ") and "That was not expected" not in shown and "\x1b" not in shown
 
 
 def test_a_command_is_never_an_option_of_ssh(terminal, owned):

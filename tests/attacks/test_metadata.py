@@ -124,16 +124,16 @@ def test_no_way_leads_a_job_to_the_credentials_of_its_instance(as_on_aws, node):
 
 def test_a_job_on_the_head_can_not_make_itself_the_authority(lab):
     forge = script(lab, "forge_roster.py")
-    said = lab.on("head", f"cd $(mktemp -d) && python3 {forge} {outputs(lab)['RosterTable']} {WORKER}")
-    assert "the table: forged" not in said
-    assert "the worker: root\n" not in said
-    assert "the table: " in said and "the worker: " in said
+    shown = lab.on("head", f"cd $(mktemp -d) && python3 {forge} {outputs(lab)['RosterTable']} {WORKER}")
+    assert "the table: forged" not in shown
+    assert "the worker: root\n" not in shown
+    assert "the table: " in shown and "the worker: " in shown
 
 
 def test_a_job_reads_nothing_of_the_agent_s(lab):
     looks = "; ".join(f"ls {path}/ >&2 || head -c 1 {path}" for path in SECRETS)
-    said = lab.on("head", f"agent=$({AGENT}); [ $agent ] && echo found; {looks}", check=False)
-    assert said == "found\n"
+    shown = lab.on("head", f"agent=$({AGENT}); [ $agent ] && echo found; {looks}", check=False)
+    assert shown == "found\n"
 
 
 def role(terminal: Terminal) -> dict[str, str]:
@@ -174,8 +174,8 @@ def asked(terminal: Terminal, node: str, token: str) -> str:
 
 def wait_until_answered(terminal: Terminal, node: str, token: str, status: str) -> None:
     end = time.monotonic() + BACK_S
-    while (said := asked(terminal, node, token)) != status:
-        assert time.monotonic() < end, f"{node}'s agent answers {said!r} and not {status}"
+    while (shown := asked(terminal, node, token)) != status:
+        assert time.monotonic() < end, f"{node}'s agent answers {shown!r} and not {status}"
         time.sleep(0.5)
 
 
@@ -185,9 +185,9 @@ def a_job(terminal: Terminal) -> Iterator[list[str]]:
     print_it = "echo token=$AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
     with terminal.start("run", "--launcher", "exec", "--", "sh", "-c", print_it) as job:
         assert job.stdout
-        said = (line.strip() for line in job.stdout if " token=" in line)
+        shown = (line.strip() for line in job.stdout if " token=" in line)
         try:
-            yield [line.partition("=")[2] for line in sorted([next(said), next(said)])]
+            yield [line.partition("=")[2] for line in sorted([next(shown), next(shown)])]
         finally:
             jobs = json.loads(terminal.phalanx("jobs", "--json").stdout)
             terminal.phalanx("stop", next(one["id"] for one in jobs if one["state"] == "running"))
@@ -232,8 +232,8 @@ def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
     api(lab, "ec2").reboot_instances(InstanceIds=[worker])
     look = f'{began}; python3 -c "{CONNECT}"'
     end = time.monotonic() + BACK_S
-    while not (said := lab.on("worker2", look, check=False)) or said.startswith(before):
+    while not (shown := lab.on("worker2", look, check=False)) or shown.startswith(before):
         assert time.monotonic() < end
-    assert said.split()[1] == str(errno.ENETUNREACH)
+    assert shown.split()[1] == str(errno.ENETUNREACH)
     lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"ln -s {UNIT} {WANTED}; {START.format(0)}")
     wait_until_answered(lab, "worker2", "", "401")

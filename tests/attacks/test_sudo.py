@@ -21,8 +21,8 @@ PROGRAM = "/usr/local/sbin/setpriv-for-sudo"
     ],
 )
 def test_a_job_does_not_become_root_by_the_administrators_sudo(cluster, attempt):
-    said = cluster.on("worker2", f"{attempt} 2>&1", check=False).splitlines()
-    assert "0" not in said and not any(line.startswith("root:") for line in said), said
+    shown = cluster.on("worker2", f"{attempt} 2>&1", check=False).splitlines()
+    assert "0" not in shown and not any(line.startswith("root:") for line in shown), shown
 
 
 @pytest.mark.parametrize("user", ["root", "ubuntu"])
@@ -30,6 +30,6 @@ def test_a_job_does_not_become_root_by_the_administrators_sudo(cluster, attempt)
 def test_a_nodes_certificate_opens_no_other_account(cluster, user, node):
     enter = "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -v"
     key = "-i /etc/ssh/phalanx/id_ed25519 -o CertificateFile=/etc/ssh/phalanx/id_ed25519-cert.pub"
-    said = cluster.on("worker2", f"{enter} {key} {user}@{node} 'echo in as $(id -un)' 2>&1", check=False)
-    assert "Offering public key" in said and "Permission denied" in said
-    assert "in as" not in said
+    shown = cluster.on("worker2", f"{enter} {key} {user}@{node} 'echo in as $(id -un)' 2>&1", check=False)
+    assert "Offering public key" in shown and "Permission denied" in shown
+    assert "in as" not in shown

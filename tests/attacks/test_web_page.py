@@ -82,11 +82,11 @@ def test_a_page_gets_no_answer_and_changes_nothing(terminal, request_, headers):
     there = http.client.HTTPConnection(urlsplit(endpoint(terminal)["url"]).netloc, timeout=20)
     there.request(method, path, body.encode(), {**own, **headers})
     answer = there.getresponse()
-    told = answer.read().decode()
+    reported = answer.read().decode()
     there.close()
-    assert answer.status in (403, 405), told
+    assert answer.status in (403, 405), reported
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
-    assert endpoint(terminal)["secret_access_key"] not in told
+    assert endpoint(terminal)["secret_access_key"] not in reported
     assert json.loads(terminal.phalanx("ls", "--json").stdout)[0]["state"] == "CREATE_COMPLETE"
 
 

@@ -78,7 +78,7 @@ def state_of(cluster: Terminal, job_id: str) -> dict[str, Any]:
     return json.loads(cluster.on("head", f"cat /efs/.phalanx/jobs/{job_id}/state.json"))
 
 
-def told(job: dict[str, Any]) -> str:
+def reported(job: dict[str, Any]) -> str:
     """Describe a job for an assertion: pytest truncates dictionaries."""
     attempts = [f"{number}: {attempt['message'] or 'went well'}" for number, attempt in enumerate(job["attempts"])]
     verdicts = [f"{node['node']}: {node['message'] or 'clean'}" for node in job["nodes"]]
@@ -88,7 +88,7 @@ def told(job: dict[str, Any]) -> str:
 def wait_for_end(cluster: Terminal, job_id: str, timeout_s: float = 120) -> dict[str, Any]:
     deadline = time.monotonic() + timeout_s
     while not (job := state_of(cluster, job_id))["ended_at"]:
-        assert time.monotonic() < deadline, told(job)
+        assert time.monotonic() < deadline, reported(job)
         time.sleep(1)  # each poll takes a fifth of a second of CPU time
     return job
 
@@ -109,9 +109,9 @@ def test_a_killed_runner_is_reported_and_its_job_ended_without_any_query(fragile
     pid = 'python3 -c \'import json, sys; print(json.load(open(sys.argv[1]))["runner"]["pid"])\''
     killed_at = float(fragile.on("head", f"kill -9 $({pid} {state}); date +%s.%N"))
     job = wait_for_end(fragile, job_id)
-    assert (job["state"], job["message"][:21]) == ("lost", "the job's runner died"), told(job)
-    assert job["ended_at"] - killed_at < PROCESS_S, told(job)
-    assert [node["clean"] for node in job["nodes"]] == [True] * 3, told(job)
+    assert (job["state"], job["message"][:21]) == ("lost", "the job's runner died"), reported(job)
+    assert job["ended_at"] - killed_at < PROCESS_S, reported(job)
+    assert [node["clean"] for node in job["nodes"]] == [True] * 3, reported(job)
     assert fragile.phalanx("logs", "-f", job_id, check=False).returncode == 1
 
 
@@ -120,7 +120,7 @@ def test_a_restart_takes_over_from_a_killed_runner(fragile):
     fragile.on("head", f"pkill -9 -f 'runner.pyz submit .*{job_id}'", check=False)
     done = fragile.phalanx("logs", "-f", job_id, check=False)
     job = state_of(fragile, job_id)
-    assert (done.returncode, done.stdout.count("started again")) == (0, 3), told(job)
+    assert (done.returncode, done.stdout.count("started again")) == (0, 3), reported(job)
     assert fragile.phalanx("logs", job_id, "--attempt", "0").stdout.count("ready") == 3
 
 
@@ -136,17 +136,17 @@ def test_nodes_that_do_not_hear_from_the_runner_end_their_processes(fragile):
     assert time.time() - frozen_at > FENCED_S - BEAT_S
     fragile.on("head", f"pkill -CONT -f 'runner.pyz submit .*{job_id}'")
     job = wait_for_end(fragile, job_id)
-    assert "heard nothing from the runner for 30 s" in job["message"], told(job)
+    assert "heard nothing from the runner for 30 s" in job["message"], reported(job)
 
 
 def test_a_silent_node_is_lost_and_keeps_nothing_of_the_job(fragile):
     job_id = start(fragile)
     cut_at = break_node(fragile, "deeplearning-worker2", "partition", cut=True)
     job = wait_for_end(fragile, job_id)
-    assert job["message"] == "deeplearning-worker2 was lost: no sign of life for 9 s", told(job)
+    assert job["message"] == "deeplearning-worker2 was lost: no sign of life for 9 s", reported(job)
     assert job["tail"] == ["ready"]
-    assert job["ended_at"] - cut_at < NODE_S, told(job)
-    assert [node["clean"] for node in job["nodes"]] == [True, False, True], told(job)
+    assert job["ended_at"] - cut_at < NODE_S, reported(job)
+    assert [node["clean"] for node in job["nodes"]] == [True, False, True], reported(job)
     assert job["nodes"][1]["message"].startswith("unverified, fenced: ")
     deadline = time.monotonic() + FENCED_S + MOMENT_S
     while sleepers(fragile, job_id):
@@ -160,9 +160,9 @@ def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
     killed_at = break_node(fragile, "deeplearning-worker3", "kill")
     done = fragile.phalanx("logs", "-f", job_id, check=False)
     job = state_of(fragile, job_id)
-    assert (done.returncode, job["state"], job["attempt"]) == (0, "succeeded", 1), told(job)
-    assert 2 <= done.stdout.count("started again") <= 3, told(job)
-    assert job["started_at"] + job["attempts"][0]["ran_s"] - killed_at < NODE_S, told(job)
+    assert (done.returncode, job["state"], job["attempt"]) == (0, "succeeded", 1), reported(job)
+    assert 2 <= done.stdout.count("started again") <= 3, reported(job)
+    assert job["started_at"] + job["attempts"][0]["ran_s"] - killed_at < NODE_S, reported(job)
 
 
 @pytest.fixture

@@ -59,9 +59,9 @@ def test_a_missing_node_has_its_reason_everywhere(beside, type_, fault, script, 
     try:
         up = terminal.phalanx("up", "--json")
         assert "deeplearning-worker3 is missing: " in up.stderr and reason in up.stderr
-        told = json.loads(up.stdout)
+        reported = json.loads(up.stdout)
         status = json.loads(terminal.phalanx("status", "--json").stdout)
-        for missing in (told["missing"], status["missing"], outcome(terminal)["missing"]):
+        for missing in (reported["missing"], status["missing"], outcome(terminal)["missing"]):
             assert [(one["name"], reason in one["reason"]) for one in missing] == [("deeplearning-worker3", True)]
         assert reason in terminal.phalanx("status").stdout
     finally:
@@ -87,5 +87,5 @@ def test_a_zone_that_does_not_offer_the_type_fails_the_stack_in_aws_s_words(besi
         time.sleep(0.2)
     events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
     words = "is not supported in your requested Availability Zone (us-east-1a)"
-    (told,) = {e["ResourceStatusReason"] for e in events if words in e.get("ResourceStatusReason", "")}
-    assert "us-east-1c" in told
+    (reported,) = {e["ResourceStatusReason"] for e in events if words in e.get("ResourceStatusReason", "")}
+    assert "us-east-1c" in reported

@@ -48,15 +48,15 @@ def test_every_engine_starts_ranks_on_all_nodes(programs, recipe, library):
 
 
 @pytest.mark.parametrize(
-    ("what", "told"), [("rank", "rank 2 on deeplearning-worker3"), ("daemon", "mpiexec@deeplearning-worker3")]
+    ("what", "reported"), [("rank", "rank 2 on deeplearning-worker3"), ("daemon", "mpiexec@deeplearning-worker3")]
 )
 @pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
-def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, told):
+def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, reported):
     own = ("--recipe", recipe) if recipe else ("--no-requirements",)
     words = ("run", *own, "-N", "1", "--", "python", "die.py", what)
     done = programs.phalanx(*words, timeout_s=FIRST_USE_S, check=False)
     assert done.returncode == 137
-    assert f"{told} was ended by SIGKILL" in done.stderr
+    assert f"{reported} was ended by SIGKILL" in done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr
     assert programs.on("deeplearning-worker3", LEFT).split() == ["none"]
 

@@ -74,8 +74,8 @@ def wait_for(condition, what: str, limit_s: float = 300) -> None:
 def test_mirrored_workers_train_as_one(mirrored):
     assert len(re.findall(r"^\[worker 0\] .*accuracy: 0\.\d+", mirrored, re.M)) == 2
     assert "[worker 0] checkpoint: /efs/mirrored/ckpt-2" in mirrored
-    said = re.findall(r"^\[worker (\d)\] worker (\d): 3 in step$", mirrored, re.M)
-    assert sorted(said) == [(number, number) for number in "012"]
+    shown = re.findall(r"^\[worker (\d)\] worker (\d): 3 in step$", mirrored, re.M)
+    assert sorted(shown) == [(number, number) for number in "012"]
 
 
 def test_a_chief_trains_and_its_servers_are_ended(served):

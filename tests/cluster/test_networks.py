@@ -202,8 +202,8 @@ def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Ne
     assert "timed out" not in network.terminal.phalanx("ssh", "--admin", "worker2", "--", mount, check=False).stdout
     with network.without_rules("StorageSecurityGroup", "ingress", but=never):
         network.becomes("dropped", "worker2", (network.mount_target(), 2049))
-        said = network.terminal.phalanx("ssh", "--admin", "worker2", "--", mount, check=False).stdout
-        assert "mount.nfs4: Connection timed out" in said
+        shown = network.terminal.phalanx("ssh", "--admin", "worker2", "--", mount, check=False).stdout
+        assert "mount.nfs4: Connection timed out" in shown
     network.becomes("reached", "worker2", (network.mount_target(), 2049))
 
 

@@ -134,7 +134,7 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "shown"),
     [
         ("-n id -u", "0"),
         ("-- sh -c 'id -u; echo \"$1\"' sh 'a  b'", "0\na  b"),
@@ -144,9 +144,9 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
         ("-s id -u", "0"),
     ],
 )
-def test_the_administrator_may_sudo(lab: Lab, pair: tuple[str, str], words: str, said: str) -> None:
+def test_the_administrator_may_sudo(lab: Lab, pair: tuple[str, str], words: str, shown: str) -> None:
     done = lab.ssh(pair[0], f"KEPT=kept su ubuntu -c {shlex.quote(f'sudo {words}')}", check=False)
-    assert done.stdout.strip() == said, done.stderr
+    assert done.stdout.strip() == shown, done.stderr
 
 
 def test_sudo_distinguishes_accounts_where_the_mode_has_them(lab: Lab, pair: tuple[str, str]) -> None:

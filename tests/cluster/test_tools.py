@@ -43,18 +43,18 @@ def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = (
 
 def url(process: subprocess.Popen[str]) -> str:
     assert process.stdout
-    said = []
+    shown = []
     for line in process.stdout:
-        said.append(line)
+        shown.append(line)
         if line.startswith("http"):
             return line.strip()
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(shown))
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=180)
-    return process.returncode, said
+    shown, _ = process.communicate(timeout=180)
+    return process.returncode, shown
 
 
 def free_port() -> int:
@@ -93,9 +93,9 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     separated = json.loads((cluster.state / "clusters/contract/cluster.json").read_text())["accounts_separated"]
     assert not separated or seen == "0\n"
     cluster.on("head", "touch /efs/looked")
-    said, _ = typed.communicate(timeout=180)
-    assert [line.split("] ")[1] for line in lines] == [f"{len(SECRET)}\n"] * 4, said
-    assert SECRET not in said
+    shown, _ = typed.communicate(timeout=180)
+    assert [line.split("] ")[1] for line in lines] == [f"{len(SECRET)}\n"] * 4, shown
+    assert SECRET not in shown
     assert files_with(cluster, pattern) == {""}
     cluster.on("head", "rm /efs/looked")
 
@@ -225,8 +225,8 @@ def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, 
         assert time.monotonic() < deadline, "TensorBoard does not read what the job wrote"
         time.sleep(0.5)
     if end == signal.SIGINT:
-        status, said = interrupt(process)
-        assert (status, "no process of it is left on the head" in said) == (0, True), said
+        status, shown = interrupt(process)
+        assert (status, "no process of it is left on the head" in shown) == (0, True), shown
     else:
         process.kill()
         process.communicate(timeout=10)
@@ -241,8 +241,8 @@ def test_jupyter_runs_in_a_job_s_environment_with_a_token(cluster, job_with_tool
     assert b'"jobs"' in read(f"{address}api/contents?{token}")
     with pytest.raises(urllib.error.HTTPError, match="403"):
         read(f"{address}api/contents")
-    status, said = interrupt(process)
-    assert (status, "no process of it is left on the head" in said) == (0, True), said
+    status, shown = interrupt(process)
+    assert (status, "no process of it is left on the head" in shown) == (0, True), shown
 
 
 def test_a_tool_that_is_nowhere_is_reported_with_a_way_that_works(cluster, tmp_path):

@@ -135,15 +135,15 @@ BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [
         ("sleep 1000", ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"]),
         ("reboot; sleep 1000", ["boot step 'boot script' failed on i-", "the machine restarted while it ran"]),
         ("poweroff -f; sleep 1000", ["heads were launched one after another, and each ended during its step 'boot"]),
     ],
 )
-def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, told):
+def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, reported):
     (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
     done = alone.phalanx("up", check=False)
-    assert (done.returncode, [words for words in told if words not in done.stderr]) == (4, []), done.stderr
+    assert (done.returncode, [words for words in reported if words not in done.stderr]) == (4, []), done.stderr
     assert_nothing_is_left(alone, alone.local_cloud_pids())

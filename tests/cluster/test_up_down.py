@@ -98,20 +98,20 @@ def test_a_plan_for_aws_asks_the_api(cluster, tmp_path):
     text = "name: far\ncloud: aws\nnodes: 2\ntype: t3.small\nssh_from: 203.0.113.7/32\n"
     (tmp_path / "phalanx.yaml").write_text(text)
     with Terminal(tmp_path, cluster.state).start("plan", **keys) as plan:
-        said, _ = plan.communicate(timeout=120)
-    assert plan.returncode == 0, said
-    assert "2 × t3.small: the head and 1 worker" in said
-    assert "Ubuntu 24.04 with Python 3.12; without Python's venv, an NFS client, MPI" in said
-    assert "vCPU" in said
-    assert "was not asked" not in said
+        shown, _ = plan.communicate(timeout=120)
+    assert plan.returncode == 0, shown
+    assert "2 × t3.small: the head and 1 worker" in shown
+    assert "Ubuntu 24.04 with Python 3.12; without Python's venv, an NFS client, MPI" in shown
+    assert "vCPU" in shown
+    assert "was not asked" not in shown
 
 
 def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
     interrupted = start_up(terminal)
     interrupted.send_signal(signal.SIGINT)
-    _, told = interrupted.communicate(timeout=20)
+    _, reported = interrupted.communicate(timeout=20)
     assert interrupted.returncode == 130
-    assert "`phalanx up` follows it again" in told
+    assert "`phalanx up` follows it again" in reported
     killed = start_up(terminal)
     killed.kill()
     killed.communicate(timeout=20)
@@ -222,9 +222,9 @@ def test_down_takes_policies_off_the_jobs_role_that_a_person_attached(beside):
     policy = iam.create_policy(PolicyName="mine", PolicyDocument=json.dumps(anything))["Policy"]["Arn"]
     iam.attach_role_policy(RoleName=role, PolicyArn=policy)
     iam.put_role_policy(RoleName=role, PolicyName="also", PolicyDocument=json.dumps(anything))
-    said = granted.phalanx("down", "--yes").stderr
-    assert "Cannot delete entity, must " in said
-    assert f"role {role}: detached mine, deleted also" in said
+    shown = granted.phalanx("down", "--yes").stderr
+    assert "Cannot delete entity, must " in shown
+    assert f"role {role}: detached mine, deleted also" in shown
     assert "granted" not in stacks(granted)
     iam.delete_policy(PolicyArn=policy)
 

@@ -40,11 +40,11 @@ def client(service: str, region: str, url: str, issued: Issued, app: Callable[[]
 
 def answer(app: Any, request: AWSPreparedRequest) -> AWSResponse:
     """Return `app`'s answer to a prepared request."""
-    said: list[Any] = []
-    chunks = app(_environ(request), lambda status, headers, *_rest: said.extend((status, headers)))
+    shown: list[Any] = []
+    chunks = app(_environ(request), lambda status, headers, *_rest: shown.extend((status, headers)))
     body = b"".join(chunks)
     getattr(chunks, "close", lambda: None)()
-    status, headers = said
+    status, headers = shown
     raw: Any = _Body(body)
     return AWSResponse(request.url, int(status.split()[0]), dict(headers), raw)
 

@@ -181,7 +181,7 @@ SAID = (
 )
 
 
-def said(changed: int, body: Any) -> bytes:
+def shown(changed: int, body: Any) -> bytes:
     """Return all frames that a starter may send, with one body replaced."""
     bodies = [body if number == changed else valid for number, (_, valid, _) in enumerate(SAID)]
     packed = (frames.pack_json(kind, one, process) for (kind, _, process), one in zip(SAID, bodies, strict=True))
@@ -227,13 +227,13 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
     valid = b"".join(frames.pack_json(kind, body, process) for kind, body, process in SAID)
     changed = st.one_of(
         *(
-            changed_value(body).map(lambda value, which=number: said(which, value))
+            changed_value(body).map(lambda value, which=number: shown(which, value))
             for number, (_, body, _) in enumerate(SAID)
         )
     )
     huge = [
-        said(3, {"code": 1 << 200, "at": 1.0, "told": False, "oom_kills": 1}),
-        said(4, {"code": -999, "at": 1.0, "told": False, "oom_kills": 1}),
+        shown(3, {"code": 1 << 200, "at": 1.0, "told": False, "oom_kills": 1}),
+        shown(4, {"code": -999, "at": 1.0, "told": False, "oom_kills": 1}),
     ]
     fuzz(changed | changed_bytes(valid), check, [valid, *huge])
 

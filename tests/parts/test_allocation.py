@@ -52,19 +52,19 @@ def impatient(monkeypatch):
     monkeypatch.setattr(allocation, "_ENDS_WITHIN_S", 0.05)
 
 
-def held(scheduler: Any, told: list[str], turn: Any = lambda _: None) -> Allocation:
+def held(scheduler: Any, reported: list[str], turn: Any = lambda _: None) -> Allocation:
     stage: Any = SimpleNamespace(
         stop_requested=False, door=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn)
     )
-    return Allocation(scheduler, lambda *_: "", stage, told.append, lambda _: None)
+    return Allocation(scheduler, lambda *_: "", stage, reported.append, lambda _: None)
 
 
 def test_a_scheduler_that_is_briefly_unavailable_ends_no_queued_job():
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(allocation.EndedError):
-        held(Fake(QUEUES, AWAY, AWAY, QUEUES, ENDS), told).obtain(REQUEST)
+        held(Fake(QUEUES, AWAY, AWAY, QUEUES, ENDS), reported).obtain(REQUEST)
     away = "waiting for 42 of fake, which does not answer (fake does not answer)"
-    assert told == ["queued in fake as 42", away, away, "queued in fake as 42"]
+    assert reported == ["queued in fake as 42", away, away, "queued in fake as 42"]
 
 
 def test_a_scheduler_that_stays_unavailable_ends_the_job(monkeypatch):

@@ -12,18 +12,18 @@ from phalanx.node.command import CommandError, run
 
 
 def run_script(root, text: str) -> list[str]:
-    said: list[str] = []
+    shown: list[str] = []
     script = root / "boot-script"
     script.write_text(text)
     script.chmod(0o700)
     settings = SimpleNamespace(region="r", shared="/efs", job_user="phalanx")
     (root / "proc/self").mkdir(parents=True, exist_ok=True)
     settings.node_timeout_s, settings.head = 60, False
-    agent = SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=said.append))
+    agent = SimpleNamespace(settings=settings, root=str(root), log=SimpleNamespace(say=shown.append))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loader, "SCRIPT", str(script))
         boot._run_script(agent)
-    return said
+    return shown
 
 
 def test_the_boot_script_runs_and_its_output_is_logged(tmp_path):
@@ -99,16 +99,16 @@ class Told:
 
 
 def test_a_worker_reports_to_the_head_after_its_log_is_shipped():
-    told = Told()
-    failure.report(SimpleNamespace(head=False), told, "boot script", CommandError("the boot script", 9, "no disk"))
-    assert told.order == ["said", "shipped", "told"]
+    reported = Told()
+    failure.report(SimpleNamespace(head=False), reported, "boot script", CommandError("the boot script", 9, "no disk"))
+    assert reported.order == ["said", "shipped", "told"]
     content = {"step": "boot script", "command": "the boot script", "exit": 9, "output": "no disk"}
-    assert told.messages == [("failed", content)]
+    assert reported.messages == [("failed", content)]
 
 
 def test_a_head_reports_to_cloudformation(monkeypatch):
     signals = []
-    monkeypatch.setattr(failure.outcome, "signal", lambda *told: signals.append(told))
+    monkeypatch.setattr(failure.outcome, "signal", lambda *reported: signals.append(reported))
     failure.report(SimpleNamespace(head=True, wait_handle="url"), None, "identity", OSError("no metadata"))
     ((url, status, text),) = signals
     assert (url, status) == ("url", "FAILURE")
@@ -116,12 +116,12 @@ def test_a_head_reports_to_cloudformation(monkeypatch):
 
 
 def test_a_bug_of_ours_is_reported_with_its_place():
-    told = Told()
+    reported = Told()
     try:
         raise KeyError("number")
     except KeyError as error:
-        failure.report(SimpleNamespace(head=False), told, "agent", error)
-    assert "test_boot.py" in told.messages[0][1]["output"]
+        failure.report(SimpleNamespace(head=False), reported, "agent", error)
+    assert "test_boot.py" in reported.messages[0][1]["output"]
 
 
 class TestMount:
@@ -249,10 +249,10 @@ class TestPackages:
     def test_an_installation_that_fails_is_tried_again(self, commands, trouble):
         """apt waits for dpkg's lock, but not for that of its lists, which apt-daily may hold for minutes."""
         self.failures += [CommandError("sh", 100, trouble)] * 3
-        said: list[str] = []
-        packages.install(["nfs-common", "openmpi-bin"], 240, said.append)
+        shown: list[str] = []
+        packages.install(["nfs-common", "openmpi-bin"], 240, shown.append)
         assert len(commands) == 4 and commands[0].endswith("install -y --no-install-recommends nfs-common openmpi-bin")
-        assert said[0] == "installing nfs-common openmpi-bin" and trouble in said[1]
+        assert shown[0] == "installing nfs-common openmpi-bin" and trouble in shown[1]
 
     def test_an_installation_that_keeps_failing_ends_with_its_reason(self, commands, monkeypatch):
         self.failures += [CommandError("sh", 100, "no mirror")] * 1000

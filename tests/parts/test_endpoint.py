@@ -138,9 +138,9 @@ def test_one_that_hangs_is_not_awaited_for_long(daemon, monkeypatch):
 
 def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
     monkeypatch.setenv("PHALANX_LOCAL_MODE", "foo")
-    with pytest.raises(LocalCloudError, match="PHALANX_LOCAL_MODE is 'foo'") as told:
+    with pytest.raises(LocalCloudError, match="PHALANX_LOCAL_MODE is 'foo'") as reported:
         endpoint.begin()
-    assert "range, single, root" in told.value.hint
+    assert "range, single, root" in reported.value.hint
     assert not list(endpoint.state().iterdir())
 
 

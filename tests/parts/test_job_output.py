@@ -68,9 +68,9 @@ def small_disk(directory: str) -> Iterator[tuple[str, ...]]:
         stderr=subprocess.STDOUT,
     ) as holder:
         assert holder.stdout
-        said = holder.stdout.readline()
-        if said != b"there\n":
-            pytest.skip(f"nothing can be mounted here: {said.decode()}")
+        shown = holder.stdout.readline()
+        if shown != b"there\n":
+            pytest.skip(f"nothing can be mounted here: {shown.decode()}")
         yield ("nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials")
 
 

@@ -28,6 +28,6 @@ def test_the_key_is_made_once_and_is_private(state):
 
 def test_without_ssh_keygen_its_package_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as told:
+    with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as reported:
         store.make_key("demo")
-    assert "openssh-client" in told.value.hint
+    assert "openssh-client" in reported.value.hint

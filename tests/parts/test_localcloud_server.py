@@ -65,7 +65,7 @@ class Asker:
     def __call__(self, method: str, path: str, document: object = None, key: str = "s3cret") -> tuple[str, dict]:
         from io import BytesIO
 
-        said: list[str] = []
+        shown: list[str] = []
         body = json.dumps(document).encode() if document is not None else b""
         environ = {
             "REQUEST_METHOD": method,
@@ -74,8 +74,8 @@ class Asker:
             "CONTENT_LENGTH": str(len(body)),
             "wsgi.input": BytesIO(body),
         }
-        answer = b"".join(self.app(environ, lambda status, headers: said.append(status)))
-        return said[0][:3], json.loads(answer or b"{}")
+        answer = b"".join(self.app(environ, lambda status, headers: shown.append(status)))
+        return shown[0][:3], json.loads(answer or b"{}")
 
 
 def test_control_endpoints_need_the_key_and_leave_the_rest_alone(cloud):

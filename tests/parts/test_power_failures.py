@@ -48,9 +48,9 @@ def test_what_was_recorded_is_there_after_everything_was_killed_at_once(tmp_path
     for kill in range(KILLS):
         root = tmp_path / str(kill)
         root.mkdir()
-        told = killed_writer(root, 0.02 + chance.random() / 4)
-        assert told
-        for job_id, told_state in told.items():
+        reported = killed_writer(root, 0.02 + chance.random() / 4)
+        assert reported
+        for job_id, told_state in reported.items():
             found = states.read(str(root / job_id))["state"]
             assert ORDER.index(found) >= ORDER.index(told_state)
 

@@ -14,6 +14,6 @@ def test_the_real_machine_is_probed_quickly_and_as_json(capsys: pytest.CaptureFi
     started = time.monotonic()
     status = probe.main()
     assert time.monotonic() - started < 2
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"ok", "mode", "missing"}
-    assert status == (0 if told["ok"] else 1)
+    reported = json.loads(capsys.readouterr().out)
+    assert set(reported) == {"ok", "mode", "missing"}
+    assert status == (0 if reported["ok"] else 1)

@@ -234,7 +234,7 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("shown", "kind", "words"),
     [
         ("Host key verification failed.", HostRefused, "not certified"),
         ("phalanx@x: Permission denied (publickey).", ClusterError, "does not accept this machine's key"),
@@ -250,8 +250,8 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
         ("", ConnectionLost, "without a message"),
     ],
 )
-def test_what_ssh_says_becomes_one_sentence(said, kind, words):
-    error = classify("deeplearning-master", said)
+def test_what_ssh_says_becomes_one_sentence(shown, kind, words):
+    error = classify("deeplearning-master", shown)
     assert type(error) is kind
     assert words in error.message
     assert error.hint

@@ -68,17 +68,17 @@ def test_a_dry_run_names_it_and_masks_it(demo, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "shown"),
     [
         (["--secret", "NOWHERE_SET"], "'NOWHERE_SET' is not set in your environment"),
         (["--secret", "TOKEN=swordfish"], "export it and use `--secret TOKEN`"),
         (["--secret", "TOKEN=@nofile"], "can't read nofile"),
     ],
 )
-def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, capsys, words, said):
+def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, capsys, words, shown):
     assert cli.execute(["run", *words, "--", "true"]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert shown in err
     assert "swordfish" not in err
 
 

@@ -110,12 +110,12 @@ def test_what_a_scheduler_may_still_hold_is_reported_whatever_the_runner_died_of
     job.update(id="J1", via={"scheduler": "fake", "options": []})
     (directory / "job.json").write_text(json.dumps(job))
     run_with(Refusing(), directory, cluster)
-    told = json.loads((directory / "state.json").read_text())
-    assert told["state"] == "failed"
-    assert told["message"].startswith("phalanx's runner failed: KeyError('nobody thought of this')")
-    assert told["message"].endswith("(fake may still hold 42: fake refused: no controller)")
+    reported = json.loads((directory / "state.json").read_text())
+    assert reported["state"] == "failed"
+    assert reported["message"].startswith("phalanx's runner failed: KeyError('nobody thought of this')")
+    assert reported["message"].endswith("(fake may still hold 42: fake refused: no controller)")
     assert "Traceback" in capfd.readouterr().err
-    (directory / "state.json").write_text(json.dumps({**told, "allocation": {"scheduler": "fake", "id": "42"}}))
+    (directory / "state.json").write_text(json.dumps({**reported, "allocation": {"scheduler": "fake", "id": "42"}}))
     assert release(str(directory), lambda _: Refusing()) == 1
     assert capfd.readouterr().err == "fake may still hold 42: fake refused: no controller\n"
 

@@ -94,9 +94,9 @@ def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):
     assert cli.execute(["ssh-config"]) == 0
     assert capsys.readouterr().out.startswith("Host demo demo-head demo-worker1\n")
     assert cli.execute(["ssh-config", "--install"]) == 0
-    told = capsys.readouterr()
-    assert "ssh demo, ssh demo-worker2" in told.out
-    assert "To undo this, delete that line" in told.err
+    reported = capsys.readouterr()
+    assert "ssh demo, ssh demo-worker2" in reported.out
+    assert "To undo this, delete that line" in reported.err
     assert cli.execute(["ssh-config", "--install"]) == 0
     assert "already includes it" in capsys.readouterr().err
 

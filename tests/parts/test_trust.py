@@ -103,10 +103,10 @@ def test_only_the_listening_sshd_is_signalled(tmp_path, monkeypatch):
     }.items():
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes(line)
-    told = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: told.append((pid, number)))
+    reported = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: reported.append((pid, number)))
     assert trust.reload_sshd(str(tmp_path)) == 1
-    assert told == [(11, signal.SIGHUP)]
+    assert reported == [(11, signal.SIGHUP)]
 
 
 def free_port() -> int:

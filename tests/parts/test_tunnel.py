@@ -143,9 +143,9 @@ class FakeForward:
     def __init__(self, script):
         self._script = script
 
-    def forward(self, local_port, port, said):
+    def forward(self, local_port, port, shown):
         pipe = subprocess.PIPE
-        return subprocess.Popen(["sh", "-c", self._script], stdin=pipe, stdout=pipe, stderr=said)
+        return subprocess.Popen(["sh", "-c", self._script], stdin=pipe, stdout=pipe, stderr=shown)
 
 
 def test_a_port_that_nothing_listens_on_is_noticed_through_ssh():

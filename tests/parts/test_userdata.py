@@ -285,8 +285,8 @@ def test_a_stack_without_an_agent_is_reported(tmp_path, cloud):
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stderr) == (1, "")
     assert "SHA-256" in done.stdout
-    (told,) = handler.signals
-    assert told["kind"] == "failed" and told["instance_id"] == "i-1" and "SHA-256" in told["output"]
+    (reported,) = handler.signals
+    assert reported["kind"] == "failed" and reported["instance_id"] == "i-1" and "SHA-256" in reported["output"]
 
 
 def test_a_wrong_setting_is_reported_with_its_place(tmp_path, cloud):

@@ -65,8 +65,8 @@ class FakeResourceManager(BaseHTTPRequestHandler):
         self.body()
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         final = "KILLED" if state == "KILLED" else "UNDEFINED"
-        told = {"state": state, "finalStatus": final, "diagnostics": "in the queue"}
-        self.answer(200, {"app": {"id": "application_1_0001", **told}})
+        reported = {"state": state, "finalStatus": final, "diagnostics": "in the queue"}
+        self.answer(200, {"app": {"id": "application_1_0001", **reported}})
 
     def do_PUT(self) -> None:
         self.states[:] = [self.states[0], self.body()["state"]]

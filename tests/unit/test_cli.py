@@ -73,9 +73,11 @@ def test_output_that_can_t_be_written_does_not_hide_that_the_job_goes_on(phalanx
 
     with io.TextIOWrapper(open("/dev/full", "wb", buffering=0)) as full, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", full)
-        with pytest.raises(JobError, match=r"can't write the output of job 261121-095500-abcd: No space left") as told:
+        with pytest.raises(
+            JobError, match=r"can't write the output of job 261121-095500-abcd: No space left"
+        ) as reported:
             following.follow(Busy())
-    assert "`phalanx logs -f 261121-095500-abcd` follows it" in told.value.hint
+    assert "`phalanx logs -f 261121-095500-abcd` follows it" in reported.value.hint
 
 
 class Bars:

@@ -42,9 +42,9 @@ def refused(code, words="", operation="CreateStack"):
     ],
 )
 def test_a_refusal_says_what_failed_and_the_way_out(error, message, hint):
-    told = translate(error, "cloudformation:CreateStack", "AWS in r")
-    assert message in told.message
-    assert hint in told.hint
+    reported = translate(error, "cloudformation:CreateStack", "AWS in r")
+    assert message in reported.message
+    assert hint in reported.hint
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,9 @@ def test_a_key_pair_that_aws_does_not_have_is_the_user_s_mistake():
 def test_an_unknown_type_brings_the_nearest_or_what_fits_the_cloud(wanted, cloud, hint):
     scripted = Scripted({("ec2", "describe_instance_types"): refused("InvalidInstanceType", wanted)})
     scripted.name = cloud
-    with pytest.raises(SpecError) as told:
+    with pytest.raises(SpecError) as reported:
         lookups.facts(scripted, ClusterSpec(name="demo", nodes=2, type=wanted), "")
-    assert hint in told.value.hint
+    assert hint in reported.value.hint
 
 
 def test_an_unknown_cloud_is_reported():

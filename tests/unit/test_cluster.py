@@ -60,9 +60,9 @@ def test_a_damaged_record_is_reported(state, text):
 @pytest.mark.parametrize("name", ['a"b', "a$b", "a\\b", "a\nb"])
 def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_made(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / name))
-    with pytest.raises(ClusterError, match="ssh can't use keys below") as told:
+    with pytest.raises(ClusterError, match="ssh can't use keys below") as reported:
         store.make_key("demo")
-    assert "PHALANX_STATE_DIR" in told.value.hint
+    assert "PHALANX_STATE_DIR" in reported.value.hint
     assert not list(tmp_path.iterdir())
 
 

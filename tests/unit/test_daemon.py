@@ -19,7 +19,7 @@ def serve(monkeypatch, tmp_path):
     """Serve as a worker whose every try fails with `error`, `tries` times; return the reported errors."""
 
     def run(error: Exception, tries: int, member: bool = False) -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         clock = [0.0]
         left = [error] * tries
 
@@ -40,10 +40,10 @@ def serve(monkeypatch, tmp_path):
         monkeypatch.setattr(worker, "serve", work)
         monkeypatch.setattr(daemon.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
         monkeypatch.setattr(daemon.time, "monotonic", lambda: clock[-1])
-        monkeypatch.setattr(failure, "report", lambda _s, _a, step, error: told.append(f"{step}: {error}"))
+        monkeypatch.setattr(failure, "report", lambda _s, _a, step, error: reported.append(f"{step}: {error}"))
         with pytest.raises(Enough):
             daemon.serve(agent.settings, SimpleNamespace(), str(tmp_path), agent)
-        return told
+        return reported
 
     return run
 

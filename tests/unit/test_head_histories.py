@@ -36,7 +36,7 @@ NODES = st.integers(0, 255).map(lambda bits: {number + 2 for number in range(8) 
 def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
     """Messages arrive in any order, twice, or late, and the roster is the same in the end."""
     made, wish = State(machine(1), 0.0), policy()
-    tries: list[Told] = [*(told for told in order if told not in lost), *again, *sorted(lost), *again]
+    tries: list[Told] = [*(reported for reported in order if reported not in lost), *again, *sorted(lost), *again]
     for at, (kind, number) in enumerate(tries, 1):
         if kind == "hello":
             hear(made, number, at=float(at))

@@ -46,8 +46,8 @@ def test_a_third_head_in_a_row_is_reported(clock, running, step):
     clock.now += 6
     assert watch.verdict(GROUP, 600) == ""
     watch.hear({"head": "i-3", "i-1": "boot script", "i-3": "workers", "at": "8"})
-    said = f"3 heads were launched one after another, and each ended during its step '{step}': {CAUSE}"
-    assert watch.verdict(GROUP, 600) == said
+    shown = f"3 heads were launched one after another, and each ended during its step '{step}': {CAUSE}"
+    assert watch.verdict(GROUP, 600) == shown
 
 
 def test_one_replaced_head_is_not_reported(clock):
@@ -55,8 +55,8 @@ def test_one_replaced_head_is_not_reported(clock):
 
 
 def test_an_agent_that_falls_silent_while_its_machine_runs_was_ended(clock):
-    said = verdict_after(clock, Heads(("i-1",), "", True), 61, SAID)
-    assert said == "the agent of the head i-1 was ended during its step 'boot script': silent for 61 s"
+    shown = verdict_after(clock, Heads(("i-1",), "", True), 61, SAID)
+    assert shown == "the agent of the head i-1 was ended during its step 'boot script': silent for 61 s"
     assert verdict_after(clock, Heads(("i-1",), "", True), 59, SAID) == ""
 
 
@@ -92,5 +92,5 @@ def test_workers_are_reported_as_they_say_hello():
     answered = '[["i-2","10.0.16.5"],["i-3","10.0.16.6"]]'
     cloud = FakeCloud(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
     steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Workers": "3"}))).steps()
-    told = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
-    assert told == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]
+    reported = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
+    assert reported == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]

@@ -106,7 +106,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "shown"),
     [
         (["-n", "7", "true"], 7, "7 processes were requested; 3 nodes have room for 6"),
         (["true"], 2, "Missing option '-n'"),
@@ -118,7 +118,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
         (["-n", "1", "-H", "nosuch", "true"], 2, "can't read the hosts file nosuch"),
     ],
 )
-def test_invalid_options_are_reported_in_one_line(capsys, tmp_path, words, status, said):
+def test_invalid_options_are_reported_in_one_line(capsys, tmp_path, words, status, shown):
     (tmp_path / "hosts").write_text("10.0.1.2\n172.16.9.9\n")
     assert cli.execute(["launch", "--dry-run", *words]) == status
-    assert said in capsys.readouterr().err
+    assert shown in capsys.readouterr().err

@@ -57,8 +57,10 @@ def test_joining_requires_the_jobs_token_which_is_only_in_a_file():
 
 def test_rays_advice_is_left_out_but_its_errors_are_not():
     _, service, *_ = load("ray").processes(JOB, roster(2, 2))
-    said = "2026-11-21 11:40:12,361\tINFO scripts.py:1 -- Next steps\n\nTraceback\n2026-11-21 11:40:12,407\tWARNING x\n"
-    assert re.sub(service.harmless, "", said, flags=re.MULTILINE) == "Traceback\n2026-11-21 11:40:12,407\tWARNING x\n"
+    shown = (
+        "2026-11-21 11:40:12,361\tINFO scripts.py:1 -- Next steps\n\nTraceback\n2026-11-21 11:40:12,407\tWARNING x\n"
+    )
+    assert re.sub(service.harmless, "", shown, flags=re.MULTILINE) == "Traceback\n2026-11-21 11:40:12,407\tWARNING x\n"
 
 
 def test_nodes_that_do_not_join_are_reported_with_a_remedy(monkeypatch):

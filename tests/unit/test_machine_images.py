@@ -28,7 +28,7 @@ def with_gpus(facts, gpus=1):
 
 
 @pytest.mark.parametrize(
-    ("facts", "fields", "said", "hint"),
+    ("facts", "fields", "printed", "hint"),
     [
         (X86, {"type": "p3.2xlarge"}, "dlami-pytorch has no driver for the GPUs of p3.2xlarge", "proprietary driver"),
         (X86, {"type": "p3.2xlarge", "image": "dlami-base"}, "no driver for the GPUs of p3.2xlarge", "g4dn.xlarge"),
@@ -41,10 +41,10 @@ def with_gpus(facts, gpus=1):
         (ARM, {"type": "g5g.xlarge", "image": "dlami-pytorch"}, "is for x86_64, and g5g.xlarge is arm64", "dlami-base"),
     ],
 )
-def test_gpus_without_a_driver_are_refused_and_what_has_one_is_named(facts, fields, said, hint):
+def test_gpus_without_a_driver_are_refused_and_what_has_one_is_named(facts, fields, printed, hint):
     with pytest.raises(SpecError) as refused:
         planned(with_gpus(facts), **fields)
-    assert said in refused.value.message
+    assert printed in refused.value.message
     assert hint in refused.value.hint
 
 
@@ -58,7 +58,7 @@ def test_the_local_cloud_takes_every_image():
 
 
 @pytest.mark.parametrize(
-    ("facts", "fields", "said"),
+    ("facts", "fields", "printed"),
     [
         (
             with_gpus(X86),
@@ -69,8 +69,8 @@ def test_the_local_cloud_takes_every_image():
         (X86, {"image": "/my/image"}, "what /my/image contains is not known"),
     ],
 )
-def test_what_may_work_is_a_warning(facts, fields, said):
-    assert any(said in warning for warning in warnings(planned(facts, **fields)))
+def test_what_may_work_is_a_warning(facts, fields, printed):
+    assert any(printed in warning for warning in warnings(planned(facts, **fields)))
 
 
 def test_gpus_of_arm64_get_an_image_that_exists_for_it():

@@ -18,7 +18,7 @@ MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
 
 
 @pytest.mark.parametrize(
-    ("failures", "told"),
+    ("failures", "reported"),
     [
         ([(RANK, -9), (MPIEXEC, 137)], "rank 3 on n2 was ended by SIGKILL"),
         ([(MPIEXEC, 1), (RANK, 2)], "rank 3 on n2 ended with exit code 2"),
@@ -27,11 +27,11 @@ MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
         ([(RANK, -9), (MPIEXEC, -9)], "mpiexec on n1 was ended by SIGKILL"),
     ],
 )
-def test_the_failure_that_explains_the_others_is_reported(failures, told):
+def test_the_failure_that_explains_the_others_is_reported(failures, reported):
     outcome = Outcome()
     for number, (member, code) in enumerate(failures):
         outcome.fail(member.ended_as(code), code, number, member.weight(code))
-    assert outcome.record["message"] == told
+    assert outcome.record["message"] == reported
 
 
 def test_a_lost_node_explains_all_failures():
@@ -86,19 +86,19 @@ def test_the_life_of_what_failed_first_counts_although_it_explains_less_and_was_
 
 
 @pytest.mark.parametrize(
-    ("second_at_s", "told"),
+    ("second_at_s", "reported"),
     [
         pytest.param(-0.2, "the second", id="it was heard later"),
         pytest.param(0.2, "the first", id="it was later"),
         pytest.param(-3600.0, "the second", id="its clock is wrong, and the two are heard together"),
     ],
 )
-def test_of_two_nodes_the_one_that_failed_first_is_reported(second_at_s, told, now):
+def test_of_two_nodes_the_one_that_failed_first_is_reported(second_at_s, reported, now):
     outcome = Outcome()
     outcome.fail("the first", 1, 0, RANK.weight(1), Life(1.0, now))
     outcome.fail("the second", 2, 1, RANK.weight(2), Life(2.0, now + second_at_s))
-    assert outcome.record["message"] == told
-    assert (outcome.number, outcome.lived_s) == ((1, 2.0) if told == "the second" else (0, 1.0))
+    assert outcome.record["message"] == reported
+    assert (outcome.number, outcome.lived_s) == ((1, 2.0) if reported == "the second" else (0, 1.0))
 
 
 def test_a_clock_that_is_wrong_misleads_for_a_moment_only(now, monkeypatch):

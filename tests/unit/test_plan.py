@@ -57,16 +57,16 @@ def test_image(image, gpus, architecture, parameter, root_device):
 
 
 @pytest.mark.parametrize(
-    ("stand_ins", "gpus", "slots", "said"),
+    ("stand_ins", "gpus", "slots", "shown"),
     [
         (0, 0, 192, "p5.48xlarge has 8 GPUs on AWS and none in the local cloud: `phalanx local gpus 8`"),
         (8, 8, 8, "p5.48xlarge has 8 GPUs on AWS and 8 stand-ins in the local cloud"),
     ],
 )
-def test_a_type_with_gpus_has_none_in_the_local_cloud_or_stand_ins(stand_ins, gpus, slots, said):
+def test_a_type_with_gpus_has_none_in_the_local_cloud_or_stand_ins(stand_ins, gpus, slots, shown):
     made = plan(replace(GPU_FACTS, cloud="local", stand_ins=stand_ins), type="p5.48xlarge")
     assert (made.gpus, made.slots) == (gpus, slots)
-    assert [text for text in warnings(made) if text.startswith(said)]
+    assert [text for text in warnings(made) if text.startswith(shown)]
     assert made.image_parameter == plan(GPU_FACTS, type="p5.48xlarge").image_parameter
 
 
@@ -115,7 +115,7 @@ def test_unknown_type_is_allowed_and_its_price_unknown():
 
 
 @pytest.mark.parametrize(
-    ("fields", "facts", "said"),
+    ("fields", "facts", "shown"),
     [
         ({"ssh_from": "anywhere"}, FACTS, "open to the whole internet"),
         ({"type": "t3.large"}, FACTS, "burstable"),
@@ -125,8 +125,8 @@ def test_unknown_type_is_allowed_and_its_price_unknown():
         ({}, replace(FACTS, zones=("us-east-1c",)), "only us-east-1c offers c5.large"),
     ],
 )
-def test_warnings(fields, facts, said):
-    assert any(said in warning for warning in warnings(make_plan(aws_spec(**fields), facts)))
+def test_warnings(fields, facts, shown):
+    assert any(shown in warning for warning in warnings(make_plan(aws_spec(**fields), facts)))
 
 
 def asked(spec, vcpus, **limits):
@@ -137,11 +137,11 @@ def asked(spec, vcpus, **limits):
 def test_quotas_that_could_not_be_asked_are_listed_with_their_defaults():
     wanted = aws_spec(type="p5.48xlarge")
     facts = replace(GPU_FACTS, quotas=tuple(quotas.of(wanted, 192)), quotas_unknown="may not call x:Y")
-    said = warnings(make_plan(wanted, facts))
-    assert "your quotas could not be asked: may not call x:Y" in said
-    assert "768 vCPUs count against your quota “Running On-Demand P instances” (L-417A185B)" in said
-    assert "2 Elastic IPs count against your quota “EC2-VPC Elastic IPs” (L-0263D0A3, 5 by default)" in said
-    assert "1 VPC counts against your quota “VPCs per Region” (L-F678F1CE, 5 by default)" in said
+    shown = warnings(make_plan(wanted, facts))
+    assert "your quotas could not be asked: may not call x:Y" in shown
+    assert "768 vCPUs count against your quota “Running On-Demand P instances” (L-417A185B)" in shown
+    assert "2 Elastic IPs count against your quota “EC2-VPC Elastic IPs” (L-0263D0A3, 5 by default)" in shown
+    assert "1 VPC counts against your quota “VPCs per Region” (L-F678F1CE, 5 by default)" in shown
 
 
 def test_quotas_that_suffice_are_a_line_of_the_plan_and_no_warning():
@@ -154,8 +154,8 @@ def test_quotas_that_suffice_are_a_line_of_the_plan_and_no_warning():
 def test_a_quota_that_suffices_for_fewer_nodes_is_a_warning():
     wanted = aws_spec(nodes=4, min=2)
     made = make_plan(wanted, replace(FACTS, quotas=asked(wanted, 2, vCPU=6)))
-    (said,) = (warning for warning in warnings(made) if "quota" in warning)
-    assert "leaves 6 of 6 vCPUs in us-east-1, and 8 are needed: not all nodes can start" in said
+    (shown,) = (warning for warning in warnings(made) if "quota" in warning)
+    assert "leaves 6 of 6 vCPUs in us-east-1, and 8 are needed: not all nodes can start" in shown
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,11 @@ def test_two_lines_are_enough(write):
     }
 
 
-@pytest.mark.parametrize(("said", "keep"), [("yes", "yes"), ("no", "no"), ("No", "no"), ("'no'", "no"), ("ask", "ask")])
-def test_keep_is_a_word_although_yaml_has_truth_values(write, said, keep):
-    assert load(write(GOOD + f"keep: {said}\n")).keep == keep
+@pytest.mark.parametrize(
+    ("shown", "keep"), [("yes", "yes"), ("no", "no"), ("No", "no"), ("'no'", "no"), ("ask", "ask")]
+)
+def test_keep_is_a_word_although_yaml_has_truth_values(write, shown, keep):
+    assert load(write(GOOD + f"keep: {shown}\n")).keep == keep
 
 
 def test_every_key(write):
@@ -129,7 +131,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "shown"),
     [
         ("nodse: 4", "nodse: is not a key of phalanx.yaml; did you mean nodes?"),
         ("zzz: 4", f"zzz: is not a key of phalanx.yaml; valid: {', '.join(sorted(KEYS))}"),
@@ -194,9 +196,9 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("min: !Ref x", "min: must be a whole number, is x, tagged !Ref;"),
     ],
 )
-def test_one_mistake(mistakes, line, said):
+def test_one_mistake(mistakes, line, shown):
     (found,) = mistakes(GOOD + line + "\n")
-    assert found.startswith(f"phalanx.yaml:3: {said}")
+    assert found.startswith(f"phalanx.yaml:3: {shown}")
 
 
 @pytest.mark.parametrize("name", ["1st", "-a", "my_cluster", "my cluster", "ä", "a" * 49, "a.b", '""'])
@@ -236,7 +238,7 @@ def test_boot_limit_is_of_the_compressed_script():
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "shown"),
     [
         (b"", "the file is empty"),
         (b"# only a comment\n", "the file is empty"),
@@ -263,8 +265,8 @@ def test_boot_limit_is_of_the_compressed_script():
         (b"a" * 300_000, "is larger than 256 KiB"),
     ],
 )
-def test_what_is_no_yaml(mistakes, content, said):
-    assert said in mistakes(content)[0]
+def test_what_is_no_yaml(mistakes, content, shown):
+    assert shown in mistakes(content)[0]
 
 
 def test_deep_nesting_is_refused_before_it_is_read_to_its_end(write, monkeypatch):
