@@ -79,6 +79,7 @@ def _place(item: pytest.Item) -> int:
         "test_deaths",
         "test_nodes",
         "test_via",
+        "test_weather_on_clusters",
         "tests/attacks",
         "tests/cluster",
         "tests/fuzz",

@@ -22,7 +22,7 @@ def terminal() -> Iterator[Terminal]:
         yield made
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_cluster_lives_through_all_weather_at_once(seed, tmp_path):
     trial = weather.Trial(0, seed, weather.ALL, speed=10)
     weather.run_trial(trial, tmp_path)
