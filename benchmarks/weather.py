@@ -74,7 +74,7 @@ class Life:
     def steps(self) -> dict[str, Callable[[], str]]:
         return {
             "up": lambda: self._command("up"),
-            "run": lambda: self._command("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname"),
+            "run": self._run,
             "replacement": self._replace,
             "scale": self._scale,
             "down": self._down,
@@ -86,6 +86,16 @@ class Life:
         except subprocess.TimeoutExpired:
             return f"`{words[0]}` did not end within {self._trial.deadline_s:.0f} s"
         return "" if done.returncode == 0 else f"`{words[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
+
+    def _run(self) -> str:
+        """Run a job; a node that stands still ends it with the node's name, and the user starts it again."""
+        deadline = time.monotonic() + self._trial.deadline_s
+        words = ("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname")
+        while (wrong := self._command(*words)) and "deeplearning-worker" in wrong and self.struck().get("stalls"):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(1)
+        return wrong
 
     def _replace(self) -> str:
         """End a worker's machine without notice; its name must come back on another machine."""

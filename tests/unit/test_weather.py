@@ -42,7 +42,7 @@ def test_an_instance_is_known_by_its_group_and_its_place_there():
     weather.christen("i-0123456789abcdef0", "demo-workers")
     weather.christen("i-0fedcba987654321f", "demo-workers")
     assert weather.name("ROLE:i-0fedcba987654321f") == "ROLE:demo-workers#2"
-    assert weather.name("demo-HeadRole-ABCDEFGHIJKL") == "demo-HeadRole"
+    assert weather.name("demo-HeadRole-9h4PlvQShkK6") == "demo-HeadRole"
 
 
 def test_only_the_kinds_of_the_forecast_strike_and_none_without_one():

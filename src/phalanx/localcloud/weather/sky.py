@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 1000
 # CloudFormation ends the names that it makes with a random part.
-_RANDOM_END = re.compile(r"-[A-Z0-9]{12,13}$")
+_RANDOM_END = re.compile(r"-[A-Za-z0-9]{12,13}$")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 T = TypeVar("T")
 
