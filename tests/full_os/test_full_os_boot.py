@@ -88,6 +88,12 @@ def test_a_job_leaves_nothing_to_its_users_own_systemd(terminal):
     assert as_root(terminal, "head", "pgrep -fx '[^ ]*sleep 4713' || true") == "", done.stdout
 
 
+def test_nodes_have_what_the_contract_promises_though_the_image_lacks_it(terminal):
+    done = terminal.on("head", "mpiexec -n 8 -N 2 hostname")
+    assert sorted(done.split()) == sorted(2 * [f"ip-{node['address'].replace('.', '-')}" for node in nodes(terminal)])
+    assert "pip" in terminal.on("worker3", "python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version")
+
+
 @pytest.mark.parametrize("number", [4, 1])
 def test_a_node_that_reboots_by_itself_is_the_same_node_again(terminal, number):
     before = nodes(terminal)[number - 1]
@@ -96,9 +102,3 @@ def test_a_node_that_reboots_by_itself_is_the_same_node_again(terminal, number):
     assert (after["name"], after["instance_id"]) == (before["name"], before["instance_id"])
     assert terminal.on(before["name"], OWN_ADDRESS).strip() == before["address"]
     assert terminal.on(before["name"], "findmnt -no TARGET $EFS_MOUNT").strip() == "/efs"
-
-
-def test_nodes_have_what_the_contract_promises_though_the_image_lacks_it(terminal):
-    done = terminal.on("head", "mpiexec -n 8 -N 2 hostname")
-    assert sorted(done.split()) == sorted(2 * [f"ip-{node['address'].replace('.', '-')}" for node in nodes(terminal)])
-    assert "pip" in terminal.on("worker3", "python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version")
