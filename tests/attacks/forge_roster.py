@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import zlib
 
 import boto3
 
@@ -32,7 +33,7 @@ def forge(table, authority):
     """Replace the authority's key by ours for every node, as a new generation."""
     roster, generation = item(table, "roster"), item(table, "generation")
     number = generation["number"] = generation["number"] + 1
-    content = {**json.loads(roster["roster"]), "generation": int(number)}
+    content = {**json.loads(zlib.decompress(roster["roster"].value)), "generation": int(number)}
     for node in content["nodes"]:
         papers = item(table, f"node#{node['instance_id']}")
         table.put_item(Item={**papers, "authority": authority, "generation": number})

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from local_clouds import api, api_of_node
 
 from conftest import a_cluster
+from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
 
@@ -92,7 +93,7 @@ def item(terminal, key: str) -> dict:
 
 
 def roster(terminal) -> dict:
-    return json.loads(item(terminal, "roster")["roster"]["S"])
+    return json.loads(validate.unpacked(item(terminal, "roster")["roster"]["B"]))
 
 
 def refused(terminal) -> int:

@@ -14,6 +14,7 @@ import pytest
 from local_clouds import api
 
 from conftest import Terminal, a_cluster
+from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
 
@@ -119,7 +120,7 @@ def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
     """Root on the head has the head's role and can write the table. No command accepts an invalid roster."""
     table, table_name = api(terminal, "dynamodb"), record(terminal)["table"]
     item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}})["Item"]
-    roster = json.loads(item["roster"]["S"])
+    roster = json.loads(validate.unpacked(item["roster"]["B"]))
     values = {key: value.format(owned=owned) if isinstance(value, str) else value for key, value in forged.items()}
     next(node for node in roster["nodes"] if not node["head"]).update(values)
     table.put_item(TableName=table_name, Item={**item, "roster": {"S": json.dumps(roster)}})

@@ -13,6 +13,7 @@ import pytest
 from local_clouds import api
 
 from conftest import PHALANX, Terminal, a_cluster
+from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
 
@@ -109,7 +110,7 @@ def test_a_reason_in_the_table_is_shown(terminal):
     database = api(terminal, "dynamodb")
     item = database.get_item(TableName=table, Key={"item": {"S": "roster"}})["Item"]
     missing = [{"name": "deeplearning-worker2", "reason": "[bold]why[/bold]\x1b]0;x\x07\x9b31m"}]
-    roster = {**json.loads(item["roster"]["S"]), "missing": missing}
+    roster = {**json.loads(validate.unpacked(item["roster"]["B"])), "missing": missing}
     database.put_item(TableName=table, Item={**item, "roster": {"S": json.dumps(roster)}})
     try:
         for words in (("nodes",), ("status",)):

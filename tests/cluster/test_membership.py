@@ -64,7 +64,7 @@ def wait_for_replacement(terminal, name: str, victim: str) -> dict:
     deadline = time.monotonic() + REPLACED_S
     while time.monotonic() < deadline:
         item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
-        node = validate.roster(item["roster"]["S"]).find(name)
+        node = validate.roster(item["roster"]["B"]).find(name)
         if node and node.instance_id != victim:
             found = members(terminal)[name]
             assert (found["instance_id"], found["state"]) == (node.instance_id, "ready")

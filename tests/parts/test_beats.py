@@ -28,6 +28,7 @@ def ends(monkeypatch):
         here.setattr(beats.threading, "Thread", THREAD)
         beat._socket.settimeout(5)
         beat.head = "127.0.0.1"
+        ear.known.add("127.0.0.1")
         yield ear, beat
         ear._socket.close()
         beat._socket.close()
@@ -54,6 +55,16 @@ def test_a_worker_is_heard_and_learns_of_a_new_generation(ends):
     ear.generation = 4
     assert exchange(*ends)
     assert ear.heard["127.0.0.1"] > first
+
+
+def test_a_worker_learns_that_its_hello_has_not_arrived(ends):
+    ear, beat = ends
+    ear.known.clear()
+    assert not exchange(*ends)
+    assert (beat.heard, beat.unknown) == (True, True)
+    ear.known.add("127.0.0.1")
+    exchange(*ends)
+    assert not beat.unknown
 
 
 def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):

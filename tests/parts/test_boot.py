@@ -197,7 +197,7 @@ class TestMount:
 )
 def test_polling_costs_a_third_of_the_wait(elapsed_s, workers, about_s):
     for _ in range(20):
-        assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, workers, settled=False) <= 1.31 * about_s
+        assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, workers, settled_s=0) <= 1.31 * about_s
 
 
 class TestPackages:

@@ -6,13 +6,12 @@ import json
 import socket
 import threading
 import time
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 from rosters import a_node
 
-from phalanx.node import contract, head, trust, worker
+from phalanx.node import contract, head, trust, validate, worker
 from phalanx.node.head import Head
 from phalanx.node.services import Reading, Refusal
 
@@ -300,7 +299,8 @@ def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_
     assert memory.signals[0][0] == "SUCCESS"
     stranger = an_agent(memory, keys, tmp_path, 2)
     assert not worker.follow(stranger, stranger.describe())
-    assert asdict(stranger.describe())["instance_id"] not in json.dumps(memory.items)
+    assert stranger.describe().instance_id not in validate.unpacked(memory.items["roster"]["roster"])
+    assert f"node#{stranger.describe().instance_id}" not in memory.items
 
 
 def head_and_worker(memory, keys, tmp_path):
@@ -328,13 +328,13 @@ def silent_worker(memory, keys, tmp_path):
 
 def test_a_silent_worker_keeps_its_certificates_and_returns_with_its_next_beat(memory, keys, tmp_path):
     head, two = silent_worker(memory, keys, tmp_path)
-    roster = json.loads(memory.items["roster"]["roster"])
+    roster = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
     assert ([n["instance_id"] for n in roster["silent"]], roster["revoked"]) == (["i-2"], [])
     assert not worker.follow(two, two.describe()), "no job uses it, so that it has nothing to apply"
     head.state.beats[two.describe().address] = time.monotonic()
     turn(head)
     assert worker.follow(two, two.describe())
-    assert json.loads(memory.items["roster"]["roster"])["silent"] == [] and memory.terminated == []
+    assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["silent"] == [] and memory.terminated == []
 
 
 def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):
@@ -366,7 +366,7 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     second.restore()
     turn(second)
     assert memory.desired == [] and len(memory.signals) == 1
-    roster = json.loads(memory.items["roster"]["roster"])
+    roster = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
     assert roster["generation"] == 2
     assert [n["instance_id"] for n in roster["nodes"]] == ["i-3", "i-2"]
     assert memory.items["authority"]["public_key"] != authority
@@ -385,7 +385,7 @@ def test_a_head_that_comes_back_goes_by_the_number_of_the_last_scale(memory, key
     second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
     second.restore()
     turn(second)
-    assert json.loads(memory.items["roster"]["roster"])["requested"] == wished
+    assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["requested"] == wished
 
 
 class Silence:

@@ -42,6 +42,7 @@ def test_an_item_has_at_most_409600_bytes(local, table):
 
 def test_names_count_and_so_do_nested_values():
     assert item_bytes({"é": {"S": "ab"}, "m": {"M": {"a": {"N": "12"}}}, "l": {"L": [{"S": "x"}]}}) == 4 + 8 + 6
+    assert item_bytes({"b": {"B": "QUJD"}}) == 1 + 3
 
 
 def test_a_partition_key_has_3000_read_units_a_second(local, table):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
+import zlib
 from dataclasses import asdict, replace
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from rosters import ROSTER, a_node
 
 from phalanx.node import validate
+from phalanx.node.roster import Node, Roster
 from phalanx.node.validate import Invalid
 from phalanx.runner.files.schema import job_state
 from phalanx.ssh import head_answers
@@ -167,9 +171,38 @@ class TestNode:
             validate.node(without)
 
 
+def a_real_node(number: int) -> Node:
+    """Make a node with keys and an instance id as they are: they hardly compress."""
+    chance = random.Random(number)
+    keys = [base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + chance.randbytes(32)).decode() for _ in range(2)]
+    address = f"10.0.{number // 250}.{number % 250 + 4}"
+    return a_node(
+        number,
+        instance_id=f"i-{chance.getrandbits(68):017x}",
+        address=address,
+        hostname="ip-" + address.replace(".", "-"),
+        host_key=f"ssh-ed25519 {keys[0]}",
+        user_key=f"ssh-ed25519 {keys[1]}",
+    )
+
+
 class TestRoster:
     def test_there_and_back(self):
         assert validate.roster(ROSTER.to_json(), validate.NETWORK) == ROSTER
+
+    def test_there_and_back_compressed(self):
+        assert validate.roster(ROSTER.packed(), validate.NETWORK) == ROSTER
+
+    def test_1000_nodes_fit_into_an_item_and_take_few_read_units(self):
+        nodes = tuple(a_real_node(number) for number in range(1, 1001))
+        roster = Roster("demo", 1, 1000, 1, nodes)
+        assert len(roster.packed()) < 24 * 4096
+        assert validate.roster(roster.packed(), validate.NETWORK) == roster
+
+    @pytest.mark.parametrize("data", [b"", b"{}", zlib.compress(b"\xff"), zlib.compress(b" " * 5_000_000)[:-4]])
+    def test_what_is_no_packed_roster_is_refused(self, data):
+        with pytest.raises(Invalid):
+            validate.roster(data)
 
     def test_silent_nodes_are_nodes_and_an_earlier_version_has_none(self):
         silent = replace(ROSTER, silent=(a_node(3),))

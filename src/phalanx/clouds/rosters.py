@@ -11,7 +11,7 @@ from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_roster, roster_of
 from phalanx.errors import CloudError, ClusterError
-from phalanx.node import wire
+from phalanx.node import services, wire
 from phalanx.node.roster import Roster
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
 
@@ -54,7 +54,7 @@ def _local(cluster: Cluster) -> Roster | None:
         endpoint.require_alive(here)
         raise CloudError(f"the local cloud did not answer: {error}") from error
     item = json.loads(answer).get("Item")
-    return roster_of(item["roster"]["S"]) if item else None
+    return roster_of(services.plain(item["roster"])) if item else None
 
 
 _HEADERS = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "DynamoDB_20120810.GetItem"}

@@ -256,10 +256,10 @@ def read_roster(cloud: Cloud, table: str) -> Roster | None:
     return roster_of(item["roster"]) if item and "roster" in item else None
 
 
-def roster_of(text: str) -> Roster:
+def roster_of(content: str | bytes) -> Roster:
     """Parse the roster that the table contains. Raises CloudError if it is invalid."""
     try:
-        return validate.roster(text, validate.NETWORK)
+        return validate.roster(content, validate.NETWORK)
     except validate.Invalid as error:
         raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
 

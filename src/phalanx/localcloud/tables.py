@@ -5,6 +5,7 @@ moto limits an item to 405,000 bytes, which it counts in another way, and does n
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import threading
@@ -92,7 +93,7 @@ def _read(tables: Tables, call: Call, app: App, environ: dict[str, Any], start_r
     if tables.is_exhausted(partition):
         return errors.refused(call, *EXHAUSTED, start_response)
     answer = b"".join(app(environ, start_response))
-    units = max(1, math.ceil(len(answer) / _READ_UNIT_BYTES))
+    units = max(1, math.ceil(item_bytes(json.loads(answer).get("Item", {})) / _READ_UNIT_BYTES))
     tables.charge(partition, units if call.params.get("ConsistentRead") else units / 2)
     return [answer]
 
@@ -111,4 +112,4 @@ def _value_bytes(value: Mapping[str, Any]) -> int:
         return 3 + sum(1 + _value_bytes(one) for one in content)
     if kind in ("SS", "NS", "BS"):
         return sum(len(one.encode()) for one in content)
-    return len(str(content).encode())
+    return len(base64.b64decode(content) if kind == "B" else str(content).encode())

@@ -15,14 +15,19 @@ from typing import Any
 PORT = 7312
 EVERY_S = 2.0
 _ANSWER_S = 1.0
+UNKNOWN = b"-"
 
 
 class Ear:
-    """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers."""
+    """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers.
+
+    A worker whose address is not in `known` gets UNKNOWN instead: its hello has not arrived.
+    """
 
     def __init__(self, address: str) -> None:
         self.heard: dict[str, float] = {}
         self.generation = 0
+        self.known: set[str] = set()
         self._senders: dict[str, Any] = {}
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         self._socket.bind((address, PORT))
@@ -38,7 +43,7 @@ class Ear:
             sender = self._socket.recvfrom(9)[1]
             self.heard[sender[0]] = time.monotonic()
             self._senders[sender[0]] = sender
-            self._socket.sendto(b"%d" % self.generation, sender)
+            self._socket.sendto(b"%d" % self.generation if sender[0] in self.known else UNKNOWN, sender)
         except OSError:
             pass  # the sender is already out of reach
 
@@ -55,14 +60,15 @@ class Ear:
 class Beat:
     """A worker's end: send beats to the address `head`; set `changed` while it is silent or sends another generation.
 
-    `unanswered` counts the beats since the last answer; `heard`: the last beat was answered.
+    `unanswered` counts the beats since the last answer; `heard`: the last beat was answered; `unknown`: by a head that
+    has not received this node's hello; `announced`: the generation that the head sent last.
     """
 
     def __init__(self) -> None:
         self.head = ""
         self.unanswered = 0
-        self.heard = False
-        self.generation = 0
+        self.heard = self.unknown = False
+        self.generation = self.announced = 0
         self.changed = threading.Event()
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
         threading.Thread(target=self._work, daemon=True).start()
@@ -105,10 +111,14 @@ class Beat:
     def _hear(self) -> bool:
         """Receive a datagram; return whether one came in time."""
         try:
-            if self._socket.recv(9) != b"%d" % self.generation:
-                self.changed.set()
+            answer = self._socket.recv(9)
         except OSError:
             return False
+        self.unknown = answer == UNKNOWN
+        if answer.isdigit():
+            self.announced = int(answer)
+            if self.announced != self.generation:
+                self.changed.set()
         self.unanswered, self.heard = 0, True
         return True
 

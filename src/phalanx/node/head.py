@@ -46,12 +46,13 @@ class Head:
         self._has_old_jobs = False
         # The nodes that said hello and that Auto Scaling and EC2 do not list yet; how many messages were not believed.
         self._newcomers: dict[str, Node] = {}
+        self._known: set[str] = set()  # addresses whose hellos have arrived
         self._refused = 0
 
     def serve(self) -> None:
         """Manage the membership. Never returns."""
         self.ear = beats.ear(self.state.me.address)
-        self.state.beats = self.ear.heard
+        self.state.beats, self.ear.known = self.ear.heard, self._known
         self.restore()
         self.agent.step, self.agent.settled = "members", self.state.signalled
         while True:
@@ -72,6 +73,7 @@ class Head:
         if item:
             self.state.roster = validate.roster(item["roster"], validate.NETWORK)
             self.state.signalled = bool(known.get("ready"))
+            self._known.update(n.address for n in self.state.roster.members)
             self._has_old_jobs = True
         else:
             raise_workers(self.agent)
@@ -149,9 +151,11 @@ class Head:
         """Record a hello. A node keeps the keys and the address of its first hello."""
         node_id, state = node.instance_id, self.state
         known = state.hellos.get(node_id) or self._newcomers.get(node_id)
-        known = known or (state.roster and state.roster.find(node_id))
+        members = state.roster.members if state.roster else ()
+        known = known or next((n for n in members if n.instance_id == node_id), None)
         if known and (known.address, known.host_key, known.user_key) != (node.address, node.host_key, node.user_key):
             raise ValueError(f"{node_id} had another address, or other keys")
+        self._known.add(node.address)
         if node_id in state.hellos:
             self._welcome(node)
             return
@@ -225,7 +229,7 @@ class Head:
             [lambda n=n: self._put_node(n, number, papers[n.instance_id]) for n in roster.nodes], _PUTS_AT_ONCE
         )
         table.put("authority", public_key=self.authority.public_key)
-        table.put("roster", generation=number, roster=roster.to_json())
+        table.put("roster", generation=number, roster=roster.packed())
         self.state.roster, self.state.published_at = roster, time.monotonic()
         self._put_generation()
         me = self.state.me.instance_id

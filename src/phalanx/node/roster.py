@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from typing import Optional
 
@@ -73,6 +74,10 @@ class Roster:
     def to_json(self) -> str:
         """Return compact JSON, the same text for the same roster; node.validate parses it."""
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+
+    def packed(self) -> bytes:
+        """Return the JSON compressed, for the table, whose items have at most 400 KB (docs/aws-behaviour.md 8)."""
+        return zlib.compress(self.to_json().encode(), 9)
 
 
 def worker_name(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ class Queue:
 
 
 class Table:
-    """The roster table in DynamoDB. Items are flat, with strings, integers and booleans."""
+    """The roster table in DynamoDB. Items are flat, with strings, bytes, integers and booleans."""
 
     def __init__(self, aws: Aws, name: str) -> None:
         self._aws, self._name = aws, name
@@ -44,7 +45,7 @@ class Table:
     def get(self, item: str, consistent: bool = True) -> dict[str, Any]:
         """Return the item's attributes, {} if it does not exist. Eventually consistent, at half the price."""
         answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
-        return {name: _plain(value) for name, value in answer.get("Item", {}).items()}
+        return {name: plain(value) for name, value in answer.get("Item", {}).items()}
 
     def note(self, item: str, **attributes: Any) -> None:
         """Write an item on which no decision depends, without checking who is head."""
@@ -72,14 +73,19 @@ def _item(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
     return {key: _typed(value) for key, value in {**attributes, "item": name}.items()}
 
 
-def _plain(value: dict[str, Any]) -> Any:
+def plain(value: dict[str, Any]) -> Any:
+    """Return the value of an attribute."""
     (kind, content), *_ = value.items()
+    if kind == "B":
+        return base64.b64decode(content)
     return int(content) if kind == "N" else content
 
 
 def _typed(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"BOOL": value}
+    if isinstance(value, bytes):
+        return {"B": base64.b64encode(value).decode()}
     return {"N": str(value)} if isinstance(value, int) else {"S": value}
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict
-from typing import Any, Optional
+from typing import Any
 
 from phalanx.node import beats, contract, validate
 from phalanx.node.agent import Agent
@@ -19,7 +19,12 @@ _POLL_MOST_S = 5.0
 _POLL_LEAST_S = 0.1
 # A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we use a third of that.
 _READS_PER_S = 2000
+# Of a partition's 3,000 read units a second, and of what a node adds to the compressed roster.
+_UNITS_PER_S = 2500
+_UNITS_PER_NODE = 0.012
 _POLL_SETTLED_S = 15.0
+# A head that answers beats announces the first roster by itself.
+_POLL_HEARD_S = 150.0
 # Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
 _CONNECT_S = 5
@@ -29,29 +34,58 @@ _AT_ONCE = 8
 
 def serve(agent: Agent) -> None:
     """Run the worker's loop. Never returns."""
-    me = agent.describe()
-    began = hello_at = time.monotonic()
-    hello(agent, me)
-    applied: Optional[int] = None
     beat = beats.beat()
+    worker = Worker(agent, beat)
     while True:
-        known = agent.table.get("generation", consistent=False)
-        generation = known.get("number", 0)
-        beat.aim(known.get("head_address", ""))
-        if generation == applied:
-            replace_lost_head(agent, known, beat)
-        elif generation and follow(agent, me):
-            beat.generation = applied = generation
-        now = time.monotonic()
-        if applied is None and now - hello_at > _HELLO_AGAIN_S:
-            hello_at = now
-            hello(agent, me)
         # The answer to a beat ends the pause when there is a new generation; without it, the poll finds it.
-        settled = beat.heard or applied is not None
-        if beat.changed.wait(poll_pause_s(now - began, agent.workers, settled)):
-            # All workers are notified at the same moment.
-            time.sleep(random.uniform(0, agent.workers / _READS_PER_S))
+        if beat.changed.wait(worker.turn()):
+            time.sleep(worker.spread_s())
         beat.changed.clear()
+
+
+class Worker:
+    """A worker's membership: what it has said, and the generation that it has applied (0: none)."""
+
+    def __init__(self, agent: Agent, beat: beats.Beat) -> None:
+        self.agent, self.beat = agent, beat
+        self.me = agent.describe()
+        self.applied = 0
+        self._began = self._hello_at = time.monotonic()
+        hello(agent, self.me)
+
+    def turn(self) -> float:
+        """Do what is due, and return the pause until the next turn in s."""
+        beat = self.beat
+        if beat.heard and beat.announced > self.applied:
+            self._follow()
+        else:
+            self._poll()
+        now = time.monotonic()
+        if not self.applied and (beat.unknown or not beat.heard) and now - self._hello_at > _HELLO_AGAIN_S:
+            self._hello_at = now
+            hello(self.agent, self.me)
+        settled_s = _POLL_SETTLED_S if self.applied else _POLL_HEARD_S if beat.heard else 0.0
+        return poll_pause_s(now - self._began, self.agent.workers, settled_s)
+
+    def spread_s(self) -> float:
+        """Return a random pause after the head's announcement, which reaches all workers at the same moment."""
+        workers = self.agent.workers
+        return random.uniform(0, workers * (1 + _UNITS_PER_NODE * workers) / _UNITS_PER_S)
+
+    def _poll(self) -> None:
+        """Learn from the table who is the head, and the newest generation."""
+        known = self.agent.table.get("generation", consistent=False)
+        self.beat.aim(known.get("head_address", ""))
+        if known.get("number", 0) != self.applied:
+            self._follow()
+        elif self.applied:
+            replace_lost_head(self.agent, known, self.beat)
+
+    def _follow(self) -> None:
+        """Follow the newest roster; one that the table does not show yet is read again after the next beat."""
+        generation = follow(self.agent, self.me, self.applied)
+        if generation:
+            self.beat.generation = self.applied = generation
 
 
 def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> None:
@@ -79,13 +113,14 @@ def _answers(address: str) -> bool:
     return True
 
 
-def poll_pause_s(elapsed_s: float, workers: int, settled: bool) -> float:
+def poll_pause_s(elapsed_s: float, workers: int, settled_s: float) -> float:
     """Return the pause before the next poll: a third of the wait so far, longer the more workers there are.
 
-    The head announces generations by itself; this is for workers that it can't reach, or that don't know it yet.
+    The head announces generations by itself; this is for workers that it can't reach, or that don't know it yet. For
+    the others it is `settled_s`, unless that is 0.
     """
     least = max(_POLL_LEAST_S, workers / _READS_PER_S)
-    pause = _POLL_SETTLED_S if settled else min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
+    pause = settled_s or min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
     return pause * random.uniform(0.7, 1.3)
 
 
@@ -97,15 +132,18 @@ def hello(agent: Agent, me: Node) -> None:
     agent.report("hello", **content)
 
 
-def follow(agent: Agent, me: Node) -> bool:
-    """Apply the newest roster and acknowledge it; return False if it is incomplete or does not name this node."""
-    item = agent.table.get("roster")
+def follow(agent: Agent, me: Node, applied: int = 0) -> int:
+    """Apply the newest roster and acknowledge it; return its generation.
+
+    Return 0 if it is incomplete or stale in the table, does not name this node, or was `applied` already.
+    """
+    item = agent.table.get("roster", consistent=False)
     papers = agent.table.get(f"node#{me.instance_id}")
-    if not item or papers.get("generation", -1) < item["generation"]:
-        return False
+    if not item or item["generation"] == applied or papers.get("generation") != item["generation"]:
+        return 0
     roster = validate.roster(item["roster"], validate.NETWORK)
     if roster.find(me.instance_id) is None:
-        return False
+        return 0
     signed = contract.Papers(
         validate.key_line(papers["authority"]),
         validate.certificate_line(papers["host_certificate"]),
@@ -115,4 +153,4 @@ def follow(agent: Agent, me: Node) -> bool:
     agent.workers = len(roster.nodes) - 1
     agent.report("ack", generation=roster.generation)
     agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")
-    return True
+    return roster.generation
