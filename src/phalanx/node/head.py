@@ -14,14 +14,14 @@ from phalanx.node.command import CommandError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
 from phalanx.node.disk import HOME
 from phalanx.node.roster import Node, Roster, worker_name
-from phalanx.node.services import Reading
+from phalanx.node.services import ROSTERS, Reading
 
 _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
 # A silent node is noticed between two of these waits.
 _LISTEN_S = 3
 _AWAY_S = 6.0
-_PUTS_AT_ONCE = 8
+_PUTS_AT_ONCE = 32
 # Values of one filter of DescribeInstances (docs/aws-behaviour.md 2.26).
 _ASKED_AT_ONCE = 200
 
@@ -229,7 +229,8 @@ class Head:
             [lambda n=n: self._put_node(n, number, papers[n.instance_id]) for n in roster.nodes], _PUTS_AT_ONCE
         )
         table.put("authority", public_key=self.authority.public_key)
-        table.put("roster", generation=number, roster=roster.packed())
+        for copy in ROSTERS:
+            table.put(copy, generation=number, roster=roster.packed())
         self.state.roster, self.state.published_at = roster, time.monotonic()
         self._put_generation()
         me = self.state.me.instance_id

@@ -35,6 +35,10 @@ class Queue:
         return self._aws.json("sqs", f"AmazonSQS.{action}", {"QueueUrl": self._url, **payload}, timeout_s)
 
 
+# Equal items, so that a thousand workers do not read from one partition at the same moment.
+ROSTERS = ("roster", "roster#2", "roster#3")
+
+
 class Table:
     """The roster table in DynamoDB. Items are flat, with strings, bytes, integers and booleans."""
 

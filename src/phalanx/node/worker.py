@@ -12,6 +12,7 @@ from typing import Any
 from phalanx.node import beats, contract, validate
 from phalanx.node.agent import Agent
 from phalanx.node.roster import Node
+from phalanx.node.services import ROSTERS
 
 # Hellos may be lost, and a head that dies forgets them.
 _HELLO_AGAIN_S = 30.0
@@ -24,7 +25,7 @@ _UNITS_PER_S = 2500
 _UNITS_PER_NODE = 0.012
 _POLL_SETTLED_S = 15.0
 # A head that answers beats announces the first roster by itself.
-_POLL_HEARD_S = 150.0
+_POLL_HEARD_S = 600.0
 # Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
 _CONNECT_S = 5
@@ -70,7 +71,7 @@ class Worker:
     def spread_s(self) -> float:
         """Return a random pause after the head's announcement, which reaches all workers at the same moment."""
         workers = self.agent.workers
-        return random.uniform(0, workers * (1 + _UNITS_PER_NODE * workers) / _UNITS_PER_S)
+        return random.uniform(0, workers * (1 + _UNITS_PER_NODE * workers) / (_UNITS_PER_S * len(ROSTERS)))
 
     def _poll(self) -> None:
         """Learn from the table who is the head, and the newest generation."""
@@ -137,7 +138,7 @@ def follow(agent: Agent, me: Node, applied: int = 0) -> int:
 
     Return 0 if it is incomplete or stale in the table, does not name this node, or was `applied` already.
     """
-    item = agent.table.get("roster", consistent=False)
+    item = agent.table.get(random.choice(ROSTERS), consistent=False)
     papers = agent.table.get(f"node#{me.instance_id}")
     if not item or item["generation"] == applied or papers.get("generation") != item["generation"]:
         return 0
