@@ -11,6 +11,7 @@ import argparse
 import datetime
 import json
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -229,6 +230,8 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="a file that gets each result; trials in it are not repeated")
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of trials that failed")
     arguments = parser.parse_args()
+    # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or list(KINDS))
     trials = read(arguments.record)
     for trial in planned[len(trials) :]:

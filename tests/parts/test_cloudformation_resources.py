@@ -27,11 +27,8 @@ from ancestor_stack import (
 )
 from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, until
-from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
-from phalanx.clouds import file_systems as kept_file_systems
-from phalanx.errors import LocalCloudError
 from phalanx.localcloud.cloudformation import schemas
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources import TYPES
@@ -241,23 +238,6 @@ def test_an_address_in_use_is_not_released(cloud):
     ec2.disassociate_address(PublicIp=address)
     ec2.delete_network_interface(NetworkInterfaceId=face)
     assert cloud.deleted(stack) == "DELETE_COMPLETE"
-
-
-@pytest.mark.parametrize("damage", ["", '{"region": "us-', "[]", '{"region": "us-east-1"}'])
-def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tmp_path, damage):
-    tokens = [f"{tmp_path}-{number}" for number in range(2)]
-    with stacks(tmp_path) as first:
-        made = [first.client("efs").create_file_system(CreationToken=token)["FileSystemId"] for token in tokens]
-    efs_backends.reset()  # as in a new process
-    (tmp_path / "efs" / f"{made[0]}.json").write_text(damage)
-    with stacks(tmp_path) as second:
-        found = [one["FileSystemId"] for one in second.client("efs").describe_file_systems()["FileSystems"]]
-        assert set(made) & set(found) == {made[1]}
-        assert made[0] in second.context.warnings[0]
-    assert (tmp_path / "efs" / made[0]).is_dir(), "its data is kept"
-    with pytest.raises(LocalCloudError, match="damaged"):
-        kept_file_systems.region_of(tmp_path, made[0])
-    assert kept_file_systems.kept_beside(tmp_path, "any", "us-east-1") == ""
 
 
 def test_a_record_of_a_file_system_is_written_whole_or_not_at_all(cloud, monkeypatch):

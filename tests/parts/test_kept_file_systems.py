@@ -1,0 +1,30 @@
+"""File systems that an earlier local cloud kept, found again when it starts.
+
+Each test starts local clouds of its own, one after the other, so no other one may run in this process.
+"""
+
+from __future__ import annotations
+
+import pytest
+from moto.efs.models import efs_backends
+from stack_fakes import stacks
+
+from phalanx.clouds import file_systems as kept_file_systems
+from phalanx.errors import LocalCloudError
+
+
+@pytest.mark.parametrize("damage", ["", '{"region": "us-', "[]", '{"region": "us-east-1"}'])
+def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tmp_path, damage):
+    tokens = [f"{tmp_path}-{number}" for number in range(2)]
+    with stacks(tmp_path) as first:
+        made = [first.client("efs").create_file_system(CreationToken=token)["FileSystemId"] for token in tokens]
+    efs_backends.reset()  # as in a new process
+    (tmp_path / "efs" / f"{made[0]}.json").write_text(damage)
+    with stacks(tmp_path) as second:
+        found = [one["FileSystemId"] for one in second.client("efs").describe_file_systems()["FileSystems"]]
+        assert set(made) & set(found) == {made[1]}
+        assert made[0] in second.context.warnings[0]
+    assert (tmp_path / "efs" / made[0]).is_dir(), "its data is kept"
+    with pytest.raises(LocalCloudError, match="damaged"):
+        kept_file_systems.region_of(tmp_path, made[0])
+    assert kept_file_systems.kept_beside(tmp_path, "any", "us-east-1") == ""
