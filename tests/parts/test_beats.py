@@ -60,6 +60,7 @@ def test_a_worker_is_heard_and_learns_of_a_new_generation(ends):
 def test_a_worker_learns_that_its_hello_has_not_arrived(ends):
     ear, beat = ends
     ear.known.clear()
+    assert exchange(*ends), "it is time to say hello again"
     assert not exchange(*ends)
     assert (beat.heard, beat.unknown) == (True, True)
     ear.known.add("127.0.0.1")

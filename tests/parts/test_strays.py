@@ -23,7 +23,6 @@ KINDS = {
     "table": "AWS::DynamoDB::Table",
     "topic": "AWS::SNS::Topic",
     "log group": "AWS::Logs::LogGroup",
-    "instance profile": "AWS::IAM::InstanceProfile",
 }
 
 
@@ -71,12 +70,6 @@ def log_group(aws: AwsHere, cluster: str) -> Callable[[], Any]:
     title = f"{cluster}-LogGroup-0123456789AB"
     aws.call("logs", "create_log_group", logGroupName=title)
     return lambda: aws.call("logs", "delete_log_group", logGroupName=title)
-
-
-def instance_profile(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    title = f"{cluster}-HeadInstanceProfile-0123456789AB"
-    aws.call("iam", "create_instance_profile", InstanceProfileName=title)
-    return lambda: aws.call("iam", "delete_instance_profile", InstanceProfileName=title)
 
 
 def role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
@@ -159,8 +152,6 @@ def group_by(title: str, tags: list[dict[str, Any]]) -> Callable[[AwsHere, str],
         (table, "table demo-RosterTable-0123456789AB"),
         (topic, "topic demo-FleetTopic-0123456789AB"),
         (log_group, "log group demo-LogGroup-0123456789AB"),
-        (instance_profile, "instance profile demo-HeadInstanceProfile-0123456789AB"),
-        (role, "role demo-HeadRole-0123456789AB"),
         (function, "function demo-Function-0123456789AB"),
         (launch_template, "launch template lt-"),
         (group_by("{}-workers", []), "Auto Scaling group demo-workers"),
@@ -176,4 +167,13 @@ def test_a_leftover_is_named_until_it_is_gone(aws, plant, line):
     remove()
     assert remains.find(aws, "demo", []) == []
     for remove in of_a_neighbour:
+        remove()
+
+
+def test_a_cluster_of_the_same_name_in_another_region_is_not_left_behind(aws: AwsHere) -> None:
+    """Its role and its instance profile have the same tag and the same form of name, because IAM has no regions."""
+    remove = role(aws, "demo")
+    try:
+        assert list(strays.find(aws, "demo")) == []
+    finally:
         remove()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from fake_cloud import AUTHORITY
 
-from phalanx.clouds.protocol import SshRoute
+from phalanx.clouds.protocol import CLUSTER_TAG, SshRoute, StackState
+from phalanx.cluster import adopt
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
@@ -95,3 +98,27 @@ def test_forgetting_leaves_nothing_or_the_boot_logs(state):
     assert store.known() == []
     cluster.forget()
     assert not cluster.directory.exists()
+
+
+ADOPTED = {"Workers": "3", "InstanceType": "c5.large", "SharedDirectory": "/efs", "MinNodes": "2", "NodeTimeout": "600"}
+
+
+def a_cloud(**parameters: str) -> SimpleNamespace:
+    """A cloud with a ready stack of ours."""
+    found = StackState(
+        "demo", "arn:two", "CREATE_COMPLETE", tags={CLUSTER_TAG: "demo"}, parameters={**ADOPTED, **parameters}
+    )
+    return SimpleNamespace(name="local", region="eu-central-1", describe_stack=lambda _name: found)
+
+
+def test_an_adoption_replaces_no_record_and_no_key_of_another_cluster():
+    known = saved()
+    with pytest.raises(ClusterError, match="already knows another cluster demo: arn"):
+        adopt.adopt(a_cloud(SshPublicKey="ssh-ed25519 AAAA"), "demo")
+    assert Cluster.load("demo") == known
+
+
+def test_an_adopted_cluster_keeps_the_users_own_file_system():
+    cloud = a_cloud(FileSystemId="fs-mine")
+    assert adopt._settings(cloud, cloud.describe_stack("demo"))["file_system"] == "fs-mine"
+    assert "file_system" not in adopt._settings(a_cloud(), a_cloud().describe_stack("demo"))

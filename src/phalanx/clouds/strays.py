@@ -8,26 +8,28 @@ from typing import Any, Protocol
 
 from phalanx.clouds.protocol import CLUSTER_TAG
 
-# CloudFormation shortens a stack's name in longer names of roles and functions, but never this much.
+# CloudFormation shortens a stack's name in longer names of functions, but never this much.
 _PREFIX = 20
 LOGICAL_IDS = {
     "queue": ("HeadQueue",),
     "table": ("RosterTable",),
     "topic": ("FleetTopic",),
     "log group": ("LogGroup",),
-    "instance profile": ("HeadInstanceProfile", "WorkerInstanceProfile"),
 }
 """The template's logical ids, by kind: CloudFormation makes names of the form NAME-LOGICALID-RANDOM of them."""
 
 
 class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
 
 def find(api: Api, cluster: str) -> Iterator[str]:
-    """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made."""
-    for look in (_groups, _launch_templates, _roles, _functions, _named):
+    """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
+
+    Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
+    """
+    for look in (_groups, _launch_templates, _functions, _named):
         yield from look(api, cluster)
 
 
@@ -47,20 +49,12 @@ def _launch_templates(api: Api, cluster: str) -> Iterator[str]:
         yield f"launch template {template['LaunchTemplateId']}"
 
 
-def _roles(api: Api, cluster: str) -> Iterator[str]:
-    for role in api.pages("iam", "list_roles", "Roles"):
-        name = role["RoleName"]
-        if name.startswith(cluster[:_PREFIX]):
-            tags = api.call("iam", "list_role_tags", RoleName=name)["Tags"]
-            if {"Key": CLUSTER_TAG, "Value": cluster} in tags:
-                yield f"role {name}"
-
-
 def _functions(api: Api, cluster: str) -> Iterator[str]:
     for function in api.pages("lambda", "list_functions", "Functions"):
         if function["FunctionName"].startswith(cluster[:_PREFIX]):
-            tags = api.call("lambda", "list_tags", Resource=function["FunctionArn"])["Tags"]
-            if tags.get(CLUSTER_TAG) == cluster:
+            # A list may still have a function that was deleted a moment ago.
+            found = api.exists("lambda", "list_tags", Resource=function["FunctionArn"]) or {"Tags": {}}
+            if found["Tags"].get(CLUSTER_TAG) == cluster:
                 yield f"function {function['FunctionName']}"
 
 
@@ -71,9 +65,6 @@ def _named(api: Api, cluster: str) -> Iterator[str]:
         "topic": lambda: _last((topic["TopicArn"] for topic in api.pages("sns", "list_topics", "Topics")), ":"),
         "log group": lambda: _field(
             api.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{cluster}-"), "logGroupName"
-        ),
-        "instance profile": lambda: _field(
-            api.pages("iam", "list_instance_profiles", "InstanceProfiles"), "InstanceProfileName"
         ),
     }
     for kind, names in listings.items():

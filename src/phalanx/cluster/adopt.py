@@ -29,8 +29,22 @@ def adopt(cloud: Cloud, name: str, identity: Path | None = None) -> tuple[Cluste
     require_ours(state)
     if not state.ready:
         raise CloudError(f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.")
+    _refuse_another(name, state)
     _take_key(name, state.parameters.get("SshPublicKey", ""), identity)
     return record_ready(cloud, state, _settings(cloud, state))
+
+
+def _refuse_another(name: str, state: StackState) -> None:
+    """Refuse if this machine has another cluster of that name: its record and its only key would be replaced."""
+    try:
+        known = Cluster.load(name)
+    except ClusterError:
+        return
+    if known.stack_id and known.stack_id != state.stack_id:
+        raise ClusterError(
+            f"this machine already knows another cluster {name}: {known.stack_id}",
+            f"`phalanx down -c {name}` deletes that one; or adopt this one with another XDG_STATE_HOME.",
+        )
 
 
 def _take_key(name: str, accepted: str, identity: Path | None) -> None:
@@ -61,4 +75,5 @@ def _settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
     known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}
     known |= {field: given[parameter] for field, parameter in _TEXTS.items()}
     known |= {field: int(given[parameter]) for field, parameter in _NUMBERS.items()}
-    return {**known, "nodes": int(given["Workers"]) + 1}
+    own = given.get("FileSystemId")
+    return {**known, "nodes": int(given["Workers"]) + 1, **({"file_system": own} if own else {})}

@@ -114,7 +114,9 @@ class Beat:
             answer = self._socket.recv(9)
         except OSError:
             return False
-        self.unknown = answer == UNKNOWN
+        unknown, self.unknown = self.unknown, answer == UNKNOWN
+        if self.unknown and not unknown:
+            self.changed.set()
         if answer.isdigit():
             self.announced = int(answer)
             if self.announced != self.generation:

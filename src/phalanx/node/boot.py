@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any, Callable
 
 from phalanx.node import account, contract, daemon, files, firewall, loader, mount, packages, trust, wire
@@ -49,7 +50,16 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     settings, root = agent.settings, agent.root
 
     def take_address() -> None:
-        agent.fleet.take_address(settings.address, agent.identity.instance_id)
+        # A head that replaces another is the only one, and no stack waits for it: it must not give up early.
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                agent.fleet.take_address(settings.address, agent.identity.instance_id)
+                break
+            except AwsError as error:
+                if error.code.startswith(("AccessDenied", "Unauthorized")) or time.monotonic() > end:
+                    raise
+                agent.log.say(f"{error}; trying again")
         wire.forget()
 
     def make_user() -> None:

@@ -65,7 +65,7 @@ class Worker:
         if not self.applied and (beat.unknown or not beat.heard) and now - self._hello_at > _HELLO_AGAIN_S:
             self._hello_at = now
             hello(self.agent, self.me)
-        settled_s = _POLL_SETTLED_S if self.applied else _POLL_HEARD_S if beat.heard else 0.0
+        settled_s = _POLL_SETTLED_S if self.applied else _POLL_HEARD_S if beat.heard and not beat.unknown else 0.0
         return poll_pause_s(now - self._began, self.agent.workers, settled_s)
 
     def spread_s(self) -> float:

@@ -99,7 +99,9 @@ class Guard:
             log.exception("the network of %s stays as it was", vpc_id)
 
     def _load(self, vpc_id: str, text: str) -> None:
-        """Load a ruleset unless it is loaded, also if this failed before: it would fail again."""
+        """Load a ruleset unless it is loaded; one that could not be loaded is tried again at the next change."""
         if self._loaded[vpc_id] != text:
-            self._loaded[vpc_id] = text
+            self._loaded[vpc_id] = ""
             self._runner.filter(vpc_id, text)
+            if vpc_id in self._loaded:
+                self._loaded[vpc_id] = text

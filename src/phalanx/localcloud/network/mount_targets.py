@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Collection
 
 from phalanx.localcloud.nodes import NodeRunner
+
+_PAUSE_S = 0.1
 
 NFS_PORT = 2049
 
@@ -47,5 +50,9 @@ def _accept(listener: socket.socket) -> None:
         try:
             connection, _address = listener.accept()
         except OSError:
-            return
+            if listener.fileno() < 0:
+                return
+            # A node that opens many connections must not end those of others.
+            time.sleep(_PAUSE_S)
+            continue
         connection.close()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _READ_BYTES = 1 << 16
+_LOG_BYTES = 16 << 20
 
 
 class Console:
@@ -22,8 +23,12 @@ class Console:
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def copy(self) -> None:
-        """Append a piece of what was printed to the log. Raises BlockingIOError if there is none."""
-        os.write(self._log, os.read(self.output, _READ_BYTES).replace(b"\r\n", b"\n"))
+        """Append a piece of what was printed to the log, up to its limit. Raises BlockingIOError if there is none."""
+        text = os.read(self.output, _READ_BYTES).replace(b"\r\n", b"\n")
+        # A node must neither fill this machine's disk nor end the supervisor when something else has filled it.
+        with suppress(OSError):
+            if os.fstat(self._log).st_size < _LOG_BYTES:
+                os.write(self._log, text)
 
     def close(self) -> None:
         """Append the rest once the node has ended, and close everything but `output`."""
