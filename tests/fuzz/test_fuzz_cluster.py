@@ -74,7 +74,7 @@ def a_head() -> Any:
     log = SimpleNamespace(say=lambda text: None)
     head.agent = SimpleNamespace(settings=SimpleNamespace(worker_role=ROLE), log=log, answered=[])
     head.state = SimpleNamespace(acks={}, failed={}, hellos={}, heard={}, roster=None, group=None)
-    head._newcomers, head._refused, head._check_s, head._checked_at = {}, 0, 1.0, 0.0
+    head._newcomers, head._known, head._refused, head._check_s, head._checked_at = {}, set(), 0, 1.0, 0.0
     return head
 
 
