@@ -49,19 +49,6 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     """Return the steps in order, each with its name. Each may run again, after a reboot."""
     settings, root = agent.settings, agent.root
 
-    def take_address() -> None:
-        # A head that replaces another is the only one, and no stack waits for it: it must not give up early.
-        end = time.monotonic() + patience_s
-        while True:
-            try:
-                agent.fleet.take_address(settings.address, agent.identity.instance_id)
-                break
-            except AwsError as error:
-                if error.code.startswith(("AccessDenied", "Unauthorized")) or time.monotonic() > end:
-                    raise
-                agent.log.say(f"{error}; trying again")
-        wire.forget()
-
     def make_user() -> None:
         account.make_user(settings.job_user, root)
         account.authorize(settings.job_user, settings.ssh_public_key, root)
@@ -87,7 +74,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             daemon.start(agent)
 
     return [
-        *([("address", take_address)] if settings.head else []),
+        *([("address", lambda: _take_address(agent, patience_s))] if settings.head else []),
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),
@@ -97,6 +84,20 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         ("boot script", lambda: _run_script(agent)),
         ("agent", start),
     ]
+
+
+def _take_address(agent: Agent, patience_s: float) -> None:
+    """Take the cluster's Elastic IP. No stack waits for a head that replaces another, so it must not give up early."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            agent.fleet.take_address(agent.settings.address, agent.identity.instance_id)
+            break
+        except AwsError as error:
+            if error.code.startswith(("AccessDenied", "Unauthorized")) or time.monotonic() > end:
+                raise
+            agent.log.say(f"{error}; trying again")
+    wire.forget()
 
 
 def _raise_workers(agent: Agent) -> None:
