@@ -21,7 +21,7 @@ import math
 import random
 import resource
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ class Aws:
     chance: random.Random
     epoch: str = ""
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
-    units: Counter[tuple[str, int]] = field(default_factory=Counter)
+    units: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
     refused: int = 0
     messages: list[dict[str, Any]] = field(default_factory=list)
     signals: list[str] = field(default_factory=list)
@@ -360,7 +360,7 @@ def figures() -> list[Figure]:
         raise SystemExit(f"not ready at {cluster.clock.now_s:.0f} s: {cluster.aws.signals}")
     due_s = max(*cluster.hellos_s, NODE_TIMEOUT_S)
     calls = [member.caller.calls for member in cluster.members]
-    by_second: Counter[int] = Counter()
+    by_second: defaultdict[int, float] = defaultdict(float)
     for (_key, second), units in cluster.aws.units.items():
         by_second[second] += units
     ends_2018, calls_2018 = in_2018(cluster.hellos_s[: len(cluster.members)], due_s)
