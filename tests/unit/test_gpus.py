@@ -11,7 +11,7 @@ from phalanx.localcloud.nodes.machine import Machine
 from phalanx.localcloud.weather.forecast import Forecast
 from phalanx.localcloud.weather.sky import Weather
 from phalanx.node import agent as agents
-from phalanx.node import daemon, head, progress
+from phalanx.node import command, daemon, head, progress
 from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError
 
@@ -26,14 +26,17 @@ def listing(number: int) -> str:
 def describe(monkeypatch):
     """Describe a p4d.24xlarge on which nvidia-smi says this, in a stack whose type has so many GPUs."""
 
-    def run(answer: str | CommandError, gpus: str):
+    def run(answer: str | CommandError, gpus: str, first: CommandError | None = None):
+        answers = [first, answer] if first else [answer]
+
         def smi(argv, _timeout_s) -> str:
             assert argv == ["nvidia-smi", "-L"]
-            if isinstance(answer, CommandError):
-                raise answer
-            return answer
+            given = answers.pop(0)
+            if isinstance(given, CommandError):
+                raise given
+            return given
 
-        monkeypatch.setattr(agents, "run", smi)
+        monkeypatch.setattr(command, "run", smi)
         monkeypatch.setattr(agents.trust, "make_key", lambda *_: "ssh-ed25519 AAAAkey")
         identity = SimpleNamespace(instance_id="i-1", address="10.0.1.4", zone="us-east-1a", type="p4d.24xlarge")
         settings = SimpleNamespace(gpus=gpus, slots=0, head=False)
@@ -49,6 +52,13 @@ ABSENT = CommandError("nvidia-smi -L", 127, "No such file or directory: 'nvidia-
 def test_all_gpus_are_counted(describe, found):
     node = describe(listing(found), "p4d.24xlarge=8")
     assert (node.gpus, node.slots) == (found, found)
+
+
+def test_a_driver_that_is_still_being_loaded_is_waited_for(describe, monkeypatch):
+    monkeypatch.setattr(command.time, "sleep", lambda _: None)
+    loading = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    node = describe(listing(8), "p4d.24xlarge=8", first=CommandError("nvidia-smi -L", 9, loading))
+    assert node.gpus == 8
 
 
 @pytest.mark.parametrize("found", [0, 7])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from phalanx.node import account, contract, services, trust, validate
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
-from phalanx.node.command import CommandError, run
+from phalanx.node.command import CommandError, insist
 from phalanx.node.disk import SSH
 from phalanx.node.metadata import Metadata
 from phalanx.node.roster import Node
@@ -18,6 +19,8 @@ HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 USER_KEY = f"{SSH}/id_ed25519"
 # It loads the GPUs' driver (docs/aws-behaviour.md 11.15).
 _DRIVER_WITHIN_S = 180
+# What nvidia-smi prints at once while the driver is being loaded, after a reboot.
+_DRIVER_COMES = "communicate with the NVIDIA driver"
 
 
 class Agent:
@@ -75,7 +78,8 @@ def _gpus(expected: int) -> int:
     """Return the number of working GPUs. Raises CommandError if they are fewer than the type has."""
     argv = ["nvidia-smi", "-L"]
     try:
-        listed = run(argv, _DRIVER_WITHIN_S)
+        passing, end = _DRIVER_COMES if expected else "(?!)", time.monotonic() + _DRIVER_WITHIN_S
+        listed = insist(argv, _DRIVER_WITHIN_S, passing, end, lambda _: None)
     except CommandError:
         if expected:
             raise

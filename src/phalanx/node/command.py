@@ -33,12 +33,11 @@ def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lamb
     return text
 
 
-def insist(command: list[str], timeout_s: float, passing: str, end: float, say: Callable[[str], None]) -> None:
-    """Run a command until it succeeds; until `end`, repeat a failure whose output matches `passing`."""
+def insist(command: list[str], timeout_s: float, passing: str, end: float, say: Callable[[str], None]) -> str:
+    """Run a command until it succeeds; return its output. Until `end`, repeat a failure that matches `passing`."""
     while True:
         try:
-            run(command, timeout_s)
-            return
+            return run(command, timeout_s)
         except CommandError as error:
             if not re.search(passing, error.output, re.IGNORECASE) or time.monotonic() > end:
                 raise
