@@ -79,16 +79,24 @@ class Smoke:
 
     def run(self) -> None:
         """Take the steps; the first that fails is the last."""
-        steps: tuple[tuple[str, Callable[[], None]], ...] = (
+        for name, step in self._steps():
+            if not self._take(name, step):
+                return
+
+    def note_interrupt(self) -> None:
+        """Record the step that Ctrl-C ended, or did not let begin."""
+        taken = {step.name for step in self.report.steps}
+        name = next((name for name, _ in self._steps() if name not in taken), "the steps")
+        self.report.add(Step(name, 0.0, "interrupted"))
+
+    def _steps(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return (
             (f"{NODES} nodes come up", self._come_up),
             ("hello over MPI", self._say_hello),
             ("training with torchrun", self._train),
             ("a killed worker is replaced", self._lose_a_worker),
             ("hello over MPI with the new worker", self._say_hello),
         )
-        for name, step in steps:
-            if not self._take(name, step):
-                return
 
     def end(self) -> None:
         """Save the boot logs, delete everything, and check that nothing is left."""
@@ -112,6 +120,8 @@ class Smoke:
             start_new_session=True,
         )
         late = threading.Timer(max(1.0, self._gives_up_at - time.monotonic()), _kill, [process])
+        # Ctrl-C before it can be cancelled must not keep the program from ending.
+        late.daemon = True
         late.start()
         try:
             shown = [self._show(line) for line in process.stdout or ()]
@@ -134,9 +144,6 @@ class Smoke:
         started, problem = time.monotonic(), ""
         try:
             step()
-        except KeyboardInterrupt:
-            self.report.add(Step(name, round(time.monotonic() - started, 1), "interrupted"))
-            raise
         except (FailedError, PhalanxError) as error:
             problem = str(error)
         self.report.add(Step(name, round(time.monotonic() - started, 1), problem))
@@ -265,6 +272,7 @@ def carry_out(smoke: Smoke) -> None:
         finally:
             interrupts.ending = True
     except KeyboardInterrupt:
+        smoke.note_interrupt()
         smoke.report.say("interrupted; deleting everything")
     finally:
         smoke.end()
