@@ -1,0 +1,105 @@
+"""The services of a cluster in memory, and the agents of its nodes, with real keys and files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+from rosters import a_node
+
+from phalanx.node import contract
+from phalanx.node.services import Reading
+
+ROLE = "AROA0123456789ABCDEFG"
+
+
+def received(message: dict | str) -> dict:
+    """Build a message as received from SQS; its `sender` need not be the node that it is about."""
+    if isinstance(message, str):
+        return {"Body": message, "Attributes": {"SenderId": f"{ROLE}:i-2"}}
+    sender = message.pop("sender", f"{ROLE}:{message.get('instance_id')}")
+    return {"Body": json.dumps(message), "Attributes": {"SenderId": sender}}
+
+
+class Memory:
+    """The services of one cluster: a table, a queue and a group in memory."""
+
+    def __init__(self) -> None:
+        self.epoch = ""
+        self.items: dict[str, dict] = {}
+        self.sent: list[dict] = []
+        self.deleted: list[dict] = []
+        self.desired: list[int] = []
+        self.terminated: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reading = Reading(3, (), ())
+        self.known: dict[str, str] = {f"i-{n}": f"10.0.1.{10 + n}" for n in range(1, 5)}
+        self.signals: list[tuple[str, str]] = []
+        self.logged: list[str] = []
+        self.settled: list[tuple] = []
+        self.asked: list[list[str]] = []
+        self.gone: set[str] = set()
+
+    def get(self, item: str, consistent: bool = True) -> dict:
+        return dict(self.items.get(item, {}))
+
+    def put(self, item: str, **attributes) -> None:
+        self.items[item] = {**attributes, "epoch": self.epoch}
+
+    def receive(self, wait_s: int) -> list[dict]:
+        messages, self.sent = self.sent[:10], self.sent[10:]
+        return [{**received(m), "ReceiptHandle": "r"} for m in messages]
+
+    def delete(self, messages: list[dict]) -> None:
+        self.deleted += messages
+
+    def read(self) -> Reading:
+        return self.reading
+
+    def addresses(self, instance_ids: list[str]) -> dict[str, str]:
+        return {i: self.known[i] for i in instance_ids if i in self.known}
+
+    def ended(self, instance_ids: list[str]) -> set[str]:
+        self.asked.append(instance_ids)
+        return self.gone & set(instance_ids)
+
+    def set_desired(self, number: int) -> None:
+        self.desired.append(number)
+
+    def terminate(self, instance_id: str, replaced: bool) -> None:
+        assert self.gate.wait(10)
+        self.terminated.append(instance_id)
+
+
+def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: int = 2):
+    """Make the agent of node `number`, with its files below `root`."""
+    home = root / str(number)
+    (home / "etc/ssh").mkdir(parents=True, exist_ok=True)
+    (home / "proc").mkdir(exist_ok=True)
+    me = a_node(number, name="", host_key=keys[number][0], user_key=keys[number][1])
+    settings = SimpleNamespace(
+        cluster="demo",
+        workers=nodes - 1,
+        min=minimum,
+        node_timeout_s=600,
+        job_user="phalanx",
+        wait_handle="url",
+        worker_role=ROLE,
+        shared="/efs",
+    )
+    return SimpleNamespace(
+        workers=nodes - 1,
+        settings=settings,
+        root=str(home),
+        table=memory,
+        queue=memory,
+        fleet=memory,
+        log=SimpleNamespace(say=memory.logged.append),
+        describe=lambda: me,
+        machine=lambda: contract.Machine("us-east-1", "/efs", "phalanx"),
+        job_uid=lambda: 0,
+        answered=[],
+        report=lambda kind, **content: memory.sent.append({"kind": kind, "instance_id": me.instance_id, **content}),
+    )
