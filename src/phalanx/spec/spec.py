@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
-from phalanx.spec.spec_rules import Rule, matching, number, one_of, text, time_s, whole, word, words
+from phalanx.spec.spec_key import Key, key
+from phalanx.spec.spec_rules import matching, number, one_of, text, time_s, whole, word, words
 
 MOST_NODES = 1000
 MOST_ZONES = 10
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 CLOUDS = ("local", "aws")
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
-
-
-def _key(
-    help: str,
-    rule: Rule,
-    example: Any,
-    *,
-    unset: str = "",
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
-    initial: bool = False,
-    **default: Any,
-) -> Any:
-    """Return a field that is a key of phalanx.yaml; everything else about the key follows from it.
-
-    unset       what applies without the key, where the default itself doesn't show it
-    beside      a check that also depends on the fields above; it receives those that are valid
-    initial     whether `phalanx init` writes the key with the example as its value; it writes others as comments
-    """
-    return field(**default, metadata={"key": (help, rule, example, unset, beside, initial)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +27,7 @@ class ClusterSpec:
     Raises SpecError with all mistakes at once. A field that ends in `_s` is a key without `_s` whose value has a unit.
     """
 
-    name: str = _key(
+    name: str = key(
         "Name of the cluster and of its CloudFormation stack.",
         matching(
             # Auto Scaling writes a group's name into the subject of notifications, of which SNS takes 100 characters
@@ -58,21 +40,21 @@ class ClusterSpec:
         "demo",
         initial=True,
     )
-    cloud: str = _key(
+    cloud: str = key(
         "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account.",
         one_of(lambda: CLOUDS, "'{}' is not a cloud that phalanx supports"),
         "local",
         initial=True,
         default="local",
     )
-    region: str = _key(
+    region: str = key(
         "AWS region.",
         one_of(lambda: table("regions")["regions"], "'{}' is not an AWS region", "any of AWS, such as eu-central-1"),
         "us-east-1",
         initial=True,
         default="us-east-1",
     )
-    zones: tuple[str, ...] | None = _key(
+    zones: tuple[str, ...] | None = key(
         "Availability Zones of the region by preference: all nodes are in the first that offers the type. "
         "Zone names mean different places in different accounts.",
         words(
@@ -85,8 +67,8 @@ class ClusterSpec:
         beside=checks.zones_of_region,
         default=None,
     )
-    nodes: int = _key("Number of machines, the head included.", number(1, MOST_NODES), 4, initial=True)
-    min: int = _key(
+    nodes: int = key("Number of machines, the head included.", number(1, MOST_NODES), 4, initial=True)
+    min: int = key(
         "Smallest number of nodes to accept: with fewer, `up` fails and deletes everything again.",
         number(1, MOST_NODES),
         2,
@@ -94,7 +76,7 @@ class ClusterSpec:
         initial=True,
         default=1,
     )
-    type: str = _key(
+    type: str = key(
         "EC2 instance type, of the head and of the workers.",
         text(
             checks.instance_type,
@@ -105,7 +87,7 @@ class ClusterSpec:
         initial=True,
         default="c5.large",
     )
-    image: str | None = _key(
+    image: str | None = key(
         "Image of the nodes, by an alias or by the path of an SSM parameter that holds an AMI id.",
         text(
             checks.image,
@@ -116,7 +98,7 @@ class ClusterSpec:
         unset="by the type, {cpu} or, with GPUs, {gpu}".format(**table("images")["default"]),
         default=None,
     )
-    shared: str = _key(
+    shared: str = key(
         "Directory that all nodes share.",
         text(
             checks.shared,
@@ -127,14 +109,14 @@ class ClusterSpec:
         initial=True,
         default="/efs",
     )
-    slots: int | None = _key(
+    slots: int | None = key(
         "Processes that a node is meant to run.",
         number(1, 1024),
         2,
         unset="its GPUs, else its vCPUs",
         default=None,
     )
-    ssh_from: str = _key(
+    ssh_from: str = key(
         "Network that may reach the head by ssh: your own address with /32, or `anywhere`.",
         text(
             checks.network,
@@ -146,7 +128,7 @@ class ClusterSpec:
         beside=checks.ssh_from_default,
         default="",
     )
-    key_pair: str | None = _key(
+    key_pair: str | None = key(
         "An EC2 key pair that may also log in, as the image's own user.",
         matching(
             r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?",
@@ -156,13 +138,13 @@ class ClusterSpec:
         "my-key",
         default=None,
     )
-    node_timeout_s: int = _key(
+    node_timeout_s: int = key(
         "Time after which a node that has not answered counts as missing.",
         time_s(LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
         "20m",
         default=600,
     )
-    file_system: str | None = _key(
+    file_system: str | None = key(
         "An EFS file system of yours for the shared directory. If it contains data, its root keeps its owner and mode: "
         "jobs can write only where you let uid 2000 write.",
         matching(
@@ -175,7 +157,7 @@ class ClusterSpec:
         unset="a new one",
         default=None,
     )
-    throughput: str | None = _key(
+    throughput: str | None = key(
         "How the new EFS file system is billed for its speed, which all nodes share. `bursting` costs nothing more and "
         "is slow once its credits are spent; `elastic` stays fast and costs by the GB read and written.",
         word(("bursting", "elastic")),
@@ -183,14 +165,14 @@ class ClusterSpec:
         unset="bursting",
         default=None,
     )
-    keep: str | None = _key(
+    keep: str | None = key(
         "Whether `down` keeps the data in the shared directory.",
         word(("yes", "no", "ask")),
         "ask",
         unset="yes with a file system of yours, else ask",
         default=None,
     )
-    boot: str | None = _key(
+    boot: str | None = key(
         "Shell script that root runs on every node, once the shared directory is mounted.",
         text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
         "pip install my-package\n",
@@ -210,46 +192,7 @@ class ClusterSpec:
         return checks.EVERYWHERE if self.ssh_from == checks.ANYWHERE else self.ssh_from
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of phalanx.yaml, as its field of ClusterSpec defines it (see `_key`)."""
-
-    name: str
-    field: str
-    default: Any
-    help: str
-    rule: Rule
-    example: Any
-    unset: str
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None
-    initial: bool
-
-    @property
-    def required(self) -> bool:
-        return self.default is MISSING
-
-    @property
-    def written_default(self) -> Any:
-        """The default as it would be written in the file; None if it can't be written."""
-        return self.rule.kind.written(self.default) if self.default not in (MISSING, None, "") else None
-
-    def line(self, value: Any) -> str:
-        """Return the key with a value as the file contains it; several lines for a text of several lines."""
-        text = f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
-        return "\n  ".join([f"{self.name}: |", *text.splitlines()]) if "\n" in text else f"{self.name}: {text}".rstrip()
-
-    def accept(self, value: Any, above: Mapping[str, Any]) -> Any:
-        """Return the value in its normal form. Raises WrongError."""
-        if value is None and self.default is None:
-            return None
-        self.rule.kind.require(value)
-        return self.rule.check(self.beside(value, above) if self.beside else value)
-
-
-KEYS = {
-    (name := one.name.removesuffix("_s")): Key(name, one.name, one.default, *one.metadata["key"])
-    for one in fields(ClusterSpec)
-}
+KEYS = {one.name: one for one in map(Key.of, fields(ClusterSpec))}
 """All keys of phalanx.yaml by name."""
 
 
@@ -257,10 +200,10 @@ def check(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WrongErro
     """Return the fields in their normal form, with defaults, and the errors by key. Ignore missing required keys."""
     accepted: dict[str, Any] = {}
     wrong: dict[str, WrongError] = {}
-    for key in KEYS.values():
-        if key.field in given or not key.required:
+    for one in KEYS.values():
+        if one.field in given or not one.required:
             try:
-                accepted[key.field] = key.accept(given.get(key.field, key.default), accepted)
+                accepted[one.field] = one.accept(given.get(one.field, one.default), accepted)
             except WrongError as error:
-                wrong[key.name] = error
+                wrong[one.name] = error
     return accepted, wrong
