@@ -36,5 +36,5 @@ def _x(at_s: float, last_s: float) -> float:
     return _MARGIN + at_s / last_s * _WIDE
 
 
-def _text(x: float, y: float, words: str, colour: str = "black") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}">{words}</text>'
+def _text(x: float, y: float, text: str, colour: str = "black") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}">{text}</text>'

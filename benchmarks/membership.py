@@ -295,7 +295,9 @@ class Cluster:
             in_parallel=lambda jobs, _width: [job() for job in jobs],
             Authority=lambda *_: SimpleNamespace(sign=self._sign, public_key="ssh-ed25519 AAAAA"),
         )
-        signal = SimpleNamespace(**vars(outcome) | {"signal": lambda *words: self.aws.signals.append(str(words))})
+        signal = SimpleNamespace(
+            **vars(outcome) | {"signal": lambda *arguments: self.aws.signals.append(str(arguments))}
+        )
         with contextlib.ExitStack() as stack:
             for module, name, stand_in in (
                 (head_module, "time", self.clock),

@@ -88,8 +88,8 @@ def run_trial(cluster: SoakCluster, trial: Trial, bystander: str) -> Result:
 def _run_at_phase(cluster: SoakCluster, result: Result, phase: soak_phases.Phase, token: str, bystander: str) -> Result:
     """Run a trial whose job is followed by its user, who must hear the truth as well."""
     trial, known = result.trial, cluster.job_ids()
-    words = ("run", *options(trial.launcher), "-N", "1", "--directory", str(phase.begins(cluster)))
-    typed = cluster.start(*words, "--", *program(trial.launcher, token))
+    arguments = ("run", *options(trial.launcher), "-N", "1", "--directory", str(phase.begins(cluster)))
+    typed = cluster.start(*arguments, "--", *program(trial.launcher, token))
     result.job_id = cluster.wait_for_new_job(known)
     struck_at = soak_phases.strike(cluster, trial.fault, result.job_id) if result.job_id else None
     try:
@@ -152,13 +152,13 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None, sh
     fault = FAULTS[result.trial.fault]
     deadline = time.monotonic() + _SETTLES_WITHIN_S
     job: dict[str, Any] = {}
-    if any(words in shown for words in soak_phases.REFUSALS) and result.job_id not in cluster.job_ids():
+    if any(message in shown for message in soak_phases.REFUSALS) and result.job_id not in cluster.job_ids():
         result.state, result.message = "not taken", shown.strip()
         if result.state not in fault.states:
             result.problems.append(f"it should have been taken: {shown}")
         return
     while time.monotonic() < deadline and not (job := cluster.job(result.job_id)).get("ended_at"):
-        if fault.words == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
+        if fault.messages == GONE and struck_at and (job.get("started_at") or 0.0) > struck_at:
             # No rank had started, and the roster was new or changed: the job reconnected, or runs on the next roster.
             cluster.phalanx("stop", result.job_id)
             result.state, result.message = "went on", "no rank had started"
@@ -167,7 +167,7 @@ def _judge_end(cluster: SoakCluster, result: Result, struck_at: float | None, sh
     result.state, result.message = job.get("state", "unknown"), job.get("message", "")
     # mpiexec runs on the head, and its own message names the child that it lost.
     is_named = not fault.names_node or result.trial.node in result.message or "mpiexec on" in result.message
-    if result.state not in fault.states or not is_named or not any(word in result.message for word in fault.words):
+    if result.state not in fault.states or not is_named or not any(word in result.message for word in fault.messages):
         result.problems.append(f"its end is reported as {result.state}: {result.message}")
     if struck_at and job.get("ended_at"):
         result.took_s = round(job["ended_at"] - struck_at, 2)

@@ -45,12 +45,12 @@ while True:
 
 @dataclass(frozen=True)
 class Seen:
-    """A process on a node, seen from this machine; `words` are the base names in its command `line`."""
+    """A process on a node, seen from this machine; `argv` has the base names in its command `line`."""
 
     pid: int
     hostname: str
     line: str
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     job: str
 
 
@@ -113,7 +113,7 @@ class SoakCluster:
         deadline = time.monotonic() + _VICTIM_TIMEOUT_S
         while time.monotonic() < deadline:
             for seen in self.processes():
-                verb, *job = verb_of(seen.words) or ("",)
+                verb, *job = verb_of(seen.argv) or ("",)
                 if verb == "submit" and job and job[0] not in known:
                     return job[0]
             time.sleep(_POLL_EVERY_S)
@@ -125,8 +125,8 @@ class SoakCluster:
 
     def bystanders(self) -> dict[str, int]:
         """Count the processes of the user and of the other job on all nodes."""
-        words = [one.words for one in self.processes()]
-        return {token: words.count(("sleep", token)) for token in (BYSTANDER, BYSTANDER_JOB)}
+        commands = [one.argv for one in self.processes()]
+        return {token: commands.count(("sleep", token)) for token in (BYSTANDER, BYSTANDER_JOB)}
 
     # As the user sees it.
 
@@ -200,20 +200,20 @@ class SoakCluster:
 
 def is_of(seen: Seen, job_id: str, token: str) -> bool:
     """Whether this process belongs to the job."""
-    return seen.job == job_id or seen.words == ("sleep", token)
+    return seen.job == job_id or seen.argv == ("sleep", token)
 
 
 def _look_at(pid: int) -> Seen | None:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-        if not words:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        if not argv:
             return None  # a zombie
         hostname = Path(f"/proc/{pid}/root/etc/hostname").read_text().strip()
         variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None  # the process ended meanwhile
     job = next((one.partition("=")[2] for one in variables if one.startswith("PHALANX_JOB=")), "")
-    return Seen(pid, hostname, " ".join(words), tuple(word.rpartition("/")[2] for word in words), job)
+    return Seen(pid, hostname, " ".join(argv), tuple(word.rpartition("/")[2] for word in argv), job)
 
 
 def parent_of(pid: int) -> int:
@@ -224,9 +224,9 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
+def verb_of(argv: tuple[str, ...]) -> tuple[str, ...]:
     """Return the verb and the job, if the process runs the runner's zipapp."""
-    return words[VERB_AT : VERB_AT + 2]
+    return argv[VERB_AT : VERB_AT + 2]
 
 
 def is_runner(seen: Seen, job_id: str) -> bool:
@@ -234,7 +234,7 @@ def is_runner(seen: Seen, job_id: str) -> bool:
 
     On its way to become a daemon, the process in between leads their session, and then ends.
     """
-    if not verb_of(seen.words) == ("submit", job_id) == verb_of(words_of(parent_of(seen.pid))):
+    if not verb_of(seen.argv) == ("submit", job_id) == verb_of(argv_of(parent_of(seen.pid))):
         return False
     try:
         return not Path("/proc", str(os.getsid(seen.pid))).exists()
@@ -242,10 +242,10 @@ def is_runner(seen: Seen, job_id: str) -> bool:
         return False
 
 
-def words_of(pid: int) -> tuple[str, ...]:
+def argv_of(pid: int) -> tuple[str, ...]:
     """Return the base names in a process's command line."""
     seen = _look_at(pid)
-    return seen.words if seen else ()
+    return seen.argv if seen else ()
 
 
 def _kill(pid: int) -> bool:

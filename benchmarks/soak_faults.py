@@ -36,13 +36,13 @@ class Trial:
 class Fault:
     """A fault: `strike` causes it and returns when (None: there was nothing to kill).
 
-    The job's message must contain one of `words` and, with `names_node`, the victim's node. within_s is from the fault
-    to the job's final state on a machine that is not busy with anything else.
+    The job's message must contain one of `messages` and, with `names_node`, the victim's node. within_s is from the
+    fault to the job's final state on a machine that is not busy with anything else.
     """
 
     strike: Callable[[SoakCluster, Trial, str], float | None]
     states: tuple[str, ...]
-    words: tuple[str, ...]
+    messages: tuple[str, ...]
     within_s: float
     launchers: tuple[str, ...] = tuple(LAUNCHERS)
     names_node: bool = True
@@ -51,33 +51,33 @@ class Fault:
 
 
 def _rank(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
-    return cluster.kill(trial.node, lambda one: one.job == job_id and one.words[:2] == ("python", "rank.py"))
+    return cluster.kill(trial.node, lambda one: one.job == job_id and one.argv[:2] == ("python", "rank.py"))
 
 
 def _starter(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
     """Kill the starter or its guard, whichever is found first: both have the same command line."""
-    return cluster.kill(trial.node, lambda one: verb_of(one.words) == ("starter", job_id))
+    return cluster.kill(trial.node, lambda one: verb_of(one.argv) == ("starter", job_id))
 
 
 def _keeper(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
-    return cluster.kill(trial.node, lambda one: one.job == job_id and "keeper.py" in one.words[:3])
+    return cluster.kill(trial.node, lambda one: one.job == job_id and "keeper.py" in one.argv[:3])
 
 
 def _connection(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
     """Kill the head's ssh to this node: the starter there survives and notices that its runner is gone."""
-    return cluster.kill(NODES[0], lambda one: one.words[0] == "ssh" and trial.node in one.words and job_id in one.line)
+    return cluster.kill(NODES[0], lambda one: one.argv[0] == "ssh" and trial.node in one.argv and job_id in one.line)
 
 
 def _daemon(cluster: SoakCluster, trial: Trial, job_id: str) -> float | None:
     def chosen(one: Seen) -> bool:
-        return one.job == job_id and word in one.words[:3]
+        return one.job == job_id and word in one.argv[:3]
 
     word = _DAEMONS[trial.launcher]
     return cluster.kill(trial.node, chosen)
 
 
 def _mpiexec(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
-    return cluster.kill(NODES[0], lambda one: one.job == job_id and one.words[0] in ("mpiexec", "orterun"))
+    return cluster.kill(NODES[0], lambda one: one.job == job_id and one.argv[0] in ("mpiexec", "orterun"))
 
 
 def _runner(cluster: SoakCluster, _trial: Trial, job_id: str) -> float | None:
@@ -134,11 +134,11 @@ NEVER_ON_THE_HEAD = ("connection",)
 def _at(victim: str, phase: str) -> Fault:
     """A death at a phase of the job, which its user follows."""
     states = LOST + ("not taken",) * soak_phases.PHASES[phase].may_be_refused + STOPPED * (phase == "end")
-    words = ("runner died", "head lost", *soak_phases.REFUSALS, *(("on request",) if phase == "end" else ()))
+    messages = ("runner died", "head lost", *soak_phases.REFUSALS, *(("on request",) if phase == "end" else ()))
     is_head = victim == soak_phases.HEAD
     launchers = ("exec",) if phase == "environment" else tuple(LAUNCHERS)
     within_s = _HEAD_BACK_WITHIN_S if is_head else 10
-    return Fault(_at_phase, states, words, within_s, launchers, names_node=False, breaks_node=is_head, weight=1)
+    return Fault(_at_phase, states, messages, within_s, launchers, names_node=False, breaks_node=is_head, weight=1)
 
 
 FAULTS.update(

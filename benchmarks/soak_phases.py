@@ -60,19 +60,19 @@ def _environment(cluster: SoakCluster) -> Path:
 
 
 def _starters(seen: Iterable[Seen], job_id: str) -> int:
-    return len({one.hostname for one in seen if verb_of(one.words) == ("starter", job_id)})
+    return len({one.hostname for one in seen if verb_of(one.argv) == ("starter", job_id)})
 
 
 def _has_ranks(seen: Iterable[Seen], job_id: str) -> bool:
-    return any(one.job == job_id and one.words[:2] == ("python", "rank.py") for one in seen)
+    return any(one.job == job_id and one.argv[:2] == ("python", "rank.py") for one in seen)
 
 
 def _is_dialled(seen: Iterable[Seen], job_id: str) -> bool:
-    return any(one.words[0] == "ssh" and job_id in one.line for one in seen)
+    return any(one.argv[0] == "ssh" and job_id in one.line for one in seen)
 
 
 def _is_made(seen: Iterable[Seen], job_id: str) -> bool:
-    return any(one.job == job_id and ("pip" in one.words or "uv" in one.words) for one in seen)
+    return any(one.job == job_id and ("pip" in one.argv or "uv" in one.argv) for one in seen)
 
 
 PHASES = {
@@ -143,7 +143,7 @@ def _kill(cluster: SoakCluster, victim: str, seen: Iterable[Seen], job_id: str) 
 
 
 def _takers(seen: Iterable[Seen], job_id: str) -> list[int]:
-    return [one.pid for one in seen if verb_of(one.words) == ("submit", job_id)]
+    return [one.pid for one in seen if verb_of(one.argv) == ("submit", job_id)]
 
 
 def _end(pid: int) -> float:

@@ -81,18 +81,18 @@ class Life:
             "down": self._down,
         }
 
-    def _command(self, *words: str) -> str:
+    def _command(self, *arguments: str) -> str:
         try:
-            done = self._cluster.phalanx(*words, timeout_s=self._trial.deadline_s)
+            done = self._cluster.phalanx(*arguments, timeout_s=self._trial.deadline_s)
         except subprocess.TimeoutExpired:
-            return f"`{words[0]}` did not end within {self._trial.deadline_s:.0f} s"
-        return "" if done.returncode == 0 else f"`{words[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
+            return f"`{arguments[0]}` did not end within {self._trial.deadline_s:.0f} s"
+        return "" if done.returncode == 0 else f"`{arguments[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
 
     def _run(self) -> str:
         """Run a job; a node that stands still ends it with the node's name, and the user starts it again."""
         deadline = time.monotonic() + self._trial.deadline_s
-        words = ("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname")
-        while (wrong := self._command(*words)) and "deeplearning-worker" in wrong and self.struck().get("stalls"):
+        arguments = ("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname")
+        while (wrong := self._command(*arguments)) and "deeplearning-worker" in wrong and self.struck().get("stalls"):
             if time.monotonic() > deadline:
                 break
             time.sleep(1)

@@ -31,8 +31,8 @@ _SHOWN_CHARACTERS = 160
 _HEAD = "| without this defence | in | this test fails | with |\n|---|---|---|---|"
 
 
-def main(words: list[str]) -> int:
-    chosen = [defence for defence in DEFENCES if " ".join(words) in defence.name]
+def main(arguments: list[str]) -> int:
+    chosen = [defence for defence in DEFENCES if " ".join(arguments) in defence.name]
     with _copy_of_the_code() as copy:
         rows = [_tried(copy, defence) for defence in chosen]
     if None in rows:

@@ -66,21 +66,21 @@ def doomed(victim: Terminal, hostile: Path, sound: str, way: str) -> Iterator[st
 
 def damage(terminal: Terminal, hostile: Path, sound: str, *ways: str) -> dict[str, str]:
     """Copy the sound job and damage the copies in these ways, or in all."""
-    words = ("python3", "damage.py", JOBS, sound, *ways)
-    done = terminal.phalanx("run", "--launcher", "exec", "--directory", str(hostile), "--", *words)
+    arguments = ("python3", "damage.py", JOBS, sound, *ways)
+    done = terminal.phalanx("run", "--launcher", "exec", "--directory", str(hostile), "--", *arguments)
     return json.loads(done.stdout.partition("[0] ")[2])
 
 
-def run(terminal: Terminal, *words: str) -> subprocess.CompletedProcess[str]:
-    return terminal.phalanx("run", "--launcher", "exec", "--", *words)
+def run(terminal: Terminal, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return terminal.phalanx("run", "--launcher", "exec", "--", *arguments)
 
 
-def asked(terminal: Terminal, *words: str) -> str:
+def asked(terminal: Terminal, *arguments: str) -> str:
     """Return what the user sees, which must come in time and have no traceback."""
-    done = terminal.phalanx(*words, check=False, timeout_s=ANSWER_S)
+    done = terminal.phalanx(*arguments, check=False, timeout_s=ANSWER_S)
     shown = done.stdout + done.stderr
-    assert "Traceback" not in shown and 'File "' not in shown, f"{words} → {done.returncode}\n{shown}"
-    assert done.returncode in (0, 1, REFUSED), f"{words} → {done.returncode}\n{shown}"
+    assert "Traceback" not in shown and 'File "' not in shown, f"{arguments} → {done.returncode}\n{shown}"
+    assert done.returncode in (0, 1, REFUSED), f"{arguments} → {done.returncode}\n{shown}"
     return shown
 
 

@@ -36,8 +36,8 @@ assert libc.unshare(0x20000) == 0
 assert libc.mount(None, b"/", None, 1 << 18 | 16384, None) == 0
 mounts = [line.split() for line in open("/proc/self/mountinfo")]
 done = []
-for words in reversed(mounts):
-    point, options = words[4], words[5].split(",")
+for fields in reversed(mounts):
+    point, options = fields[4], fields[5].split(",")
     if %s:
         done.append(point)
 print(json.dumps(done))
@@ -119,9 +119,9 @@ def test_a_node_that_starts_again_leads_nobody_out_of_its_disk(lab, pair):
 _IMPERSONATE = """
 import json, subprocess, urllib.request
 def become(address, mac):
-    words = f"down; addr flush dev eth0; link set eth0 address {{mac}}; addr add {{address}}/16 dev eth0"
-    words += "; link set eth0 up; route add default via 10.0.0.1 dev eth0"
-    for command in f"link set eth0 {{words}}".split("; "):
+    changes = f"down; addr flush dev eth0; link set eth0 address {{mac}}; addr add {{address}}/16 dev eth0"
+    changes += "; link set eth0 up; route add default via 10.0.0.1 dev eth0"
+    for command in f"link set eth0 {{changes}}".split("; "):
         subprocess.run(["ip", *command.split()], check=True)
 become("{address}", "{mac}")
 got = ""

@@ -74,9 +74,9 @@ def head(terminal: Terminal) -> Iterator[Terminal]:
     terminal.phalanx("ssh", "--admin", "--", f"sudo cp -p {' '.join(keep.split()[::-1])}")
 
 
-def as_root(terminal: Terminal, program: str, *words: str) -> None:
+def as_root(terminal: Terminal, program: str, *arguments: str) -> None:
     """Run Python on the head as root, unaffected by what was done to its job user."""
-    terminal.phalanx("ssh", "--admin", "--", shlex.join(["sudo", "python3", "-I", "-c", program, *words]))
+    terminal.phalanx("ssh", "--admin", "--", shlex.join(["sudo", "python3", "-I", "-c", program, *arguments]))
 
 
 def answer_all_with(terminal: Terminal, content: bytes) -> None:
@@ -125,9 +125,9 @@ def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
     next(node for node in roster["nodes"] if not node["head"]).update(values)
     table.put_item(TableName=table_name, Item={**item, "roster": {"S": json.dumps(roster)}})
     try:
-        for words in COMMANDS_WITH_A_ROSTER:
-            done = terminal.phalanx(*words, check=False)
-            assert is_refused(done.stderr), (words, done)
+        for arguments in COMMANDS_WITH_A_ROSTER:
+            done = terminal.phalanx(*arguments, check=False)
+            assert is_refused(done.stderr), (arguments, done)
             assert done.returncode == 3
     finally:
         table.put_item(TableName=table_name, Item=item)
@@ -174,9 +174,9 @@ def test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display(terminal, tmp_p
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_an_invalid_answer_ends_no_command_by_accident(head, answer):
     answer_all_with(head, answer)
-    for words in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
-        done = head.phalanx(*words, check=False, timeout_s=60)
-        assert "That was not expected" not in done.stderr, (words, done.stderr[-500:])
+    for arguments in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
+        done = head.phalanx(*arguments, check=False, timeout_s=60)
+        assert "That was not expected" not in done.stderr, (arguments, done.stderr[-500:])
         assert "../../../x" not in done.stdout
 
 

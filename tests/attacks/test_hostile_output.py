@@ -52,13 +52,13 @@ def terminal() -> Iterator[Terminal]:
         yield terminal
 
 
-def on_screen(terminal: Terminal, *words: str) -> str:
+def on_screen(terminal: Terminal, *arguments: str) -> str:
     """Run `phalanx …` on a terminal; return its output, which must be text and colours only."""
     screen, typed_in = pty.openpty()
     env = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state), "TERM": "xterm-256color", "COLUMNS": "200"}
     null = subprocess.DEVNULL
     process = subprocess.Popen(
-        [PHALANX, *words], cwd=terminal.directory, env=env, stdin=null, stdout=typed_in, stderr=typed_in
+        [PHALANX, *arguments], cwd=terminal.directory, env=env, stdin=null, stdout=typed_in, stderr=typed_in
     )
     os.close(typed_in)
     shown = b""
@@ -95,8 +95,8 @@ def test_names_and_reasons_that_a_job_chose_are_shown(terminal):
     assert r"no\x1b[2J" in on_screen(terminal, "run", "--launcher", "exec", "--", "no\x1b[2J")
     (terminal.directory / "forge.py").write_text(FORGE)
     on_screen(terminal, "run", "--launcher", "exec", "--", "python3", "forge.py")
-    for words in (("jobs",), ("logs",), ("stop",), ("logs", "--rank", "x\x1b[2J"), ("logs", "x\x1b[2J")):
-        on_screen(terminal, *words)
+    for arguments in (("jobs",), ("logs",), ("stop",), ("logs", "--rank", "x\x1b[2J"), ("logs", "x\x1b[2J")):
+        on_screen(terminal, *arguments)
 
 
 def test_names_of_files_are_shown(terminal):
@@ -113,7 +113,7 @@ def test_a_reason_in_the_table_is_shown(terminal):
     roster = {**json.loads(validate.unpacked(item["roster"]["B"])), "missing": missing}
     database.put_item(TableName=table, Item={**item, "roster": {"S": json.dumps(roster)}})
     try:
-        for words in (("nodes",), ("status",)):
-            assert "[bold]why[/bold]" in on_screen(terminal, *words)
+        for arguments in (("nodes",), ("status",)):
+            assert "[bold]why[/bold]" in on_screen(terminal, *arguments)
     finally:
         database.put_item(TableName=table, Item=item)

@@ -144,8 +144,8 @@ def as_guest(terminal: Terminal, code: Path, *options: str) -> list[str]:
     """Run a job on both nodes that reports its identity and whether it can send to a queue."""
     (code / "guest.py").write_text(GUEST)
     url = api(terminal, "sqs").create_queue(QueueName="guests")["QueueUrl"]
-    words = ("--directory", str(code), "--launcher", "exec", *options, "--", "python3", "guest.py", url)
-    return sorted(terminal.phalanx("run", *words).stdout.splitlines())
+    arguments = ("--directory", str(code), "--launcher", "exec", *options, "--", "python3", "guest.py", url)
+    return sorted(terminal.phalanx("run", *arguments).stdout.splitlines())
 
 
 def test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted(lab, tmp_path):
@@ -162,8 +162,8 @@ def test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted(lab, tmp_pa
 
 def test_the_user_s_own_credentials_come_first(lab, tmp_path):
     own = ("--env", "AWS_ACCESS_KEY_ID=AKIAOWN", "--env", "AWS_SECRET_ACCESS_KEY=own")
-    words = ("python3", "-c", "import boto3; print(boto3.Session().get_credentials().access_key)")
-    done = lab.phalanx("run", "--directory", str(tmp_path), "--launcher", "exec", *own, "--", *words)
+    arguments = ("python3", "-c", "import boto3; print(boto3.Session().get_credentials().access_key)")
+    done = lab.phalanx("run", "--directory", str(tmp_path), "--launcher", "exec", *own, "--", *arguments)
     assert done.stdout.count("AKIAOWN") == 2
 
 

@@ -130,8 +130,8 @@ def test_a_new_head_settles_its_own_jobs_with_a_runner_that_it_knows_and_no_othe
             time.sleep(1)
         listed = json.loads(loot.phalanx("jobs", "--json").stdout)
         assert [job["state"] for job in listed if job["id"] in planted] == ["lost"] * 2
-        for words in (("logs", planted[0]), ("stop", planted[1])):
-            assert "another cluster" in loot.phalanx(*words, check=False).stderr
+        for arguments in (("logs", planted[0]), ("stop", planted[1])):
+            assert "another cluster" in loot.phalanx(*arguments, check=False).stderr
         assert stolen(loot) == ""
         assert [loot.on("head", f"cat /efs/.phalanx/jobs/{job}/state.json") for job in planted] == before
     finally:

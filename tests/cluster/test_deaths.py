@@ -48,8 +48,8 @@ def fragile(mortal: Terminal) -> Terminal:
 
 def start(cluster: Terminal, *options: str) -> str:
     """Start a detached job that prints and waits; return its id."""
-    words = ("run", "--detach", "--launcher", "exec", *options, "--", "sh", "work.sh")
-    job_id = cluster.phalanx(*words).stdout.strip()
+    arguments = ("run", "--detach", "--launcher", "exec", *options, "--", "sh", "work.sh")
+    job_id = cluster.phalanx(*arguments).stdout.strip()
     cluster.wait_until_printed(job_id, "ready", times=3)
     return job_id
 
@@ -169,10 +169,10 @@ def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
 def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
     """Run an elastic job of two or three nodes that counts its steps (see counting.py); yield its output file."""
     shutil.copy(Path(__file__).with_name("counting.py"), tmp_path)
-    words = ("run", "--name", "counts", "--directory", str(tmp_path), "--launcher", "torchrun", "--nodes", "2:3")
+    arguments = ("run", "--name", "counts", "--directory", str(tmp_path), "--launcher", "torchrun", "--nodes", "2:3")
     shown = tmp_path / "shown"
     with shown.open("w") as file:
-        typed = fragile.start(*words, "-N", "1", "--", "counting.py", "/efs/.counting", output=file)
+        typed = fragile.start(*arguments, "-N", "1", "--", "counting.py", "/efs/.counting", output=file)
     # Otherwise the new node joins before the others have continued without the dead one.
     set_fault(fragile, "boot_delay_s", NEWCOMER_AFTER_S)
     yield shown

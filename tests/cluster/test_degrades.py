@@ -86,6 +86,6 @@ def test_a_zone_that_does_not_offer_the_type_fails_the_stack_in_aws_s_words(besi
         assert time.monotonic() < deadline
         time.sleep(0.2)
     events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
-    words = "is not supported in your requested Availability Zone (us-east-1a)"
-    (reported,) = {e["ResourceStatusReason"] for e in events if words in e.get("ResourceStatusReason", "")}
+    message = "is not supported in your requested Availability Zone (us-east-1a)"
+    (reported,) = {e["ResourceStatusReason"] for e in events if message in e.get("ResourceStatusReason", "")}
     assert "us-east-1c" in reported

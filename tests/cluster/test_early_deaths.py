@@ -38,8 +38,8 @@ def begin(terminal: Terminal, code: Path, *options: str) -> tuple[subprocess.Pop
     """Start a job in the foreground, with an environment of its own; return it and its id once pip builds."""
     terminal.on("head", f"rm -f {LET_GO}")
     (code / "requirements.txt").write_text(f"--no-index\n/efs/slow\n# {code}\n")
-    words = ("--directory", str(code), "--launcher", "exec", "-n", "1", *options)
-    following = terminal.start("run", *words, "--", "echo", "begun")
+    arguments = ("--directory", str(code), "--launcher", "exec", "-n", "1", *options)
+    following = terminal.start("run", *arguments, "--", "echo", "begun")
     wait_for(lambda: BUILDING in processes(terminal), 60)
     return following, newest(terminal)["id"]
 
@@ -74,15 +74,15 @@ def kill_head(terminal: Terminal) -> None:
 
 
 def end(following: subprocess.Popen[str], timeout_s: float) -> tuple[int, str]:
-    words, _ = following.communicate(timeout=timeout_s)
-    return following.returncode, words
+    output, _ = following.communicate(timeout=timeout_s)
+    return following.returncode, output
 
 
 def test_a_runner_killed_while_pip_works_leaves_a_job_that_is_lost(terminal: Terminal, tmp_path: Path) -> None:
     following, job_id = begin(terminal, tmp_path)
     kill_runner(terminal, job_id)
-    code, words = end(following, SETTLED_WITHIN_S)
-    assert code == 1 and "lost: the job's runner died" in words, words
+    code, output = end(following, SETTLED_WITHIN_S)
+    assert code == 1 and "lost: the job's runner died" in output, output
     assert newest(terminal)["state"] == "lost"
     assert BUILDING not in processes(terminal)
 
@@ -91,8 +91,8 @@ def test_a_job_that_may_restart_starts_again_when_its_runner_died_early(terminal
     following, job_id = begin(terminal, tmp_path, "--restarts", "1")
     kill_runner(terminal, job_id)
     terminal.on("head", f"touch {LET_GO}")
-    code, words = end(following, 60)
-    assert code == 0 and "restart 1 of 1: the job's runner died" in words and "[0] begun" in words, words
+    code, output = end(following, 60)
+    assert code == 0 and "restart 1 of 1: the job's runner died" in output and "[0] begun" in output, output
 
 
 def test_a_stop_ends_a_job_whose_runner_died_early_and_that_nobody_settled(terminal: Terminal, tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_head_that_died_while_pip_worked_has_its_jobs_settled_by_the_next(
     kill_head(terminal)
     # From this machine, for there is no head: the build of a restarted job need not wait.
     (next((terminal.state / "local" / "efs").glob("fs-*/")) / Path(LET_GO).name).touch()
-    _, words = end(following, NEW_HEAD_WITHIN_S)
-    assert "The job goes on without it" not in words, words
+    _, output = end(following, NEW_HEAD_WITHIN_S)
+    assert "The job goes on without it" not in output, output
     wait_for(lambda: terminal.phalanx("jobs", check=False).returncode == 0, NEW_HEAD_WITHIN_S)
     wait_for(lambda: newest(terminal)["ended_at"], 60)
     job = newest(terminal)

@@ -16,8 +16,8 @@ FIRST_USE_S = 900
 
 def test_the_training_prints_chainermns_table_and_reaches_0_97(engines):
     example = engines.with_example("chainermn_mnist")
-    words = ("--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1", "--", "python", "train_mnist.py")
-    done = example.phalanx("run", *words, "-e", "6", "-u", "100", "--at-least", "0.97", timeout_s=FIRST_USE_S)
+    arguments = ("--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1", "--", "python", "train_mnist.py")
+    done = example.phalanx("run", *arguments, "-e", "6", "-u", "100", "--at-least", "0.97", timeout_s=FIRST_USE_S)
     shown = [line.replace("\x1b[J", "") for line in re.findall(r"^\[0\] (.*)$", done.stdout, re.MULTILINE)]
     assert shown[:8] == [
         "==========================================",
@@ -61,8 +61,10 @@ def fashion(engines) -> Terminal:
 
 
 def like_upstream(fashion: Terminal, function: str) -> subprocess.CompletedProcess[str]:
-    words = ("--recipe", "chainermn", "--link", "data=datasets/fashion-mnist", "-N", "1", "--")
-    return fashion.phalanx("run", *words, "python", "like_upstream.py", function, timeout_s=FIRST_USE_S, check=False)
+    arguments = ("--recipe", "chainermn", "--link", "data=datasets/fashion-mnist", "-N", "1", "--")
+    return fashion.phalanx(
+        "run", *arguments, "python", "like_upstream.py", function, timeout_s=FIRST_USE_S, check=False
+    )
 
 
 def test_scripts_find_a_fetched_data_set_where_they_look_for_it(fashion):
@@ -87,7 +89,7 @@ def test_the_recipes_variables_reach_ranks_of_a_typed_mpiexec(fashion):
 
 
 def test_a_link_that_leads_nowhere_is_refused_before_anything_starts(engines):
-    words = ("run", "--link", "data=datasets/nothing", "--", "true")
-    refused = engines.phalanx(*words, check=False)
+    arguments = ("run", "--link", "data=datasets/nothing", "--", "true")
+    refused = engines.phalanx(*arguments, check=False)
     assert refused.returncode == 7
     assert "--link data: there is no /efs/datasets/nothing on the head" in refused.stderr

@@ -15,12 +15,12 @@ FIRST_USE_S = 900
 
 def test_three_ranks_share_the_optimizer(engines):
     example = engines.with_example("deepspeed_fashion_mnist")
-    words = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "3", "-N", "1", "--", "python", "train.py")
+    arguments = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "3", "-N", "1", "--", "python", "train.py")
     much = ("--images", "4000", "--batch-size", "16", "--epochs", "1", "--out", "/efs/deepspeed")
-    trained = example.phalanx("run", "--recipe", "deepspeed", *words, *much, timeout_s=FIRST_USE_S)
+    trained = example.phalanx("run", "--recipe", "deepspeed", *arguments, *much, timeout_s=FIRST_USE_S)
     shares = re.findall(r"^\[(\d)\] rank (\d) of 3 optimizes 34,340 of 103,018 weights", trained.stdout, re.M)
     assert sorted(shares) == [(n, n) for n in "012"]
     assert "no process of it is left on 4 nodes" in trained.stderr
-    words = (*ONE_THREAD, "--launcher", "exec", "-n", "1", "--", "python", "evaluate.py", "/efs/deepspeed")
-    evaluated = example.phalanx("run", "--recipe", "deepspeed", *words, "--at-least", "0.65", timeout_s=FIRST_USE_S)
+    arguments = (*ONE_THREAD, "--launcher", "exec", "-n", "1", "--", "python", "evaluate.py", "/efs/deepspeed")
+    evaluated = example.phalanx("run", "--recipe", "deepspeed", *arguments, "--at-least", "0.65", timeout_s=FIRST_USE_S)
     assert re.search(r"test accuracy 0\.[678]\d+ on 10,000 images", evaluated.stdout)

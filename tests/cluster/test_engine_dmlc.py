@@ -33,10 +33,10 @@ def accuracies(output: str) -> list[float]:
 
 
 def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
-    words = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
-    words += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
+    arguments = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
+    arguments += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
     training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3", "--num-epochs", "4")
-    job = mnist.phalanx("launch", *words, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
+    job = mnist.phalanx("launch", *arguments, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
     found = accuracies(job.stdout)
     assert len(found) == 3
     assert min(found) >= 0.95
@@ -47,17 +47,17 @@ def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
 
 
 def test_dist_async_reaches_it_too(mnist):
-    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", *ONE_THREAD)
+    arguments = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", *ONE_THREAD)
     job = mnist.phalanx(
-        "run", *words, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=TRAINED_WITHIN_S
+        "run", *arguments, "--", "python", "train_mnist.py", "--kv-store", "dist_async", timeout_s=TRAINED_WITHIN_S
     )
     # The last worker has seen the updates of all.
     assert max(accuracies(job.stdout)) >= 0.95
 
 
 def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
-    words = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
-    mnist.phalanx("launch", *words, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")
+    arguments = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
+    mnist.phalanx("launch", *arguments, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")
     try:
         mnist.wait_until_printed("dies", r"worker \d of 3", times=3)
         killed_at = time.time()

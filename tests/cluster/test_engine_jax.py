@@ -14,11 +14,11 @@ FIRST_USE_S = 900
 def test_three_processes_train_one_network(engines):
     example = engines.with_example("jax_fashion_mnist")
     program = ("python", "train.py", "--epochs", "1", "--images", "12000", "--out", "/efs/jax")
-    words = ("--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
-    trained = example.phalanx("run", "--recipe", "jax", *words, timeout_s=FIRST_USE_S)
+    arguments = ("--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
+    trained = example.phalanx("run", "--recipe", "jax", *arguments, timeout_s=FIRST_USE_S)
     assert sorted(re.findall(r"^\[(\d)\] process (\d) of 3", trained.stdout, re.M)) == [(n, n) for n in "012"]
     assert "no process of it is left on 4 nodes" in trained.stderr
     program = ("python", "evaluate.py", "/efs/jax/weights.npz", "--at-least", "0.8")
-    words = ("--launcher", "exec", "-n", "1", "--", *program)
-    evaluated = example.phalanx("run", "--recipe", "jax", *words, timeout_s=FIRST_USE_S)
+    arguments = ("--launcher", "exec", "-n", "1", "--", *program)
+    evaluated = example.phalanx("run", "--recipe", "jax", *arguments, timeout_s=FIRST_USE_S)
     assert re.search(r"test accuracy 0\.8\d+ on 10,000 images", evaluated.stdout)

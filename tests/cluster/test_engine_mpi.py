@@ -53,8 +53,8 @@ def test_every_engine_starts_ranks_on_all_nodes(programs, recipe, library):
 @pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
 def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, reported):
     own = ("--recipe", recipe) if recipe else ("--no-requirements",)
-    words = ("run", *own, "-N", "1", "--", "python", "die.py", what)
-    done = programs.phalanx(*words, timeout_s=FIRST_USE_S, check=False)
+    arguments = ("run", *own, "-N", "1", "--", "python", "die.py", what)
+    done = programs.phalanx(*arguments, timeout_s=FIRST_USE_S, check=False)
     assert done.returncode == 137
     assert f"{reported} was ended by SIGKILL" in done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr

@@ -20,8 +20,22 @@ LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ray|plasma'; ps -eo args= |
 
 def test_a_search_over_three_nodes_leaves_nothing_of_ray(engines):
     example = engines.with_example("ray_fashion_mnist")
-    words = ("--recipe", "ray", "--launcher", "ray", "-n", "3", "-N", "1", "--", "python", "sweep.py", "--epochs", "1")
-    done = example.phalanx("run", *words, "--at-least", "0.78", timeout_s=FIRST_USE_S)
+    arguments = (
+        "--recipe",
+        "ray",
+        "--launcher",
+        "ray",
+        "-n",
+        "3",
+        "-N",
+        "1",
+        "--",
+        "python",
+        "sweep.py",
+        "--epochs",
+        "1",
+    )
+    done = example.phalanx("run", *arguments, "--at-least", "0.78", timeout_s=FIRST_USE_S)
     assert "[0] 3 nodes, 3 CPUs" in done.stdout
     assert len(re.findall(r"0\.[78]\d+  ip-", done.stdout)) == 12
     assert "Next steps" not in done.stdout + done.stderr
@@ -35,9 +49,9 @@ def assert_nothing_of_ray_is_left(engines: Terminal) -> None:
 
 
 def test_a_killed_raylet_ends_the_job_and_leaves_nothing_of_ray(engines, tmp_path):
-    words = ("--directory", str(tmp_path), "--recipe", "ray", "--launcher", "ray", "-n", "2", "-N", "1", "--detach")
+    arguments = ("--directory", str(tmp_path), "--recipe", "ray", "--launcher", "ray", "-n", "2", "-N", "1", "--detach")
     begins = ("--", "sh", "-c", "echo begins; exec sleep 4711")
-    job_id = engines.phalanx("run", *words, *begins, timeout_s=FIRST_USE_S).stdout.strip()
+    job_id = engines.phalanx("run", *arguments, *begins, timeout_s=FIRST_USE_S).stdout.strip()
     begun = f"until grep -qs begins /efs/.phalanx/jobs/{job_id}/output/rank-0.log; do sleep 0.2; done"
     engines.on("head", f"timeout {FIRST_USE_S} sh -c {shlex.quote(begun)}", timeout_s=FIRST_USE_S)
     killed_at = float(engines.on("deeplearning-worker2", "pkill -KILL -x raylet; date +%s.%N"))

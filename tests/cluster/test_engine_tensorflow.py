@@ -90,14 +90,14 @@ def test_scripts_end_their_servers_when_all_workers_have(example, by_scripts):
 
 def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example, mirrored, served, by_scripts):
     places = ("/efs/mirrored", "/efs/served", "/efs/tf/train")
-    words = (
+    arguments = (
         "--",
         "sh",
         "-c",
         f"python evaluate.py --at-least 0.7 {' '.join(places)} && tensorboard --inspect --logdir",
     )
     run = ("run", "--recipe", "tensorflow", "--launcher", "exec", "-n", "1")
-    done = example.phalanx(*run, *words[:-1], f"{words[-1]} /efs/mirrored/logs", timeout_s=FIRST_USE_S)
+    done = example.phalanx(*run, *arguments[:-1], f"{arguments[-1]} /efs/mirrored/logs", timeout_s=FIRST_USE_S)
     assert re.findall(r"(/\w+/\w+)\S*: test accuracy 0\.[789]", done.stdout) == [
         "/efs/mirrored",
         "/efs/served",
@@ -107,8 +107,8 @@ def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example
 
 
 def test_a_worker_that_dies_ends_the_job(example, mirrored):
-    words = ("-n", "2", "--name", "dies", "--detach", "--", "python", "train.py", "--epochs", "999")
-    example.phalanx(*RUN, *words)
+    arguments = ("-n", "2", "--name", "dies", "--detach", "--", "python", "train.py", "--epochs", "999")
+    example.phalanx(*RUN, *arguments)
     example.wait_until_printed("dies", "Epoch 1/999", timeout_s=300)
     example.on(NODES[1], "pkill -KILL -f [t]rain.py")
     job = example.phalanx("logs", "-f", "dies", check=False, timeout_s=FIRST_USE_S)

@@ -73,9 +73,11 @@ def code_with(directory: Path, requirements: str) -> Path:
     return directory
 
 
-def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    words = ("run", "--directory", str(code), "--launcher", "exec", *options, "--", *words)
-    return cluster.phalanx(*words, check=False, timeout_s=240)
+def run(
+    cluster: Terminal, code: Path, *arguments: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    arguments = ("run", "--directory", str(code), "--launcher", "exec", *options, "--", *arguments)
+    return cluster.phalanx(*arguments, check=False, timeout_s=240)
 
 
 def say_word(module: str) -> tuple[str, ...]:
@@ -248,8 +250,8 @@ def test_a_half_made_one_is_made_again(wheels: Terminal, tmp_path: Path) -> None
 
 def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "half\ntiny\n")
-    words = ("--directory", str(code), "--launcher", "exec", "-n", "1", "--", "sh", "-c", "echo ready; sleep 1000")
-    job = wheels.phalanx("run", "--detach", *words).stdout.strip()
+    arguments = ("--directory", str(code), "--launcher", "exec", "-n", "1", "--", "sh", "-c", "echo ready; sleep 1000")
+    job = wheels.phalanx("run", "--detach", *arguments).stdout.strip()
     wheels.wait_until_printed(job, "ready")
     used = newest_environment(wheels)
     others = set(environments(wheels)) - {used}

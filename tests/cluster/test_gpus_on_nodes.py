@@ -22,7 +22,7 @@ def test_stand_ins_are_counted_and_assigned_and_a_node_that_lacks_one_is_missing
         nodes = json.loads(terminal.phalanx("nodes", "--json").stdout)
         assert [(node["gpus"], node["slots"]) for node in nodes] == [(4, 4)] * 2
         assert terminal.on("worker2", "nvidia-smi -L").count("GPU ") == 4
-        words = (
+        arguments = (
             "run",
             "--launcher",
             "tensorflow",
@@ -33,7 +33,7 @@ def test_stand_ins_are_counted_and_assigned_and_a_node_that_lacks_one_is_missing
             "-c",
             "echo $CUDA_VISIBLE_DEVICES",
         )
-        seen = sorted(line.split()[-1] for line in terminal.phalanx(*words).stdout.splitlines())
+        seen = sorted(line.split()[-1] for line in terminal.phalanx(*arguments).stdout.splitlines())
         assert seen == ["0,1", "0,1", "2,3", "2,3"]
         terminal.phalanx("local", "gpus", "3")
         terminal.phalanx("scale", "3", "--yes")

@@ -25,8 +25,10 @@ def code(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(cluster: Terminal, code: Path, *words: str, launcher: str = "exec", options: tuple[str, ...] = ()):
-    return cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words, check=False)
+def run(cluster: Terminal, code: Path, *arguments: str, launcher: str = "exec", options: tuple[str, ...] = ()):
+    return cluster.phalanx(
+        "run", "--directory", str(code), "--launcher", launcher, *options, "--", *arguments, check=False
+    )
 
 
 def newest(cluster: Terminal) -> dict:
@@ -39,10 +41,10 @@ def processes_of(cluster: Terminal, job_id: str) -> str:
     return "".join(cluster.on("head", f"ssh {node} {look}", check=False) for node in NODES)
 
 
-def start(cluster: Terminal, code: Path, *words: str, launcher: str = "exec") -> str:
+def start(cluster: Terminal, code: Path, *arguments: str, launcher: str = "exec") -> str:
     """Start a detached job and wait for its first output; return its id."""
     job_id = cluster.phalanx(
-        "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *words
+        "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *arguments
     ).stdout.strip()
     cluster.wait_until_printed(job_id, "ready")
     return job_id
@@ -75,10 +77,10 @@ def test_mpi_ranks_meet_and_keep_their_output_apart(cluster, code):
 
 
 def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluster, code):
-    (code / "words.py").write_text("import sys\nprint(sys.argv[1:])\n")
-    words = ["a", ":", "b c", ""]
-    done = run(cluster, code, "python", "words.py", *words, launcher="mpi", options=("-N", "1"))
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {words}" for rank in range(4)]
+    (code / "arguments.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    arguments = ["a", ":", "b c", ""]
+    done = run(cluster, code, "python", "arguments.py", *arguments, launcher="mpi", options=("-N", "1"))
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {arguments}" for rank in range(4)]
     before = newest(cluster)["id"]
     reported = [
         run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))
@@ -228,9 +230,19 @@ def test_runner_or_starter_killed_leaves_nothing(cluster, code, victim):
 
 
 def test_a_killed_command_line_changes_nothing_for_the_job(cluster, code):
-    words = ["run", "--directory", str(code), "--launcher", "exec", "--", "sh", "-c", "echo ready; sleep 2; echo done"]
+    arguments = [
+        "run",
+        "--directory",
+        str(code),
+        "--launcher",
+        "exec",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; sleep 2; echo done",
+    ]
     typed = subprocess.Popen(
-        [str(PHALANX), *words],
+        [str(PHALANX), *arguments],
         cwd=cluster.directory,
         env={"PHALANX_STATE_DIR": str(cluster.state), "PATH": "/usr/bin:/bin", "HOME": "/tmp"},
         stdout=subprocess.PIPE,

@@ -18,8 +18,8 @@ def shared_connections(cluster: Terminal) -> list[int]:
     """Return the ssh processes that hold this terminal's shared connections."""
     config, found = str(cluster.state).encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        words = process_file(int(process.name), "cmdline")
-        if b"ControlMaster=yes" in words and config in words:
+        argv = process_file(int(process.name), "cmdline")
+        if b"ControlMaster=yes" in argv and config in argv:
             found.append(int(process.name))
     return found
 
@@ -27,10 +27,22 @@ def shared_connections(cluster: Terminal) -> list[int]:
 def test_run_continues_over_a_new_connection_and_shows_every_line_once(cluster, tmp_path):
     (shared,) = (cluster.state / "local" / "efs").glob("fs-*/")
     script = f"seq 100; until [ -e /efs/{tmp_path.name} ]; do sleep 0.1; done; seq 101 200"
-    words = ("run", "--directory", str(cluster.directory), "--launcher", "exec", "-n", "1", "--", "sh", "-c", script)
+    arguments = (
+        "run",
+        "--directory",
+        str(cluster.directory),
+        "--launcher",
+        "exec",
+        "-n",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     shown = tmp_path / "shown"
     with shown.open("w") as file:
-        typed = cluster.start(*words, output=file, errors=None)
+        typed = cluster.start(*arguments, output=file, errors=None)
     try:
         deadline = time.monotonic() + 60
         while "[0] 100\n" not in shown.read_text():

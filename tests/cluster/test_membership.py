@@ -189,13 +189,13 @@ def wait_for_state(terminal, job: str, wanted: set[str]) -> dict:
     raise AssertionError(found)
 
 
-def start(terminal, name: str, *words: str) -> str:
+def start(terminal, name: str, *arguments: str) -> str:
     """Start a job with one process; return its id once it runs."""
     code = terminal.directory / "code"
     code.mkdir(exist_ok=True)
     (code / "again.py").write_text(AGAIN)
     options = ["--directory", str(code), "--launcher", "exec", "-n", "1", "--name", name, "--detach"]
-    terminal.phalanx("run", *options, *words)
+    terminal.phalanx("run", *options, *arguments)
     terminal.on("head", f"for _ in $(seq 100); do [ -s /efs/{name} ] && break; sleep 0.1; done; cat /efs/{name}")
     return terminal.on("head", f"cat /efs/{name}").strip()
 

@@ -63,9 +63,9 @@ class Network:
 
     def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
         """Return for each place whether a connection from the node is "reached" or "dropped"."""
-        words = " ".join(f"{address} {port}" for address, port in places)
+        targets = " ".join(f"{address} {port}" for address, port in places)
         # as root, because jobs do not reach the metadata service
-        command = f"sudo python3 /tmp/reach.py {words}"
+        command = f"sudo python3 /tmp/reach.py {targets}"
         return self.terminal.phalanx("ssh", "--admin", node, "--", command).stdout.split()
 
     def becomes(self, expected: str, node: str, *places: tuple[str, int]) -> None:

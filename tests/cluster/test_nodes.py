@@ -107,7 +107,7 @@ def test_efs_is_one_directory_on_all_nodes(lab: Lab, pair: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ("-o tls fs-404:/ /mnt", 'Failed to resolve "fs-404.efs.us-east-1.amazonaws.com"'),
         ("-o tls fs-1:/absent /mnt", "No such file or directory"),
@@ -115,10 +115,10 @@ def test_efs_is_one_directory_on_all_nodes(lab: Lab, pair: tuple[str, str]) -> N
         ("-o tls ../etc:/ /mnt", "Invalid file system name"),
     ],
 )
-def test_efs_refuses_in_the_helpers_words(lab: Lab, pair: tuple[str, str], arguments: str, words: str) -> None:
+def test_efs_refuses_in_the_helpers_words(lab: Lab, pair: tuple[str, str], arguments: str, message: str) -> None:
     refused = lab.ssh(pair[0], f"mount -t efs {arguments}", check=False)
     assert refused.returncode != 0
-    assert words in refused.stderr
+    assert message in refused.stderr
 
 
 def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, str]) -> None:
@@ -134,7 +134,7 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("command", "shown"),
     [
         ("-n id -u", "0"),
         ("-- sh -c 'id -u; echo \"$1\"' sh 'a  b'", "0\na  b"),
@@ -144,8 +144,8 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
         ("-s id -u", "0"),
     ],
 )
-def test_the_administrator_may_sudo(lab: Lab, pair: tuple[str, str], words: str, shown: str) -> None:
-    done = lab.ssh(pair[0], f"KEPT=kept su ubuntu -c {shlex.quote(f'sudo {words}')}", check=False)
+def test_the_administrator_may_sudo(lab: Lab, pair: tuple[str, str], command: str, shown: str) -> None:
+    done = lab.ssh(pair[0], f"KEPT=kept su ubuntu -c {shlex.quote(f'sudo {command}')}", check=False)
     assert done.stdout.strip() == shown, done.stderr
 
 

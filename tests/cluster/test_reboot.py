@@ -31,9 +31,9 @@ def status(terminal: Terminal) -> tuple[str, list[dict]]:
     return known["head_address"], known["nodes"]
 
 
-def begin(terminal: Terminal, *words: str) -> subprocess.Popen[str]:
+def begin(terminal: Terminal, *arguments: str) -> subprocess.Popen[str]:
     """Start a job in the foreground and wait until all its ranks are ready."""
-    following = terminal.start("run", "--launcher", "exec", *words)
+    following = terminal.start("run", "--launcher", "exec", *arguments)
     assert following.stdout
     for _ in range(2):
         assert "ready" in following.stdout.readline()
@@ -41,8 +41,8 @@ def begin(terminal: Terminal, *words: str) -> subprocess.Popen[str]:
 
 
 def end(following: subprocess.Popen[str]) -> tuple[int, str]:
-    words, _ = following.communicate(timeout=BACK_S)
-    return following.returncode, words
+    output, _ = following.communicate(timeout=BACK_S)
+    return following.returncode, output
 
 
 def reboot(terminal: Terminal, instance_id: str) -> None:
@@ -62,11 +62,11 @@ def test_a_head_that_reboots_is_the_same_head_again_and_reports_its_jobs(termina
     again = "echo ready; [ $PHALANX_RESTART = 1 ] || exec sleep 4711; echo again"
     restarted = begin(terminal, "--restarts", "3", "--", "sh", "-c", again)
     reboot(terminal, before[1][0]["instance_id"])
-    code, words = end(lost)
-    assert code and "lost" in words and "head lost: it was restarted, and the job's runner ended with it" in words
-    assert "no process of it is left on 2 nodes" in words
-    code, words = end(restarted)
-    assert code == 0 and "restart 1 of 3: head lost: it was restarted" in words and "[1] again" in words
+    code, output = end(lost)
+    assert code and "lost" in output and "head lost: it was restarted, and the job's runner ended with it" in output
+    assert "no process of it is left on 2 nodes" in output
+    code, output = end(restarted)
+    assert code == 0 and "restart 1 of 3: head lost: it was restarted" in output and "[1] again" in output
     assert status(terminal) == before
     states = {job["id"]: job["state"] for job in json.loads(terminal.phalanx("jobs", "--json").stdout)}
     assert states[finished] == "succeeded" and "lost" in states.values() and "running" not in states.values()
@@ -78,8 +78,8 @@ def test_a_worker_that_reboots_stays_a_member_and_its_jobs_end_is_reported(termi
     before = status(terminal)
     job = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
     reboot(terminal, before[1][1]["instance_id"])
-    code, words = end(job)
-    assert code and "failed after" in words and ": deeplearning-worker2 rebooted" in words, words
+    code, output = end(job)
+    assert code and "failed after" in output and ": deeplearning-worker2 rebooted" in output, output
     terminal.on("head", f"timeout {BACK_S:.0f} sh -c 'until ssh deeplearning-worker2 true; do sleep 0.2; done'")
     assert_all_run_and_none_is_left(terminal)
     assert status(terminal) == before

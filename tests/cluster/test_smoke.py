@@ -57,11 +57,11 @@ def start_smoke(terminal, output):
     )
 
 
-def read_until(process, words):
+def read_until(process, message):
     """Return the output up to the first line that contains these words, or all of it."""
     shown = []
     for line in process.stdout:
         shown.append(line)
-        if words in line:
+        if message in line:
             break
     return "".join(shown)

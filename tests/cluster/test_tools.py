@@ -35,9 +35,9 @@ writer.close()
 """
 
 
-def run(cluster: Terminal, code: Path, *words: str, options: tuple[str, ...] = (), launcher: str = "exec") -> str:
+def run(cluster: Terminal, code: Path, *arguments: str, options: tuple[str, ...] = (), launcher: str = "exec") -> str:
     """Run a job, which must succeed; return its id."""
-    cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *words)
+    cluster.phalanx("run", "--directory", str(code), "--launcher", launcher, *options, "--", *arguments)
     return json.loads(cluster.phalanx("jobs", "--json").stdout)[0]["id"]
 
 
@@ -79,8 +79,8 @@ def test_results_and_data_are_copied(cluster, tmp_path):
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
 def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launcher):
     (tmp_path / "use.sh").write_text('printf %s "$TOKEN" | wc -c\nuntil [ -e /efs/looked ]; do sleep 0.1; done\n')
-    words = ["run", "--directory", str(tmp_path), "--launcher", launcher, "-n", "4", "-N", "1", "--secret", "TOKEN"]
-    typed = cluster.start(*words, "--", "sh", "use.sh", TOKEN=SECRET)
+    options = ["run", "--directory", str(tmp_path), "--launcher", launcher, "-n", "4", "-N", "1", "--secret", "TOKEN"]
+    typed = cluster.start(*options, "--", "sh", "use.sh", TOKEN=SECRET)
     assert typed.stdout
     lines = [typed.stdout.readline() for _ in range(4)]
     # As root: every process's arguments, and every file that a node wrote. `[r]` keeps the search from finding itself.
@@ -107,9 +107,9 @@ def files_with(cluster: Terminal, pattern: str) -> set[str]:
     return {*own, *outputs(cluster, "--sudo", "--node", "head", f"find /efs {look}")}
 
 
-def outputs(cluster: Terminal, *words: str) -> list[str]:
+def outputs(cluster: Terminal, *arguments: str) -> list[str]:
     """Return what a command printed on each node."""
-    *options, command = words
+    *options, command = arguments
     done = cluster.phalanx("exec", "--json", *options, "--", command, check=False)
     return [verdict["stdout"] for verdict in json.loads(done.stdout)]
 

@@ -50,18 +50,18 @@ def in_namespaces(terminal, flags, before):
 
 
 def test_odd_words_reach_the_job_as_they_were_typed(cluster, code):
-    words = ["a b", "it's", '"q"', "$HOME", "`id`", "new\nline", "é☃", "--", "", "*", "\\", ";", "%h", "~", "-n"]
+    arguments = ["a b", "it's", '"q"', "$HOME", "`id`", "new\nline", "é☃", "--", "", "*", "\\", ";", "%h", "~", "-n"]
     value = "a b'c\"d$e\\f\né=;#%"
     options = code("import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['ODD']]))")
-    done = cluster.phalanx("run", *options, "-n", "1", "--env", f"ODD={value}", "--", "python", "rank.py", *words)
-    assert json.loads(done.stdout.removeprefix("[0] ")) == [words, value]
+    done = cluster.phalanx("run", *options, "-n", "1", "--env", f"ODD={value}", "--", "python", "rank.py", *arguments)
+    assert json.loads(done.stdout.removeprefix("[0] ")) == [arguments, value]
 
 
 def test_output_without_newlines_and_bytes_that_are_no_text_arrive_whole(cluster, code):
     options = code("import os, sys\nos.write(1, bytes(range(14, 256)) + b'\\n')\nsys.stdout.write('x' * 3_000_000)")
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
-    words = [str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"]
-    done = subprocess.run(words, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
+    argv = [str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"]
+    done = subprocess.run(argv, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
     assert done.returncode == 0
     assert done.stdout.startswith(b"[0] " + bytes(range(14, 256)) + b"\n")
     assert done.stdout.count(b"x") == 3_000_000 + 1
@@ -145,5 +145,5 @@ BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
 def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, reported):
     (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
     done = alone.phalanx("up", check=False)
-    assert (done.returncode, [words for words in reported if words not in done.stderr]) == (4, []), done.stderr
+    assert (done.returncode, [message for message in reported if message not in done.stderr]) == (4, []), done.stderr
     assert_nothing_is_left(alone, alone.local_cloud_pids())

@@ -46,12 +46,12 @@ def sge(lab: Terminal, command: str) -> str:
     return lab.on("head", f"sh -lc {shlex.quote(command)}", check=False)
 
 
-def run(lab: Terminal, *words: str):
-    return lab.phalanx("run", "--directory", str(code(lab)), *words, check=False)
+def run(lab: Terminal, *arguments: str):
+    return lab.phalanx("run", "--directory", str(code(lab)), *arguments, check=False)
 
 
-def start(lab: Terminal, *words: str) -> str:
-    return lab.phalanx("run", "--detach", "--directory", str(code(lab)), *words).stdout.strip()
+def start(lab: Terminal, *arguments: str) -> str:
+    return lab.phalanx("run", "--detach", "--directory", str(code(lab)), *arguments).stdout.strip()
 
 
 def code(lab: Terminal) -> Path:
@@ -76,11 +76,11 @@ def assert_nothing_is_left(lab: Terminal, job: str) -> None:
     assert "".join(lab.on("head", f"ssh {node} {look}", check=False) for node in NODES) == ""
 
 
-def assert_ended_at_its_limit(lab: Terminal, job: str, scheduler: str, words: str) -> None:
+def assert_ended_at_its_limit(lab: Terminal, job: str, scheduler: str, message: str) -> None:
     lab.phalanx("logs", "-f", job, check=False)
     found = status(lab, job)
     assert (found["state"], found["attempt"]) == ("failed", 0), found
-    assert f"{scheduler} ended" in found["message"] and words in found["message"], found["message"]
+    assert f"{scheduler} ended" in found["message"] and message in found["message"], found["message"]
     assert_nothing_is_left(lab, job)
 
 

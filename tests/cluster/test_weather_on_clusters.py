@@ -31,7 +31,7 @@ def test_a_cluster_lives_through_all_weather_at_once(seed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "message"),
     [
         ("explicit-deny", "with an explicit deny in a service control policy"),
         ("service-linked-role", "The default Service-Linked Role for Auto Scaling could not be created"),
@@ -42,12 +42,12 @@ def test_a_cluster_lives_through_all_weather_at_once(seed, tmp_path):
         ("disk-key", "Client.InternalError: Client error on launch"),
     ],
 )
-def test_an_organisations_rule_is_named_within_60_s(terminal, rule, words):
+def test_an_organisations_rule_is_named_within_60_s(terminal, rule, message):
     with bad_weather(terminal, 1, rule):
         began = time.monotonic()
         done = terminal.phalanx("up", check=False)
         took_s = time.monotonic() - began
     assert done.returncode != 0
-    assert words in done.stderr, done.stderr
+    assert message in done.stderr, done.stderr
     assert "capacity" not in done.stderr
     assert took_s < 60

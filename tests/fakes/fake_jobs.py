@@ -79,8 +79,8 @@ def runner_pid(job: Job) -> int:
 def kill_followers(job: Job) -> None:
     """Break the connection, so that output in transit is lost."""
     kill_chosen(
-        lambda words, env: (
-            words[VERB_AT : VERB_AT + 2] in (["follow", job.directory], ["submit", job.directory])
+        lambda argv, env: (
+            argv[VERB_AT : VERB_AT + 2] in (["follow", job.directory], ["submit", job.directory])
             and "MASTER" not in env
         ),
         besides=runner_pid(job),

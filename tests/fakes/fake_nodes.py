@@ -176,7 +176,7 @@ def marked(job_id: str) -> list[int]:
 
 def kill_starter(job: Job, node: str) -> None:
     """Kill a starter and its guard at once, as a kernel that is out of memory does."""
-    kill_chosen(lambda words, env: "starter" in words and job.id in words and f"FAKE_NODE={node}" in env)
+    kill_chosen(lambda argv, env: "starter" in argv and job.id in argv and f"FAKE_NODE={node}" in env)
 
 
 def kill_marked(job_id: str) -> None:
@@ -195,9 +195,9 @@ def pids(chosen: Callable[[list[str], list[str]], bool]) -> Iterator[int]:
     """Find processes on this machine by their command line and their environment."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            argv = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             env = (process / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if chosen(words, env):
+        if chosen(argv, env):
             yield int(process.name)

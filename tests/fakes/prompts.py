@@ -22,9 +22,9 @@ class Prompt:
         self._capsys = capsys
         self.out = self.err = ""
 
-    def __call__(self, *words: str) -> int:
+    def __call__(self, *arguments: str) -> int:
         """Run `phalanx …`; return the exit code."""
-        status = cli.execute(list(words))
+        status = cli.execute(list(arguments))
         self.out, self.err = self._capsys.readouterr()
         return status
 

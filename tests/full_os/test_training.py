@@ -22,14 +22,14 @@ def terminal() -> Iterator[Terminal]:
 
 def test_chainermn_trains_mnist(terminal):
     example = terminal.with_example("chainermn_mnist")
-    words = ("--recipe", "chainermn", *ONE_THREAD, "-n", "2", "-N", "1", "--", "python", "train_mnist.py")
-    done = example.phalanx("run", *words, "-e", "2", "-u", "100", "--at-least", "0.9", timeout_s=FIRST_USE_S)
+    arguments = ("--recipe", "chainermn", *ONE_THREAD, "-n", "2", "-N", "1", "--", "python", "train_mnist.py")
+    done = example.phalanx("run", *arguments, "-e", "2", "-u", "100", "--at-least", "0.9", timeout_s=FIRST_USE_S)
     assert "[0] Num process (COMM_WORLD): 2" in done.stdout and "no process of it is left on 2 nodes" in done.stderr
 
 
 def test_mxnets_parameter_server_trains_mnist(terminal):
     example = terminal.with_example("mxnet_mnist")
-    words = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "2", "--servers", "1", *ONE_THREAD)
+    arguments = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "2", "--servers", "1", *ONE_THREAD)
     training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "1")
-    done = example.phalanx("run", *words, "--", *training, timeout_s=FIRST_USE_S)
+    done = example.phalanx("run", *arguments, "--", *training, timeout_s=FIRST_USE_S)
     assert done.stdout.count("test accuracy 0.") >= 2

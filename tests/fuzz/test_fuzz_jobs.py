@@ -149,8 +149,8 @@ class PatientLoop(Loop):
 class HostileStarter:
     """A node's starter that answers any request with these bytes, as many as its pipe takes at once, and ends."""
 
-    def __init__(self, loop: Loop, words: bytes) -> None:
-        self._words = words
+    def __init__(self, loop: Loop, data: bytes) -> None:
+        self._words = data
         self._to_us, self._to_fd = os.pipe()
         self._from_fd, self._out_fd = os.pipe()
         os.set_blocking(self._out_fd, False)
@@ -209,7 +209,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
     process = Process("0", HEAD, ("work",), ("true",), {HEAD: 1}, is_rank=True)
     job = JobDescription("1", "exec", ("true",), "/efs/1")
 
-    def check(words: bytes) -> None:
+    def check(data: bytes) -> None:
         loop = PatientLoop()
         monkeypatch.setattr("phalanx.runner.head.conductor.time", loop)
         shutil.rmtree(tmp_path / OUTPUT, ignore_errors=True)
@@ -217,7 +217,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         door = SimpleNamespace(request=None)
         stage: Any = SimpleNamespace(loop=loop, output=output, door=door, stop_requested=False)
         stage.publish = output.flush
-        starter = HostileStarter(loop, words)
+        starter = HostileStarter(loop, data)
         conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
         nodes = conductor.run()
         job_state({**STATE, **conductor.outcome.record, "nodes": nodes})

@@ -95,7 +95,7 @@ def test_a_starter_that_died_gets_no_beats_and_does_no_harm(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "words"),
+    ("scheduler", "message"),
     [
         (
             Fake(
@@ -113,10 +113,10 @@ def test_a_starter_that_died_gets_no_beats_and_does_no_harm(monkeypatch):
         (Fake(AllocationStatus(HELD, "R")), "fake still says R for 42"),
     ],
 )
-def test_a_released_allocation_is_awaited_and_one_that_stays_is_reported(scheduler, words):
+def test_a_released_allocation_is_awaited_and_one_that_stays_is_reported(scheduler, message):
     one = held(scheduler, [])
     one._id = "42"
-    assert one.release() == words
+    assert one.release() == message
 
 
 def test_an_allocation_without_a_known_end_is_reported_as_open():

@@ -56,10 +56,12 @@ def test_one_missing_machine_costs_one_instance_and_is_reported_in_aws_words(loc
     group.want(4)
     until(lambda: group.failed() and len(group.in_service()) == 3)
     (failure,) = group.failed()
-    words = "We currently do not have sufficient c5.large capacity in the Availability Zone you requested (us-east-1a)."
-    assert failure["StatusMessage"].startswith(words)
+    message = (
+        "We currently do not have sufficient c5.large capacity in the Availability Zone you requested (us-east-1a)."
+    )
+    assert failure["StatusMessage"].startswith(message)
     assert failure["StatusMessage"].endswith("Launching EC2 instance failed.")
-    assert failure["Description"].startswith(f"Launching a new EC2 instance.  Status Reason: {words}")
+    assert failure["Description"].startswith(f"Launching a new EC2 instance.  Status Reason: {message}")
     launched = {one["Cause"] for one in group.activities()}
     assert len(launched) == 1, "the failed launch shares its cause with those that succeeded"
 

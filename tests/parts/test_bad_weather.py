@@ -207,20 +207,20 @@ def launch_or_fail(local: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "message"),
     [
         ("service-linked-role", "Service-Linked Role for Auto Scaling could not be created"),
         ("explicit-deny", "explicit deny in a service control policy"),
     ],
 )
-def test_an_organisations_rule_refuses_a_group(local, rule, words):
+def test_an_organisations_rule_refuses_a_group(local, rule, message):
     begin(local, rule)
-    with pytest.raises(ClientError, match=words):
+    with pytest.raises(ClientError, match=message):
         Group(local)
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "message"),
     [
         (
             "tag-policy",
@@ -229,12 +229,12 @@ def test_an_organisations_rule_refuses_a_group(local, rule, words):
         ("disk-key", "Termination Reason: Client.InternalError: Client error on launch"),
     ],
 )
-def test_an_organisations_rule_fails_every_launch(local, rule, words):
+def test_an_organisations_rule_fails_every_launch(local, rule, message):
     begin(local, rule)
     group = Group(local)
     group.want(1)
     ended = until(lambda: [one for one in group.activities() if one["StatusCode"] in ("Failed", "Cancelled")])
-    assert words in ended[0]["StatusMessage"]
+    assert message in ended[0]["StatusMessage"]
     assert group.in_service() == []
 
 

@@ -27,9 +27,11 @@ def a_zipapp(path: Path, word: str) -> Path:
     return path
 
 
-def begin(runner: Path, digest: str, *words: str) -> subprocess.Popen[str]:
+def begin(runner: Path, digest: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(first_argv(digest, str(runner), *words), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        first_argv(digest, str(runner), *arguments), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def digest_of(path: Path) -> str:

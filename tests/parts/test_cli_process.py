@@ -92,8 +92,8 @@ def test_a_command_says_that_it_waits_for_the_head_and_after_ctrl_c_it_can_be_gi
                     shown = process.communicate(timeout=10)[1]
                     assert (process.returncode, shown) == (130, "interrupted\n"), command
                 os.close(terminal)
-    words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    assert not [one for one in words if os.fsencode(cluster.ssh_config) in one]
+    command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [one for one in command_lines if os.fsencode(cluster.ssh_config) in one]
     assert Cluster.load("demo") == cluster
 
 

@@ -26,8 +26,8 @@ def phalanx(tmp_path, monkeypatch, capsys):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def type_line(*words):
-        status = cli.execute(list(words))
+    def type_line(*arguments):
+        status = cli.execute(list(arguments))
         return status, *capsys.readouterr()
 
     return type_line
@@ -133,12 +133,12 @@ def test_several_sources_go_into_a_directory(phalanx, cluster, files):
     assert (status, Path(cluster.shared, "a.py").read_text()) == (1, "a.py"), err
 
 
-@pytest.mark.parametrize("words", ["a.py b.py", "a.py b.py src", "a.py ./b.py"])
-def test_a_last_word_that_could_be_a_source_is_refused(phalanx, cluster, files, words):
-    status, _, err = phalanx("put", *words.split())
+@pytest.mark.parametrize("arguments", ["a.py b.py", "a.py b.py src", "a.py ./b.py"])
+def test_a_last_word_that_could_be_a_source_is_refused(phalanx, cluster, files, arguments):
+    status, _, err = phalanx("put", *arguments.split())
     assert (status, list(Path(cluster.shared).iterdir())) == (2, [])
-    assert f"`phalanx put {words} .` uploads all of them" in err
-    assert f"`{cluster.shared}/{words.split()[-1].removeprefix('./')}`" in err
+    assert f"`phalanx put {arguments} .` uploads all of them" in err
+    assert f"`{cluster.shared}/{arguments.split()[-1].removeprefix('./')}`" in err
 
 
 def test_two_sources_of_one_name_are_refused(phalanx, cluster, files, tmp_path):
@@ -195,11 +195,11 @@ def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     assert "CREATE_COMPLETE" in phalanx("ls")[1]
 
 
-def completed(words: str, monkeypatch, capsys) -> list[str]:
+def completed(typed: str, monkeypatch, capsys) -> list[str]:
     """Return what bash completes after `phalanx WORDS` and Tab."""
     monkeypatch.setenv("_PHALANX_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", f"phalanx {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    monkeypatch.setenv("COMP_WORDS", f"phalanx {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split(" "))))
     with pytest.raises(SystemExit):
         cli.main()
     return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines() if line]

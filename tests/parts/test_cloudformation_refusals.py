@@ -90,13 +90,13 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("case", TEMPLATES)
 def test_templates(case):
-    text, words = TEMPLATES[case]
-    with pytest.raises(Refused, match=words):
+    text, message = TEMPLATES[case]
+    with pytest.raises(Refused, match=message):
         Engine.validated(text)
 
 
 @pytest.mark.parametrize(
-    ("rules", "value", "words"),
+    ("rules", "value", "message"),
     [
         ({"Type": "String"}, None, r"Parameters: \[P\] must have values"),
         ({"Type": "Sting"}, "x", "Unrecognized parameter type: Sting"),
@@ -116,9 +116,9 @@ def test_templates(case):
         ),
     ],
 )
-def test_parameters(cloud, rules, value, words):
+def test_parameters(cloud, rules, value, message):
     given = [] if value is None else [{"ParameterKey": "P", "ParameterValue": value}]
-    with pytest.raises(ClientError, match=words) as refused:
+    with pytest.raises(ClientError, match=message) as refused:
         cloud.create({"Topic": TOPIC}, sections={"Parameters": {"P": rules}}, Parameters=given)
     assert refused.value.response["Error"]["Code"] == "ValidationError"
 
@@ -266,10 +266,10 @@ FAILURES = {
 
 @pytest.mark.parametrize("case", FAILURES)
 def test_what_only_the_service_refuses_fails_the_resource_and_rolls_back(cloud, case):
-    resources, words = FAILURES[case]
+    resources, message = FAILURES[case]
     stack = cloud.create(resources)
     assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
-    assert words in cloud.reason(stack, "Bad", "CREATE_FAILED")
+    assert message in cloud.reason(stack, "Bad", "CREATE_FAILED")
 
 
 def test_user_data_of_16384_bytes_is_taken(cloud):

@@ -62,11 +62,11 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "words"),
+    ("host", "port", "message"),
     [("203.0.113.9", "22", "belongs to no running instance"), ("i-1", "23", "Connection refused")],
 )
 def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
-    path: Path, host: str, port: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, host: str, port: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says").write_text("ssh: before\n")
     monkeypatch.setenv("PHALANX_PROXY_ERRORS", str(tmp_path / "says"))
@@ -74,7 +74,7 @@ def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
     assert done.returncode == 1
     assert (tmp_path / "says").read_text() == f"ssh: before\n{done.stderr}"
     assert done.stderr.startswith("phalanx: ")
-    assert words in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 

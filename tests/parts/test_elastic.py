@@ -78,7 +78,7 @@ def test_it_continues_with_the_remaining_nodes_and_grows_again(cluster):
 def test_an_engine_that_is_killed_on_a_living_node_is_restarted(cluster):
     run = Run(cluster, 3, 3)
     run.wait_for("head", "2", "3")
-    kill_chosen(lambda words, env: f"{cluster.root}/bin/torchrun" in words and "FAKE_NODE=deeplearning-worker3" in env)
+    kill_chosen(lambda argv, env: f"{cluster.root}/bin/torchrun" in argv and "FAKE_NODE=deeplearning-worker3" in env)
     run.wait_for("head", "2", "3")  # its peers' ranks were started again, too
     status = run.go()
     assert (status.state, status.exit_code, status.message) == (JobState.SUCCEEDED, 0, "")

@@ -61,8 +61,8 @@ def daemon():
     """A process with a local cloud's command line, which holds its lock and does nothing."""
     lock = endpoint.state() / "lock"
     code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
-    words = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
-    process = subprocess.Popen([sys.executable, "-IS", "-c", code, *words])
+    argv = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
+    process = subprocess.Popen([sys.executable, "-IS", "-c", code, *argv])
     while not endpoint._is_locked():
         assert process.poll() is None
         time.sleep(0.005)
@@ -194,7 +194,7 @@ def test_one_that_can_t_start_says_why(monkeypatch):
 
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():
-    words = endpoint._serve_argv()
-    assert words[:4] == [sys.executable, "-m", "phalanx.localcloud", "serve"]
-    assert sys.prefix in words
-    assert words[words.index("--path") + 1] == f"{sys.prefix}/bin"
+    argv = endpoint._serve_argv()
+    assert argv[:4] == [sys.executable, "-m", "phalanx.localcloud", "serve"]
+    assert sys.prefix in argv
+    assert argv[argv.index("--path") + 1] == f"{sys.prefix}/bin"

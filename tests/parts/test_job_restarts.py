@@ -96,8 +96,8 @@ def test_a_machine_that_shuts_down_ends_all_and_the_job_restarts_when_it_is_back
     runner = runner_pid(job)
     watcher = int(Path(f"/proc/{runner}/stat").read_text().rpartition(")")[2].split()[1])
 
-    def of_the_job(words: list[str], env: list[str]) -> bool:
-        return job.id in words or f"PHALANX_JOB={job.id}" in env or {"settle", job.directory} <= set(words)
+    def of_the_job(argv: list[str], env: list[str]) -> bool:
+        return job.id in argv or f"PHALANX_JOB={job.id}" in env or {"settle", job.directory} <= set(argv)
 
     for pid in {runner, watcher, *pids(of_the_job)}:
         with suppress(ProcessLookupError):

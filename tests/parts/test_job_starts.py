@@ -37,12 +37,12 @@ def test_every_rank_runs_in_the_copy_with_its_variables(two_nodes, code):
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
 def test_words_and_the_working_directory_reach_every_rank_as_they_are(two_nodes, code, launcher):
-    (code / "words.py").write_text(
+    (code / "arguments.py").write_text(
         "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['PWD'] == os.getcwd()]))\n"
     )
-    words = [":", "a b", "", "=", "--x", 'it\'s "q"', "ü", "{}"]
-    lines, status = run(two_nodes, code, "python3", "words.py", *words, launcher=launcher, per_node=1)
-    assert [json.loads(line.partition(": ")[2]) for line in lines] == [[words, True]] * 2
+    arguments = [":", "a b", "", "=", "--x", 'it\'s "q"', "ü", "{}"]
+    lines, status = run(two_nodes, code, "python3", "arguments.py", *arguments, launcher=launcher, per_node=1)
+    assert [json.loads(line.partition(": ")[2]) for line in lines] == [[arguments, True]] * 2
     assert status.exit_code == 0
 
 
@@ -57,10 +57,10 @@ def test_a_missing_command_is_reported_once_before_any_rank_starts(two_nodes, co
 
 
 @pytest.mark.parametrize(("launcher", "processes"), [("exec", None), ("mpi", None), ("mpi", 1)])
-@pytest.mark.parametrize("words", [("train.py",), ("-m", "train")])
-def test_a_missing_package_is_reported_once_before_any_rank_starts(two_nodes, code, launcher, processes, words):
+@pytest.mark.parametrize("arguments", [("train.py",), ("-m", "train")])
+def test_a_missing_package_is_reported_once_before_any_rank_starts(two_nodes, code, launcher, processes, arguments):
     (code / "train.py").write_text("import json\nimport nosuch.deep\nprint('began')\n")
-    lines, status = run(two_nodes, code, "python3", *words, launcher=launcher, processes=processes)
+    lines, status = run(two_nodes, code, "python3", *arguments, launcher=launcher, processes=processes)
     assert status.message.startswith("no module named 'nosuch' on deeplearning-worker1, which train")
     assert (status.exit_code, status.started_at, status.verified) == (1, None, True)
     assert [line for line in lines if line[0].isdigit()] == []
@@ -74,7 +74,7 @@ def test_a_missing_engine_is_reported_with_its_recipe(two_nodes, code):
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "message"),
     [
         ({"processes": 9}, "9 processes were requested; 2 nodes have room for 4"),
         ({"per_node": 3}, "3 processes per node were requested; deeplearning-worker1 has 2 slots"),
@@ -83,12 +83,12 @@ def test_a_missing_engine_is_reported_with_its_recipe(two_nodes, code):
         ({"launcher": "torchrun", "env": {"LOCAL_RANK": "7"}}, "LOCAL_RANK can't be set: the launcher torchrun sets"),
     ],
 )
-def test_what_can_not_be_started_is_refused_as_in_a_dry_run_and_leaves_no_job(two_nodes, code, asked, words):
+def test_what_can_not_be_started_is_refused_as_in_a_dry_run_and_leaves_no_job(two_nodes, code, asked, message):
     spec = JobSpec(("true",), **{"launcher": "exec", "directory": code, **asked})
     for detach in (False, True):
         with pytest.raises(JobError) as refused:
             submit(two_nodes, spec, detach=detach)
-        assert refused.value.message.startswith(words)
+        assert refused.value.message.startswith(message)
     with pytest.raises(JobError) as planned:
         processes(load(spec.launcher), spec, two_nodes.roster)
     assert str(planned.value) == str(refused.value)

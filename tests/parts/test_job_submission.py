@@ -51,7 +51,7 @@ def test_what_a_submission_leaves_that_broke_off_with_its_head_is_removed_by_the
             time.sleep(0.01)
         list_jobs(two_nodes)
         seen.extend(jobs.glob("*"))
-        kill_chosen(lambda words, _: words[VERB_AT : VERB_AT + 2] == ["submit", str(seen[0])])
+        kill_chosen(lambda argv, _: argv[VERB_AT : VERB_AT + 2] == ["submit", str(seen[0])])
         self.close()
         raise JobError("its head died")
 

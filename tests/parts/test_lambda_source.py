@@ -83,9 +83,9 @@ def event(message):
     return {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps(message)}}]}
 
 
-@pytest.mark.parametrize("words", refusals.FINAL)
-def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_words(function, handle, words):
-    function.send(Event=ERROR, StatusCode="Failed", StatusMessage=words, ActivityId="act-1", EC2InstanceId="")
+@pytest.mark.parametrize("message", refusals.FINAL)
+def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_words(function, handle, message):
+    function.send(Event=ERROR, StatusCode="Failed", StatusMessage=message, ActivityId="act-1", EC2InstanceId="")
     assert handle.puts == [
         (
             "",
@@ -93,13 +93,13 @@ def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_word
                 "Status": "FAILURE",
                 "UniqueId": "head-act-1",
                 "Data": "",
-                "Reason": f"The head could not be launched: {words}",
+                "Reason": f"The head could not be launched: {message}",
             },
         )
     ]
 
 
-@pytest.mark.parametrize("words", refusals.PASSING)
+@pytest.mark.parametrize("message", refusals.PASSING)
 @pytest.mark.parametrize(
     ("history", "fails"),
     [
@@ -110,12 +110,12 @@ def test_a_head_that_can_not_be_launched_fails_the_stack_with_auto_scalings_word
         (("InProgress", "Failed", "Failed", "Failed"), True),
     ],
 )
-def test_a_launch_that_may_pass_fails_the_stack_at_the_third_failure(function, handle, words, history, fails):
+def test_a_launch_that_may_pass_fails_the_stack_at_the_third_failure(function, handle, message, history, fails):
     function.history = history
     for _ in range(2):  # SNS delivers at least once
-        function.send(Event=ERROR, StatusMessage=words, ActivityId="act-1")
+        function.send(Event=ERROR, StatusMessage=message, ActivityId="act-1")
     reasons = {body["Reason"] for _, body in handle.puts}
-    assert reasons == ({f"The head could not be launched: {words}"} if fails else set())
+    assert reasons == ({f"The head could not be launched: {message}"} if fails else set())
 
 
 def test_a_long_reason_is_cut(function, handle):

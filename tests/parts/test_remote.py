@@ -21,15 +21,15 @@ from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote
 # Behaves like OpenSSH: -f -N makes a master that listens on ControlPath; a shell runs the command.
 FAKE_SSH = f"""#!{sys.executable} -IS
 import os, socket, subprocess, sys
-words = sys.argv[1:]
-control = next(w for w in words if w.startswith("ControlPath=")).partition("=")[2]
+argv = sys.argv[1:]
+control = next(w for w in argv if w.startswith("ControlPath=")).partition("=")[2]
 here = os.path.dirname(os.path.abspath(__file__))
 pid_file = here + "/pid-" + os.path.basename(control)
 with open(here + "/calls", "a") as calls:
-    print(" ".join(words), file=calls)
-if "-O" in words:
+    print(" ".join(argv), file=calls)
+if "-O" in argv:
     os.kill(int(open(pid_file).read()), 15)
-elif "-N" in words:
+elif "-N" in argv:
     if os.path.exists(here + "/refusal"):
         if os.path.exists(here + "/proxy"):
             with open(os.environ["PHALANX_PROXY_ERRORS"], "a") as says:
@@ -47,7 +47,7 @@ elif "-N" in words:
     while True:
         listener.accept()
 else:
-    sys.exit(subprocess.call(["sh", "-c", words[-1]]))
+    sys.exit(subprocess.call(["sh", "-c", argv[-1]]))
 """
 
 
@@ -78,10 +78,10 @@ def calls(bin_directory):
 
 def test_the_command_line_names_the_config_the_user_and_the_options(tmp_path):
     node = Remote(tmp_path / "ssh_config", "deeplearning-worker2", "ubuntu", ("HostName=10.0.1.7",))
-    words = node.argv("hostname")
-    assert words[:3] == ["ssh", "-F", str(tmp_path / "ssh_config")]
-    assert words[-5:] == ["HostName=10.0.1.7", "-T", "--", "deeplearning-worker2", "hostname"]
-    assert words[words.index("-l") + 1] == "ubuntu"
+    argv = node.argv("hostname")
+    assert argv[:3] == ["ssh", "-F", str(tmp_path / "ssh_config")]
+    assert argv[-5:] == ["HostName=10.0.1.7", "-T", "--", "deeplearning-worker2", "hostname"]
+    assert argv[argv.index("-l") + 1] == "ubuntu"
     assert node.argv(None, terminal=True)[-3:] == ["-t", "--", "deeplearning-worker2"]
 
 
@@ -213,8 +213,8 @@ def test_what_can_t_be_repaired_is_raised(head, bin_directory):
 def test_the_proxys_message_takes_precedence_over_sshs(head, bin_directory, monkeypatch):
     monkeypatch.setattr(module, "_LISTENS_AGAIN_AFTER_S", ())
     (bin_directory / "proxy").write_text("phalanx: [Errno 111] Connection refused\n")
-    words = "mm_receive_fd: recvmsg: expected received 1 got 0\nproxy dialer did not pass back a connection\n"
-    (bin_directory / "refusal").write_text(words)
+    message = "mm_receive_fd: recvmsg: expected received 1 got 0\nproxy dialer did not pass back a connection\n"
+    (bin_directory / "refusal").write_text(message)
     with pytest.raises(ConnectionLost, match=r"nothing listens there"):
         head.connect()
 
@@ -234,7 +234,7 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
 
 
 @pytest.mark.parametrize(
-    ("shown", "kind", "words"),
+    ("shown", "kind", "message"),
     [
         ("Host key verification failed.", HostRefused, "not certified"),
         ("phalanx@x: Permission denied (publickey).", ClusterError, "does not accept this machine's key"),
@@ -250,8 +250,8 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
         ("", ConnectionLost, "without a message"),
     ],
 )
-def test_what_ssh_says_becomes_one_sentence(shown, kind, words):
+def test_what_ssh_says_becomes_one_sentence(shown, kind, message):
     error = classify("deeplearning-master", shown)
     assert type(error) is kind
-    assert words in error.message
+    assert message in error.message
     assert error.hint

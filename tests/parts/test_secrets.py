@@ -59,8 +59,8 @@ def demo(monkeypatch, tmp_path, cluster):
 
 def test_a_dry_run_names_it_and_masks_it(demo, monkeypatch, capsys):
     monkeypatch.setenv("TOKEN", SECRET)
-    words = ["--launcher", "exec", "--env", "LR=0.1", "--secret", "TOKEN", "--dry-run", "--", "true"]
-    assert cli.execute(["run", *words]) == 0
+    arguments = ["--launcher", "exec", "--env", "LR=0.1", "--secret", "TOKEN", "--dry-run", "--", "true"]
+    assert cli.execute(["run", *arguments]) == 0
     out = capsys.readouterr().out
     assert "LR=0.1" in out
     assert "TOKEN='****'" in out
@@ -68,15 +68,15 @@ def test_a_dry_run_names_it_and_masks_it(demo, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("arguments", "shown"),
     [
         (["--secret", "NOWHERE_SET"], "'NOWHERE_SET' is not set in your environment"),
         (["--secret", "TOKEN=swordfish"], "export it and use `--secret TOKEN`"),
         (["--secret", "TOKEN=@nofile"], "can't read nofile"),
     ],
 )
-def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, capsys, words, shown):
-    assert cli.execute(["run", *words, "--", "true"]) == 2
+def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, capsys, arguments, shown):
+    assert cli.execute(["run", *arguments, "--", "true"]) == 2
     err = capsys.readouterr().err
     assert shown in err
     assert "swordfish" not in err

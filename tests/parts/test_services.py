@@ -132,12 +132,12 @@ def test_the_code_is_copied_to_the_users_directory_and_runs_there(cluster, code,
     there = tmp_path / "nodes own" / "train"
     (code / "lib").mkdir()
     (code / "lib" / "text").write_text("first")
-    words = ("sh", "-c", 'pwd; cat lib/text; echo; echo left > "made-$DMLC_ROLE"')
-    lines, status = run(cluster, code, *words, sync_dir=str(there), processes=1)
+    arguments = ("sh", "-c", 'pwd; cat lib/text; echo; echo left > "made-$DMLC_ROLE"')
+    lines, status = run(cluster, code, *arguments, sync_dir=str(there), processes=1)
     assert status.state is JobState.SUCCEEDED
     assert {line for line in lines if line.startswith("worker")} == {f"worker 0: {there}", "worker 0: first"}
     (code / "lib" / "text").write_text("second")
-    lines, _ = run(cluster, code, *words, sync_dir=str(there), processes=1)
+    lines, _ = run(cluster, code, *arguments, sync_dir=str(there), processes=1)
     assert "worker 0: second" in lines
     assert (there / "made-worker").exists()
 

@@ -134,9 +134,17 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
     return directory
 
 
-def runner(cluster: FakeCluster, directory: Path, *words: str) -> str:
+def runner(cluster: FakeCluster, directory: Path, *arguments: str) -> str:
     """Run a verb of the job's runner on the head; return its output."""
-    argv = ["python3", "-IS", str(directory / "runner.pyz"), words[0], str(directory), cluster.stack_id, *words[1:]]
+    argv = [
+        "python3",
+        "-IS",
+        str(directory / "runner.pyz"),
+        arguments[0],
+        str(directory),
+        cluster.stack_id,
+        *arguments[1:],
+    ]
     done = subprocess.run(argv, env=cluster.env, timeout=60, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode(errors="replace")

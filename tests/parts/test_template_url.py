@@ -39,7 +39,7 @@ def test_a_large_template_makes_a_stack(running, s3, bucket):
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("https://example.org/template.json", "TemplateURL must be a supported URL"),
         ("s3://bucket/template.json", "TemplateURL must be a supported URL"),
@@ -49,18 +49,18 @@ def test_a_large_template_makes_a_stack(running, s3, bucket):
         ("{here}/{bucket}/empty.json", "Either Template URL or Template Body must be specified"),
     ],
 )
-def test_what_createstack_refuses_of_an_url(running, s3, bucket, url, words):
+def test_what_createstack_refuses_of_an_url(running, s3, bucket, url, message):
     s3.put_object(Bucket=bucket, Key="huge.json", Body=b"x" * 1_000_001)
     s3.put_object(Bucket=bucket, Key="empty.json", Body=b"")
     there = url.format(here=running.context.url_host, bucket=bucket)
-    with pytest.raises(ClientError, match=words):
+    with pytest.raises(ClientError, match=message):
         running.cloudformation.create_stack(StackName=name("stack"), TemplateURL=there)
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [("x" * 51_201, "length less than or equal to 51200"), ("", "Either Template URL or Template Body")],
 )
-def test_what_createstack_refuses_of_a_body(running, body, words):
-    with pytest.raises(ClientError, match=words):
+def test_what_createstack_refuses_of_a_body(running, body, message):
+    with pytest.raises(ClientError, match=message):
         running.cloudformation.create_stack(StackName=name("stack"), **({"TemplateBody": body} if body else {}))

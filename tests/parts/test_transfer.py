@@ -100,7 +100,7 @@ def test_a_destination_in_a_missing_directory_is_reported(cluster, job, tmp_path
 
 def test_a_stream_that_breaks_leaves_no_file(cluster, job, tmp_path, monkeypatch):
     whole = toolbox.command
-    monkeypatch.setattr(toolbox, "command", lambda *words: f"{whole(*words)} | head -c 100000; echo cut >&2")
+    monkeypatch.setattr(toolbox, "command", lambda *arguments: f"{whole(*arguments)} | head -c 100000; echo cut >&2")
     with pytest.raises(TransferError, match=r"was not copied completely: (.|\n)*cut"):
         get(cluster, "checkpoints/last.pt", job=job)
     assert not [name for name in names(tmp_path) if "last" in name]

@@ -73,8 +73,8 @@ def test_a_user_certificate_is_good_for_the_job_user_for_a_day(signed):
     user = describe(certificates["i-2"][1])
     assert "user certificate" in user and "Principals: phalanx Critical" in user
     assert "Critical Options: source-address 127.0.0.0/8 Extensions" in user
-    words = user.split()
-    begin, end = (time.mktime(time.strptime(words[words.index(w) + 1], "%Y-%m-%dT%H:%M:%S")) for w in ("from", "to"))
+    fields = user.split()
+    begin, end = (time.mktime(time.strptime(fields[fields.index(w) + 1], "%Y-%m-%dT%H:%M:%S")) for w in ("from", "to"))
     assert 24 * 3600 <= end - begin <= 24 * 3600 + 400
     assert begin <= time.time() - 250
 

@@ -103,14 +103,14 @@ def test_more_processes_than_gpus_granted_are_refused(cluster):
 
 
 @pytest.mark.parametrize(
-    ("state", "restarts", "words"),
+    ("state", "restarts", "message"),
     [
         ("PREEMPTED", 0, "slurm ended 1: PREEMPTED"),
         ("CANCELLED", 3, "slurm ended 1: CANCELLED"),
         ("FAILED", 3, "slurm ended 1: FAILED: slurmd: no such directory"),
     ],
 )
-def test_what_ends_before_it_begins_and_may_not_begin_again_says_how(cluster, state, restarts, words):
+def test_what_ends_before_it_begins_and_may_not_begin_again_says_how(cluster, state, restarts, message):
     FakeSlurm(cluster).will_end(1, state)
     _, status = outcome(start(cluster, "true", restarts=restarts).follow())
-    assert (status.state, status.message, status.started_at) == (JobState.FAILED, words, None)
+    assert (status.state, status.message, status.started_at) == (JobState.FAILED, message, None)

@@ -147,7 +147,7 @@ def test_one_without_authentication_is_reported_with_what_it_lacks(manager):
 
 
 @pytest.mark.parametrize(
-    ("state", "final", "words", "killed", "retryable"),
+    ("state", "final", "message", "killed", "retryable"),
     [
         ("FINISHED", "SUCCEEDED", "FINISHED: done", False, False),
         ("FINISHED", "FAILED", "FINISHED (FAILED): done", False, False),
@@ -156,10 +156,10 @@ def test_one_without_authentication_is_reported_with_what_it_lacks(manager):
         ("FAILED", "FAILED", "FAILED: AM container was preempted", True, True),
     ],
 )
-def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, final, words, killed, retryable):
-    diagnostics = words.partition(": ")[2]
+def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, final, message, killed, retryable):
+    diagnostics = message.partition(": ")[2]
     found = yarn.read_status({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
-    assert (found.phase, found.description, found.killed, found.retryable) == (ENDED, words, killed, retryable)
+    assert (found.phase, found.description, found.killed, found.retryable) == (ENDED, message, killed, retryable)
 
 
 def test_the_master_is_given_the_command_as_java_reads_it(manager, tmp_path):

@@ -36,7 +36,7 @@ def test_what_is_there_passes(work, command):
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "code"),
+    ("command", "message", "code"),
     [
         (["nosuch"], "command 'nosuch' is not on {nodes} (PATH /usr/bin:/bin)", 127),
         (["train.py"], "`python train.py` runs it", 127),
@@ -46,9 +46,9 @@ def test_what_is_there_passes(work, command):
         (["bash", "missing.sh"], "'missing.sh'", 2),
     ],
 )
-def test_what_is_missing_is_named_with_the_way_out(work, command, words, code):
+def test_what_is_missing_is_named_with_the_way_out(work, command, message, code):
     text, got = problem(command, work, ENV)
-    assert words in text
+    assert message in text
     assert got == code
 
 

@@ -24,11 +24,11 @@ def test_a_mistyped_command_brings_the_nearest(phalanx):
     assert "Did you mean 'status'?" in phalanx.err
 
 
-@pytest.mark.parametrize("words", [["up"], ["local", "status"], []])
-def test_help_is_a_command_too(phalanx, words):
-    assert phalanx("help", *words) == 0
+@pytest.mark.parametrize("arguments", [["up"], ["local", "status"], []])
+def test_help_is_a_command_too(phalanx, arguments):
+    assert phalanx("help", *arguments) == 0
     shown = phalanx.out
-    phalanx(*words, "--help")
+    phalanx(*arguments, "--help")
     assert shown == phalanx.out
 
 

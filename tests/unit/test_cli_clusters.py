@@ -34,8 +34,8 @@ def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud,
 
 
 def test_up_and_down_are_a_few_lines_on_a_terminal_and_all_events_elsewhere(phalanx, cloud, monkeypatch):
-    def shown(*words: str) -> list[str]:
-        assert phalanx(*words) == 0
+    def shown(*arguments: str) -> list[str]:
+        assert phalanx(*arguments) == 0
         return [
             word
             for word in ("Vpc (EC2::VPC)", "worker2 (10.0.1.12) answered", "demo (CloudForm")
@@ -143,8 +143,8 @@ def a_status(job: str, state: str) -> JobStatus:
 def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     phalanx("up")
-    for words in (["down"], ["down", "--json"], ["scale", "1"]):
-        assert phalanx(*words) == 2
+    for arguments in (["down"], ["down", "--json"], ["scale", "1"]):
+        assert phalanx(*arguments) == 2
         assert "there is no terminal to confirm this on: add --yes" in phalanx.err
     assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
 
@@ -192,10 +192,10 @@ def test_down_takes_the_file_s_word_of_now_and_the_command_line_s_before_that(ph
     monkeypatch.setattr("phalanx.cluster.take_down.file_systems_of", lambda stack: ("fs-1",))
     spec = Path("phalanx.yaml")
     text = spec.read_text()
-    for line, words in (("keep: No  # really", []), ("", []), ("keep: no", ["--keep", "yes"])):
+    for line, arguments in (("keep: No  # really", []), ("", []), ("keep: no", ["--keep", "yes"])):
         spec.write_text(f"{text}{line}\n")
         phalanx("up")
-        assert phalanx("down", "--yes", *words) == 0
+        assert phalanx("down", "--yes", *arguments) == 0
         assert "aws efs delete-file-system fs-1" in phalanx.out
     assert asked == ["no", None, "yes"]
 

@@ -74,7 +74,7 @@ def test_values(expression, expected):
 
 
 @pytest.mark.parametrize(
-    ("expression", "words"),
+    ("expression", "message"),
     [
         ({"Ref": "Nobody"}, r"Unresolved resource dependencies \[Nobody\]"),
         ({"Ref": ["Word"]}, "must be of type string"),
@@ -93,8 +93,8 @@ def test_values(expression, expected):
         ("{{resolve:secretsmanager:x}}", "does not support dynamic references to secretsmanager"),
     ],
 )
-def test_refusals(expression, words):
-    with pytest.raises(Refused, match=words):
+def test_refusals(expression, message):
+    with pytest.raises(Refused, match=message):
         resolve(expression, SCOPE)
 
 
@@ -141,8 +141,8 @@ def test_what_has_no_function_stays_as_it_is(value):
 
 @settings(max_examples=30, deadline=None)
 @given(WORDS)
-def test_split_undoes_join(words):
-    assert resolve({"Fn::Split": ["|", {"Fn::Join": ["|", words]}]}, SCOPE) == words
+def test_split_undoes_join(parts):
+    assert resolve({"Fn::Split": ["|", {"Fn::Join": ["|", parts]}]}, SCOPE) == parts
 
 
 @settings(max_examples=30, deadline=None)

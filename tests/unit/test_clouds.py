@@ -20,8 +20,8 @@ from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
 
 
-def refused(code, words="", operation="CreateStack"):
-    return boto.ClientError({"Error": {"Code": code, "Message": words}}, operation)
+def refused(code, message="", operation="CreateStack"):
+    return boto.ClientError({"Error": {"Code": code, "Message": message}}, operation)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_refusal_says_what_failed_and_the_way_out(error, message, hint):
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "gone"),
+    ("code", "message", "gone"),
     [
         ("ValidationError", "Stack with id demo does not exist", True),
         ("ResourceNotFoundException", "", True),
@@ -59,8 +59,8 @@ def test_a_refusal_says_what_failed_and_the_way_out(error, message, hint):
         ("AccessDenied", "role not found in policy", False),
     ],
 )
-def test_gone_is_distinguished_from_refused(code, words, gone):
-    assert is_gone(refused(code, words)) is gone
+def test_gone_is_distinguished_from_refused(code, message, gone):
+    assert is_gone(refused(code, message)) is gone
 
 
 class Scripted(AwsCloud):

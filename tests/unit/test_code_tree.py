@@ -56,8 +56,8 @@ def test_the_rest_of_the_repositorys_rules_apply_unless_they_exclude_all(tmp_pat
 def test_words_that_name_what_is_left_out_are_found(tmp_path):
     make(tmp_path, "data/\n*.csv\n", "data/x", "a.csv", "a.py")
     tree = code_tree.scan(tmp_path)
-    words = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "")
-    assert tree.left_out_of(words) == ["--data=./data", "data/x", "a.csv"]
+    arguments = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "")
+    assert tree.left_out_of(arguments) == ["--data=./data", "data/x", "a.csv"]
 
 
 def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
@@ -74,10 +74,10 @@ def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
 
 def test_what_is_not_a_directory_of_code_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for place, words in (
+    for place, message in (
         ("/", "the whole machine"),
         (tmp_path, "your home"),
         (tmp_path / "none", "is not a directory"),
     ):
-        with pytest.raises(JobError, match=words):
+        with pytest.raises(JobError, match=message):
             code_tree.scan(Path(place))

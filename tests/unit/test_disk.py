@@ -29,7 +29,7 @@ def image(tmp_path) -> Path:
 
 def test_only_what_user_data_wrote_is_left(image, monkeypatch):
     unmounted: list[str] = []
-    monkeypatch.setattr(disk.os, "spawnlp", lambda *words: unmounted.append(words[-1]))
+    monkeypatch.setattr(disk.os, "spawnlp", lambda *arguments: unmounted.append(arguments[-1]))
     disk.begin(str(image))
     assert sorted(path.name for path in (image / "opt/phalanx").iterdir()) == ["agent", "config.json"]
     assert [path.name for path in (image / "etc/ssh").iterdir() if path.is_file()] == ["moduli"]

@@ -35,10 +35,10 @@ def test_local_links_lead_somewhere(document: Path) -> None:
             assert anchor[1:] in heading_anchors(path.read_text()), f"{document.name} links to {target}{anchor}"
 
 
-def exists(words: list[str]) -> bool:
+def exists(path: list[str]) -> bool:
     """Whether `phalanx WORD [WORD]` is a command; `local status` is in a group."""
     command: click.Command | None = cli
-    for word in words:
+    for word in path:
         if not isinstance(command, click.Group):
             break
         command = command.get_command(click.Context(command), word)
@@ -65,8 +65,8 @@ def without_line_breaks(source: str) -> str:
     return re.sub(r"\"\s*\n\s*f?\"", "", source)
 
 
-@pytest.mark.parametrize("words", QUOTED_MESSAGES)
-def test_the_messages_of_the_troubleshooting_page_exist(words: str) -> None:
+@pytest.mark.parametrize("message", QUOTED_MESSAGES)
+def test_the_messages_of_the_troubleshooting_page_exist(message: str) -> None:
     source = without_line_breaks(SOURCE)
-    pieces = [piece.strip(" '") for piece in words.split("…")]
+    pieces = [piece.strip(" '") for piece in message.split("…")]
     assert [piece for piece in pieces if piece not in source] == []

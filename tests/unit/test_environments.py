@@ -20,7 +20,7 @@ def test_every_recipe_names_a_launcher_a_python_and_exact_versions(name):
     assert allows(one.environment.python, (3, 10, 13) if name == "chainercv" else (3, 11, 7))
     assert one.summary
     assert one.environment.check
-    assert {file for words in one.environment.steps for file in words[-1:]} <= set(one.environment.files)
+    assert {file for step in one.environment.steps for file in step[-1:]} <= set(one.environment.files)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -33,10 +33,10 @@ def test_a_recipe_takes_what_its_lock_names_alone(name):
         assert "torch==2.13.0" in environment.files["constraints.txt"]
         return
     assert text.count("--hash=sha256:") >= len(entries)
-    for words in environment.steps:
-        assert {"--require-hashes", "--no-deps"} < set(words)
+    for step in environment.steps:
+        assert {"--require-hashes", "--no-deps"} < set(step)
         # A package without a hash must not be built.
-        assert ("--no-build-isolation" in words) != (":all:" in words)
+        assert ("--no-build-isolation" in step) != (":all:" in step)
 
 
 def test_every_recipe_that_a_launcher_names_is_shipped():

@@ -79,11 +79,11 @@ def test_tf1_flags_have_one_server_per_node_by_default():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [({"tf-style": "tf3"}, "config, flags"), ({"ps": "0"}, "1 or more"), ({"ps": "x"}, "--ps is 'x'")],
 )
-def test_tensorflow_refuses_options_that_it_cant_read(options, words):
-    with pytest.raises(RefusedError, match=words):
+def test_tensorflow_refuses_options_that_it_cant_read(options, message):
+    with pytest.raises(RefusedError, match=message):
         planned("tensorflow", options=options)
 
 

@@ -26,8 +26,8 @@ def demo(monkeypatch, tmp_path):
 def launched(capsys):
     """The processes that these words would start."""
 
-    def launch(*words: str) -> list[dict]:
-        assert cli.execute(["launch", "--dry-run", "--json", *words]) == 0
+    def launch(*arguments: str) -> list[dict]:
+        assert cli.execute(["launch", "--dry-run", "--json", *arguments]) == 0
         return json.loads(capsys.readouterr().out)
 
     return launch
@@ -39,7 +39,7 @@ def places(processes: list[dict]) -> str:
 
 def test_mxnets_documented_command_runs_unchanged(launched, tmp_path):
     (tmp_path / "hosts").write_text("10.0.1.2\ndeeplearning-worker3\n")
-    words = [
+    arguments = [
         "-n",
         "2",
         "-s",
@@ -55,10 +55,10 @@ def test_mxnets_documented_command_runs_unchanged(launched, tmp_path):
         "-n",
         "5",
     ]
-    processes = launched(*words)
+    processes = launched(*arguments)
     assert places(processes) == "scheduler@2 server0@2 server1@3 worker0@2 worker1@3"
     assert processes[0]["env"]["DMLC_PS_ROOT_URI"] == "10.0.1.2"
-    assert {tuple(process["argv"]) for process in processes} == {tuple(words[8:])}
+    assert {tuple(process["argv"]) for process in processes} == {tuple(arguments[8:])}
 
 
 def test_servers_are_as_many_as_workers_and_hosts_all_nodes(launched):
@@ -74,8 +74,8 @@ def test_the_nodes_own_list_of_workers_is_all_nodes(launched):
 
 
 def test_dmlc_submits_spellings_are_taken(launched):
-    words = ("--cluster", "mpi", "--num-workers", "1", "--num-servers", "1", "--sync-dst-dir", "/tmp/x")
-    assert places(launched(*words, "true")) == "scheduler@1 server0@1 worker0@1"
+    arguments = ("--cluster", "mpi", "--num-workers", "1", "--num-servers", "1", "--sync-dst-dir", "/tmp/x")
+    assert places(launched(*arguments, "true")) == "scheduler@1 server0@1 worker0@1"
 
 
 def test_local_stays_on_the_head(launched):
@@ -106,7 +106,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "shown"),
+    ("arguments", "status", "shown"),
     [
         (["-n", "7", "true"], 7, "7 processes were requested; 3 nodes have room for 6"),
         (["true"], 2, "Missing option '-n'"),
@@ -118,7 +118,7 @@ def test_variables_reach_the_role_that_they_are_for(launched, monkeypatch):
         (["-n", "1", "-H", "nosuch", "true"], 2, "can't read the hosts file nosuch"),
     ],
 )
-def test_invalid_options_are_reported_in_one_line(capsys, tmp_path, words, status, shown):
+def test_invalid_options_are_reported_in_one_line(capsys, tmp_path, arguments, status, shown):
     (tmp_path / "hosts").write_text("10.0.1.2\n172.16.9.9\n")
-    assert cli.execute(["launch", "--dry-run", *words]) == status
+    assert cli.execute(["launch", "--dry-run", *arguments]) == status
     assert shown in capsys.readouterr().err

@@ -47,15 +47,15 @@ def test_processes_go_where_n_and_per_node_say(launcher, asked, placed):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "message"),
     [
         ({"processes": 13}, "13 processes were requested; 3 nodes have room for 12"),
         ({"per_node": 5}, "deeplearning-worker1 has 4 slots"),
         ({"processes": 4, "per_node": 1}, r"3 nodes at 1 per node \(-N\) have room for 3"),
     ],
 )
-def test_more_processes_than_slots_are_refused_with_the_numbers(launcher, asked, words):
-    with pytest.raises(RefusedError, match=words):
+def test_more_processes_than_slots_are_refused_with_the_numbers(launcher, asked, message):
+    with pytest.raises(RefusedError, match=message):
         ranks(launcher, **asked)
 
 
@@ -144,10 +144,10 @@ def test_an_elastic_torchrun_meets_where_the_head_is_and_takes_no_more_than_aske
 
 
 @pytest.mark.parametrize(
-    ("launcher", "fewest", "words"), [("torchrun", 4, "there are 3"), ("mpi", 2, "can't continue with fewer nodes")]
+    ("launcher", "fewest", "message"), [("torchrun", 4, "there are 3"), ("mpi", 2, "can't continue with fewer nodes")]
 )
-def test_what_can_not_be_elastic_is_refused(launcher, fewest, words):
-    with pytest.raises(RefusedError, match=words):
+def test_what_can_not_be_elastic_is_refused(launcher, fewest, message):
+    with pytest.raises(RefusedError, match=message):
         ranks(launcher, nodes_min=fewest, nodes_max=8)
 
 

@@ -61,9 +61,9 @@ def test_rays_nodes_are_asked_for_by_their_cpus():
 
 def test_sbatch_is_asked_for_a_shape_only_where_there_is_one():
     assert slurm.arguments(EVEN)[-3:] == ["--ntasks=6", "--nodes=3", "--ntasks-per-node=2"]
-    words = slurm.arguments(ANYWHERE)
-    assert words[-3:] == ["--ntasks=4", "--partition", "gpu"]
-    assert not [word for word in words if word.startswith("--nodes")]
+    arguments = slurm.arguments(ANYWHERE)
+    assert arguments[-3:] == ["--ntasks=4", "--partition", "gpu"]
+    assert not [word for word in arguments if word.startswith("--nodes")]
 
 
 def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
@@ -75,7 +75,7 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
 
 
 @pytest.mark.parametrize(
-    ("text", "phase", "killed", "retryable", "words"),
+    ("text", "phase", "killed", "retryable", "description"),
     [
         ("JobId=4 JobState=PENDING Reason=Resources", QUEUED, False, False, "Resources"),
         ("JobId=4 JobState=PENDING Reason=None", QUEUED, False, False, ""),
@@ -89,9 +89,9 @@ def test_srun_starts_one_starter_on_each_node_with_all_that_is_granted_there():
         ("JobId=4 JobState=NODE_FAIL Reason=NodeDown", ENDED, True, True, "NODE_FAIL, NodeDown"),
     ],
 )
-def test_the_answer_of_scontrol_is_read(text, phase, killed, retryable, words):
+def test_the_answer_of_scontrol_is_read(text, phase, killed, retryable, description):
     found = slurm.read_status(text)
-    assert (found.phase, found.killed, found.retryable, found.description) == (phase, killed, retryable, words)
+    assert (found.phase, found.killed, found.retryable, found.description) == (phase, killed, retryable, description)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])

@@ -24,7 +24,9 @@ def answer_as(monkeypatch, call):
 
 @pytest.fixture
 def a_smoke(tmp_path, monkeypatch):
-    monkeypatch.setattr(Smoke, "phalanx", lambda smoke, *words: smoke.report.say(f"$ phalanx {' '.join(words)}"))
+    monkeypatch.setattr(
+        Smoke, "phalanx", lambda smoke, *arguments: smoke.report.say(f"$ phalanx {' '.join(arguments)}")
+    )
     return Smoke("aws", "us-east-1", "198.51.100.7/32", tmp_path, Report(tmp_path / "report"))
 
 

@@ -27,7 +27,7 @@ def test_one_worker_for_each_gpu_else_for_each_slot():
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "message"),
     [
         ({"names": ["deeplearning-worker9"]}, "no host deeplearning-worker9 in cluster"),
         ({"names": [NAMES[0], NAMES[0]]}, "names deeplearning-worker1 twice"),
@@ -35,8 +35,8 @@ def test_one_worker_for_each_gpu_else_for_each_slot():
         ({"workers": 5}, "--worker_gpu_count is 5; deeplearning-worker1 has 4 GPUs"),
     ],
 )
-def test_impossible_peers_are_refused(asked, words):
-    with pytest.raises(SpecError, match=words):
+def test_impossible_peers_are_refused(asked, message):
+    with pytest.raises(SpecError, match=message):
         hosts(GPUS, **asked)
 
 
@@ -81,9 +81,10 @@ def cluster(monkeypatch):
 
 
 def test_what_is_no_option_of_the_command_goes_to_the_program(cluster, tmp_path, capsys):
-    words = ["--training_script", "/efs/t.py", "--batch_size", "128", "--log_dir", "/efs/logs", "--data_dir=/efs/d"]
+    arguments = ["--training_script", "/efs/t.py", "--batch_size", "128", "--log_dir", "/efs/logs", "--data_dir=/efs/d"]
     assert (
-        cli.execute(["tf-scripts", "--trainer_script_dir", str(tmp_path / "s"), *words, "--worker_gpu_count", "1"]) == 0
+        cli.execute(["tf-scripts", "--trainer_script_dir", str(tmp_path / "s"), *arguments, "--worker_gpu_count", "1"])
+        == 0
     )
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [f"{name}.sh" for name in NAMES]
     text = (tmp_path / "s" / f"{NAMES[0]}.sh").read_text()
@@ -93,14 +94,14 @@ def test_what_is_no_option_of_the_command_goes_to_the_program(cluster, tmp_path,
 
 
 def test_scripts_below_the_shared_directory_are_written_there(cluster):
-    words = ["--trainer_script_dir", "/efs/my scripts", "--training_script", "/efs/t.py", "--worker_count", "2"]
-    assert cli.execute(["tf-scripts", *words]) == 0
+    arguments = ["--trainer_script_dir", "/efs/my scripts", "--training_script", "/efs/t.py", "--worker_count", "2"]
+    assert cli.execute(["tf-scripts", *arguments]) == 0
     assert cluster["command"] == "mkdir -p '/efs/my scripts' && tar -xC '/efs/my scripts'"
     assert "\nlogs='/efs/my scripts/logs'\n" in cluster[f"{NAMES[1]}.sh"]
 
 
 def test_a_missing_or_empty_workers_file_is_reported(cluster, tmp_path, capsys):
-    for path, words in ((tmp_path / "none", "can't read the workers file"), (tmp_path / "empty", "names no host")):
+    for path, message in ((tmp_path / "none", "can't read the workers file"), (tmp_path / "empty", "names no host")):
         (tmp_path / "empty").write_text("\n")
         arguments = [
             "--trainer_script_dir",
@@ -111,4 +112,4 @@ def test_a_missing_or_empty_workers_file_is_reported(cluster, tmp_path, capsys):
             str(path),
         ]
         assert cli.execute(["tf-scripts", *arguments]) == 2
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err

@@ -45,9 +45,9 @@ def test_what_must_not_be_shown_is_replaced(before, after):
     assert redaction.text(before) == after
 
 
-@pytest.mark.parametrize("words", KEPT)
-def test_what_explains_a_failure_is_kept(words):
-    assert redaction.text(words) == words
+@pytest.mark.parametrize("message", KEPT)
+def test_what_explains_a_failure_is_kept(message):
+    assert redaction.text(message) == message
 
 
 def test_parameters_lose_secrets_by_name_and_long_texts():

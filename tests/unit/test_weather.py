@@ -53,15 +53,15 @@ def test_only_the_kinds_of_the_forecast_strike_and_none_without_one():
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
+    ("mistake", "message"),
     [
         ({"kinds": ("hail",)}, "unknown weather hail; the kinds are way-out, "),
         ({"seed": -1}, "the seed is -1"),
         ({"speed": 0.5}, "the speed is 0.5, and may be 1 to 100"),
     ],
 )
-def test_a_forecast_that_can_not_be_is_refused(mistake, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_forecast_that_can_not_be_is_refused(mistake, message):
+    with pytest.raises(ValueError, match=message):
         Forecast(**{"seed": 7, **mistake})
 
 

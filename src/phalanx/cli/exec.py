@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @debug_option
-@click.argument("words", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
     context: click.Context,
@@ -37,7 +37,7 @@ def command(
     sudo: bool,
     timeout_s: float,
     as_json: bool,
-    words: tuple[str, ...],
+    argv: tuple[str, ...],
 ) -> int:
     """Run COMMAND on all nodes at once, as the job user. Each node's output follows its result.
 
@@ -52,7 +52,7 @@ def command(
     from phalanx.reach.gather import gather
 
     # Joined with spaces, as ssh does: the node's shell parses it.
-    text = " ".join([*words, *words_after_dashes(context)])
+    text = " ".join([*argv, *words_after_dashes(context)])
     if not text:
         raise click.UsageError("there is no command to run", context)
     cluster = load_cluster(name, file)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @click.command("get")
 @cluster_option
 @debug_option
-@click.argument("words", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
-def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
+@click.argument("arguments", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
+def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> None:
     """Download a file or directory of JOB (an id, part of one, or a name; by default the newest job).
 
     PATH is relative to the job's working directory. An absolute PATH in the shared directory needs no JOB. If
@@ -38,7 +38,7 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
     from phalanx.reach.transfer import TransferError, get
 
     cluster = load_cluster(name, file)
-    chosen = _chosen(cluster, words)
+    chosen = _chosen(cluster, arguments)
     meter = Meter()
     try:
         meter.end(get(cluster, chosen.path, chosen.destination, chosen.job, meter))
@@ -56,19 +56,19 @@ class _Chosen(NamedTuple):
     not_a_job: str = ""
 
 
-def _chosen(cluster: Cluster, words: tuple[str, ...]) -> _Chosen:
+def _chosen(cluster: Cluster, arguments: tuple[str, ...]) -> _Chosen:
     from phalanx.jobs.job import open_job
 
-    is_absolute = words[0].startswith("/")
-    if len(words) > 3 - is_absolute:
-        raise click.UsageError(f"unexpected '{words[3 - is_absolute]}': give one path at a time")
+    is_absolute = arguments[0].startswith("/")
+    if len(arguments) > 3 - is_absolute:
+        raise click.UsageError(f"unexpected '{arguments[3 - is_absolute]}': give one path at a time")
     if is_absolute:
-        return _Chosen(None, *words)
-    if len(words) == 1:
-        return _Chosen(open_job(cluster), *words)
+        return _Chosen(None, *arguments)
+    if len(arguments) == 1:
+        return _Chosen(open_job(cluster), *arguments)
     try:
-        return _Chosen(open_job(cluster, words[0]), *words[1:])
+        return _Chosen(open_job(cluster, arguments[0]), *arguments[1:])
     except JobError as error:
-        if len(words) == 3:
+        if len(arguments) == 3:
             raise
-        return _Chosen(open_job(cluster), *words, not_a_job=f"\n{error.message}.")
+        return _Chosen(open_job(cluster), *arguments, not_a_job=f"\n{error.message}.")

@@ -123,7 +123,7 @@ def _here(name: str) -> str:
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @debug_option
-@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 
@@ -150,7 +150,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
     from phalanx.jobs.job import JobSpec
 
     return JobSpec(
-        command=chosen["words"],
+        command=chosen["argv"],
         launcher="dmlc",
         processes=chosen["workers"],
         per_node=chosen["per_node"],

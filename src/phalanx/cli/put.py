@@ -14,8 +14,8 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 @click.command("put")
 @cluster_option
 @debug_option
-@click.argument("words", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
-def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None:
+@click.argument("arguments", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
+def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> None:
     """Upload files and directories to the cluster's shared directory, which all nodes and jobs can read.
 
     DESTINATION is a path in the shared directory, relative to it or absolute; by default its top. If it is a directory
@@ -33,19 +33,19 @@ def command(name: str | None, file: Path | None, words: tuple[str, ...]) -> None
     from phalanx.reach.transfer import put
 
     cluster = load_cluster(name, file)
-    sources, destination = _split(words, cluster.shared)
+    sources, destination = _split(arguments, cluster.shared)
     for source in sources:
         meter = Meter()
         meter.end(put(cluster, source, destination, meter))
 
 
-def _split(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
+def _split(arguments: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
     """Return (PATHs, DESTINATION). Raises UsageError if that is ambiguous, or one would replace another."""
-    if len(words) == 1:
-        return [Path(words[0])], ""
-    sources, last = [Path(word) for word in words[:-1]], words[-1]
+    if len(arguments) == 1:
+        return [Path(arguments[0])], ""
+    sources, last = [Path(word) for word in arguments[:-1]], arguments[-1]
     if Path(last).exists() and not last.startswith("/") and posixpath.basename(last) not in ("", ".", ".."):
-        raise click.UsageError(_could_be_a_source(words, shared))
+        raise click.UsageError(_could_be_a_source(arguments, shared))
     names = [source.resolve().name for source in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -53,7 +53,7 @@ def _split(words: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
     return sources, f"{last}/" if len(sources) > 1 else last
 
 
-def _could_be_a_source(words: tuple[str, ...], shared: str) -> str:
-    everything = f"`phalanx put {shlex.join(words)} .` uploads all of them to {shared}"
-    return f"the last argument is the destination, but {words[-1]} also exists here. {everything}; as the \
-destination, write `{posixpath.join(shared, posixpath.normpath(words[-1]))}`"
+def _could_be_a_source(arguments: tuple[str, ...], shared: str) -> str:
+    everything = f"`phalanx put {shlex.join(arguments)} .` uploads all of them to {shared}"
+    return f"the last argument is the destination, but {arguments[-1]} also exists here. {everything}; as the \
+destination, write `{posixpath.join(shared, posixpath.normpath(arguments[-1]))}`"

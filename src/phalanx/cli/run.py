@@ -87,14 +87,14 @@ def _launcher_options(command: Any) -> Any:
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @debug_option
-@click.argument("words", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     name: str | None,
     file: Path | None,
     dry_run: bool,
     as_json: bool,
     detach: bool,
-    words: tuple[str, ...],
+    argv: tuple[str, ...],
     **chosen: Any,
 ) -> int:
     """Run COMMAND on the cluster: send this directory once, and show every rank's output with its [rank].
@@ -137,7 +137,7 @@ def command(
     fields = chosen_fields(chosen)
     spec = JobSpec(
         **fields,
-        command=words,
+        command=argv,
         launcher=chosen["launcher"],
         secrets=chosen["secrets"],
         via=chosen["via"],

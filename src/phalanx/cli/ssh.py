@@ -33,10 +33,10 @@ def words_after_dashes(context: click.Context) -> list[str]:
 @click.option("--admin", is_flag=True, help="Log in as the image's default user, which may use sudo.")
 @debug_option
 @click.argument("node", default="head", shell_complete=complete.nodes)
-@click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    context: click.Context, name: str | None, file: Path | None, admin: bool, node: str, words: tuple[str, ...]
+    context: click.Context, name: str | None, file: Path | None, admin: bool, node: str, argv: tuple[str, ...]
 ) -> int:
     """Log in to NODE (default: the head), or run COMMAND there. Exits with ssh's exit status.
 
@@ -49,7 +49,7 @@ def command(
     """
     cluster = load_cluster(name, file)
     # Joined with spaces, as ssh does: the node's shell parses it.
-    text = " ".join([*words, *words_after_dashes(context)])
+    text = " ".join([*argv, *words_after_dashes(context)])
     try:
         remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
     except UnknownNodeError as error:

@@ -37,9 +37,9 @@ def require(alias: str, name: str) -> None:
         )
 
 
-def run(*words: str) -> Any:
+def run(*arguments: str) -> Any:
     """Run a command on images, with its progress on standard error; return its answer. Raises LocalCloudError."""
-    argv = [sys.executable, "-m", "phalanx.localcloud", "image", "--images", str(directory()), *words]
+    argv = [sys.executable, "-m", "phalanx.localcloud", "image", "--images", str(directory()), *arguments]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         printed, _ = process.communicate()

@@ -56,9 +56,9 @@ class _Recorder:
 
 def _outcome(answer: dict[str, Any], exception: Exception | None) -> dict[str, Any]:
     metadata, error = answer.get("ResponseMetadata", {}), answer.get("Error", {})
-    words = f"{error['Code']}: {error.get('Message', '')}" if error.get("Code") else str(exception or "")
+    message = f"{error['Code']}: {error.get('Message', '')}" if error.get("Code") else str(exception or "")
     return {
         "status": metadata.get("HTTPStatusCode"),
         "request_id": metadata.get("RequestId"),
-        **({"error": redaction.text(words)} if words else {}),
+        **({"error": redaction.text(message)} if message else {}),
     }

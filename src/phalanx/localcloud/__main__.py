@@ -11,16 +11,16 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0, or 1 with the reason on stderr."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["probe"]:
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] == ["probe"]:
         from phalanx.localcloud import probe
 
-        return probe.main(words[1:])
-    if words[:1] == ["image"]:
+        return probe.main(argv[1:])
+    if argv[:1] == ["image"]:
         from phalanx.localcloud.images import command
 
-        return command.main(words[1:])
-    options = _parser().parse_args(words)
+        return command.main(argv[1:])
+    options = _parser().parse_args(argv)
     return _serve(options) if options.command == "serve" else _control(options)
 
 

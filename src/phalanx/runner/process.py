@@ -80,8 +80,8 @@ class JobDescription:
         arrived), torchrun's `--tee` polls files. `rank_variable` is the variable in which the engine puts the rank.
         Each word follows "=", because mpiexec interprets a word ":".
         """
-        words = (f"={word}" for word in self.command)
-        return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *words)
+        arguments = (f"={word}" for word in self.command)
+        return ("python3", "-IS", f"{self.directory}/keeper.py", rank_variable, *arguments)
 
 
 @dataclass(frozen=True)

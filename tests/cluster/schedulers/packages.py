@@ -18,5 +18,5 @@ def lay(packages: str) -> None:
             mount("-t", "overlay", "overlay", "-o", f"lowerdir={directory}:{place},userxattr", str(place))
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True)
+def mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)

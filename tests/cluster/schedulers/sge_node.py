@@ -138,16 +138,16 @@ def define(flag: str, text: str) -> None:
     sge("qconf", flag, str(path))
 
 
-def sge(*words: str) -> subprocess.CompletedProcess[str]:
+def sge(*arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [f"/usr/lib/gridengine/{words[0]}", *words[1:]],
+        [f"/usr/lib/gridengine/{arguments[0]}", *arguments[1:]],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        sys.exit(f"{' '.join(words)}: {done.stdout}{done.stderr}")
+        sys.exit(f"{' '.join(arguments)}: {done.stdout}{done.stderr}")
     return done
 
 

@@ -95,8 +95,8 @@ class Request:
 
     def attend(self, allocation: str, nodes: str, places: str) -> str:
         """Return a shell command that starts the job's starter on a node; the arguments are shell code themselves."""
-        words = checked.argv(f"{self.directory}/{RUNNER}", "attend", self.scheduler, self.directory)
-        return f"{' '.join(map(quoted, words))} {allocation} {nodes} {places}"
+        argv = checked.argv(f"{self.directory}/{RUNNER}", "attend", self.scheduler, self.directory)
+        return f"{' '.join(map(quoted, argv))} {allocation} {nodes} {places}"
 
 
 def shown(allocation: str) -> str:
