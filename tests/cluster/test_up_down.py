@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -229,11 +230,13 @@ def test_down_takes_policies_off_the_jobs_role_that_a_person_attached(beside):
     iam.delete_policy(PolicyArn=policy)
 
 
-def test_a_boot_script_that_fails_is_shown_with_its_output(beside):
-    failing = beside(spec("failing", more="boot: |\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
-    done = failing.phalanx("up", check=False)
-    assert done.returncode == 4
-    assert "no such package: fnord" in done.stderr
+def test_a_boot_script_that_fails_is_shown_with_its_output_and_a_long_wait_for_it_too(beside):
+    failing = beside(spec("failing", more="boot: |\n  sleep 5\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
+    up = failing.start("up")
+    shown, _ = up.communicate(timeout=180)
+    assert up.returncode == 4
+    assert "no such package: fnord" in shown
+    assert re.search(r"^waiting for .*\bReady1\b.* \(\d+\.\d s\)$", shown, re.MULTILINE), shown
     logs = list((failing.state / "clusters/failing/boot-logs").glob("*.log"))
     assert any("fnord" in Path(log).read_text() for log in logs)
     assert "failing" not in stacks(failing)

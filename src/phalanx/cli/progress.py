@@ -1,10 +1,11 @@
-"""Show progress: a line for each event and, on a terminal, a status line with the elapsed time."""
+"""Show progress: a line for each event, and what takes long; on a terminal a status line with the elapsed time."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
+from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Step
@@ -26,7 +28,8 @@ class Watch:
     """Show steps: `with Watch("creating demo", started_s) as watch: watch.follow(steps)`.
 
     `started_s` is when the command started (time.monotonic), so that its imports count too. On a terminal the last
-    line counts resources and nodes; each gets a line of its own only with `verbose`. Elsewhere each always does.
+    line counts resources and nodes; each gets a line of its own only with `verbose`. Elsewhere each always does, and
+    so does a wait of more than two seconds for the next one.
     """
 
     def __init__(self, title: str, started_s: float, verbose: bool = False) -> None:
@@ -56,10 +59,15 @@ class Watch:
 
     def follow(self, steps: Iterable[Step]) -> None:
         """Show all steps."""
-        for step in steps:
+        remaining = iter(steps)
+        while step := self._next(remaining):
             self._show(step)
             if self._status:
                 self._status.update(self._status.task_ids[0], description=f"{self.title}  {self._summary()}")
+
+    def _next(self, steps: Iterator[Step]) -> Step | None:
+        with nullcontext() if self._status else waiting(self._awaited()):
+            return next(steps, None)
 
     def _show(self, step: Step) -> None:
         if isinstance(step, StackEvent):
@@ -97,9 +105,19 @@ class Watch:
             note(line)
 
     def _summary(self) -> str:
+        return " · ".join(filter(None, (*self._done(), self._in_progress())))
+
+    def _awaited(self) -> str:
+        return f"{self._in_progress()}; so far {', '.join(self._done())}" if self._busy else "the cloud"
+
+    def _done(self) -> Iterator[str]:
+        yield f"{self._finished} resources"
+        if self._nodes:
+            yield self._nodes
+
+    def _in_progress(self) -> str:
         names = list(self._busy)
-        busy = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return " · ".join(filter(None, (f"{self._finished} resources", self._nodes, busy)))
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _status_line(title: str, started_s: float) -> Any:
