@@ -56,6 +56,9 @@ class Driver:
     def partition(self, instance_id, cut):
         self.runner.partition(instance_id, cut)
 
+    def shape(self, instance_id, rate_bit_s, delay_s):
+        self.runner.shape(instance_id, rate_bit_s, delay_s)
+
     def give_way_out(self, instance_id):
         self.runner.give_way_out(instance_id)
 

@@ -126,6 +126,17 @@ def test_one_command_everywhere_has_a_verdict_for_each_node(cluster):
     assert failed.stderr.count(": status 7 after") == 2
 
 
+def test_links_are_limited_and_shown_by_node(cluster):
+    shaped = cluster.phalanx("local", "link", "worker2", "--rate", "2.5gbit", "--json").stdout
+    assert json.loads(shaped) == [{"name": "deeplearning-worker2", "rate_bit_s": 2_500_000_000, "delay_s": 0.0}]
+    shown = cluster.phalanx("local", "link").stdout
+    assert [line.split()[1:] for line in shown.splitlines()[2:3]] == [["2500", "Mbit/s", "none"]]
+    wrong = cluster.phalanx("local", "link", "--rate", "fast", check=False)
+    assert (wrong.returncode, "'fast' is not a rate" in wrong.stderr) == (2, True)
+    cluster.phalanx("local", "link", "--rate", "none")
+    assert {node["rate_bit_s"] for node in json.loads(cluster.phalanx("local", "link", "--json").stdout)} == {0}
+
+
 def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")

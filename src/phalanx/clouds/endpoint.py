@@ -184,6 +184,14 @@ def renew_weather() -> None:
         _request(running(), "POST", "/weather")
 
 
+def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
+    """Limit what a node's link carries each way, and delay what it sends; 0 lifts each. Raises LocalCloudError."""
+    link = {"instance_id": instance_id, "rate_bit_s": rate_bit_s, "delay_s": delay_s}
+    code, answer = _request(running(), "POST", "/faults", {"link": link})
+    if code != 200:
+        raise LocalCloudError(f"the link can't be shaped: {answer['message']}")
+
+
 def stand_ins() -> int:
     """Return how many stand-ins for GPUs a new node has if its type has GPUs (phalanx.localcloud.gpus)."""
     kept = state() / "gpus"

@@ -73,6 +73,8 @@ class Control:
                 "state": "running" if node.alive else "ended",
                 "hostname": node.hostname,
                 "console": str(node.console),
+                "rate_bit_s": node.rate_bit_s,
+                "delay_s": node.delay_s,
             }
             for node in nodes
         ]

@@ -8,6 +8,7 @@ from typing import Any
 from phalanx.localcloud import account_quotas, fleet
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.nodes.machine import NodeError
 
 # EC2's status checks need minutes to notice a host that dies silently (docs/aws-behaviour.md 3.16).
 NOTICED_AFTER_S = 120.0
@@ -28,6 +29,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     fail_launch    a message, or {"message", "code", "times"}; null lifts the fault
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
     partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
+    link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -41,7 +43,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
 def _set(context: Context, name: str, value: Any) -> None:
     try:
         _FAULTS[name](context, value)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, NodeError) as error:
         raise FaultError(f"fault {name}: {error}") from error
 
 
@@ -93,6 +95,10 @@ def _partition(context: Context, fault: dict[str, Any]) -> None:
     context.runner.partition(_running(fault), bool(fault.get("cut", True)))
 
 
+def _link(context: Context, fault: dict[str, Any]) -> None:
+    context.runner.shape(_running(fault), int(fault.get("rate_bit_s", 0)), float(fault.get("delay_s", 0)))
+
+
 def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
@@ -113,5 +119,6 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "fail_launch": _fail_launch,
     "kill": _kill,
     "partition": _partition,
+    "link": _link,
     "stall": _stall,
 }

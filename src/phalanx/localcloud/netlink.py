@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
 _NLMSG_ERROR = 2
@@ -18,7 +19,8 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
 _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
-_RTM_NEWQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 44, 45
+_RTM_NEWQDISC, _RTM_DELQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 37, 44, 45
+_ROOT = 0xFFFFFFFF
 _INGRESS_HANDLE, _INGRESS_PARENT, _ETH_P_ALL = 0xFFFF0000, 0xFFFFFFF1, 3
 # The kernel runs the filter with the lower number first.
 _OUTBOUND_PRIORITY, _SENDER_PRIORITY = 1, 2
@@ -109,6 +111,11 @@ def _filter(index: int, priority: int) -> bytes:
     return struct.pack("=BxxxiIII", 0, index, 0, _INGRESS_HANDLE, priority << 16 | socket.htons(_ETH_P_ALL))
 
 
+def _queue(index: int) -> bytes:
+    """Name the queue of what leaves through the link with this index."""
+    return struct.pack("=BxxxiIII", 0, index, 0, _ROOT, 0)
+
+
 class Peer(NamedTuple):
     """The far end of a veth pair: its name, its hardware address and the descriptor of its network namespace."""
 
@@ -163,6 +170,20 @@ class Rtnetlink:
     def pass_outbound(self, name: str) -> None:
         """Undo `drop_outbound`."""
         self._request(_RTM_DELTFILTER, 0, _filter(self.index(name), _OUTBOUND_PRIORITY))
+
+    def set_discipline(self, name: str, kind: str, options: bytes) -> None:
+        """Send what leaves through `name` by this queueing discipline, instead of the one before."""
+        body = _queue(self.index(name)) + attribute(_TCA_KIND, kind) + attribute(_TCA_OPTIONS, options)
+        try:
+            self._request(_RTM_NEWQDISC, _CREATE_OR_REPLACE, body)
+        except FileNotFoundError:
+            raise OSError(errno.EOPNOTSUPP, f"this machine's kernel has no {kind} (its module sch_{kind})") from None
+
+    def remove_discipline(self, name: str) -> None:
+        """Undo `set_discipline`, if there is one."""
+        # The kernel reports a link's own default, which can't be removed, as missing.
+        with suppress(FileNotFoundError):
+            self._request(_RTM_DELQDISC, 0, _queue(self.index(name)))
 
     def _add_filter(self, index: int, priority: int, program: bytes) -> None:
         options = attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program) // 8)) + attribute(_TCA_BPF_OPS, program)

@@ -229,7 +229,7 @@ def _enter(site: Site, machine: Machine, result_w: int) -> int:
     """Finish the node, as its process 1."""
     try:
         rootfs.enter(site, machine)
-        configure(machine.address, machine.vpc_cidr)
+        configure(machine)
         os.write(result_w, b"ok")
     except OSError as problem:
         _report(result_w, problem)

@@ -81,6 +81,13 @@ class NodeRunner:
         """Stop all of the node's processes, as if it thrashed, or continue them. Its ports still accept connections."""
         self._ask("stall", instance_id=instance_id, stalled=stalled)
 
+    def shape(self, instance_id: str, rate_bit_s: int, delay_s: float) -> None:
+        """Limit what the node's link carries each way (0: no limit), and delay what the node sends; also after reboots.
+
+        Raises NodeError where the kernel can't, and then changes nothing.
+        """
+        self._ask("shape", instance_id=instance_id, rate_bit_s=rate_bit_s, delay_s=delay_s)
+
     def give_way_out(self, instance_id: str) -> None:
         """Let the node's packets leave its VPC; no error if it is gone, or has a way out."""
         self._ask("give_way_out", instance_id=instance_id)

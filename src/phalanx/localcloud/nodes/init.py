@@ -60,7 +60,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tt
     os.close(vpc.netns)
     _become_process_one(status_fd)
     (operating_system if machine.image else rootfs).enter(site, machine)
-    configure(machine.address, machine.vpc_cidr)
+    configure(machine)
     if site.mode != "root":
         limits.limit_node(machine)
     kernel.sethostname(machine.hostname.partition(".")[0])

@@ -58,6 +58,10 @@ class Machine:
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
     admin_key: str = ""
     """The public key of its key pair, for the image's administrator; "" without one."""
+    rate_bit_s: int = 0
+    """What its link carries each way; 0: as much as it can."""
+    delay_s: float = 0.0
+    """How late each packet leaves it."""
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}
@@ -86,6 +90,8 @@ class NodeState:
     pid: int
     alive: bool
     console: Path
+    rate_bit_s: int
+    delay_s: float
 
 
 @dataclass(frozen=True)

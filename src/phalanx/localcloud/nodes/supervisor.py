@@ -170,18 +170,28 @@ class Supervisor:
             self._vpcs[node.machine.vpc_id].unplug(node.link)
         self._kill(node)
 
-    def _do_partition(self, request: dict[str, Any]) -> None:
-        node = self._nodes.get(request["instance_id"])
+    def _running(self, instance_id: str) -> Node:
+        node = self._nodes.get(instance_id)
         if node is None or not node.alive:
-            raise NodeError(f"{request['instance_id']} does not run")
+            raise NodeError(f"{instance_id} does not run")
+        return node
+
+    def _do_shape(self, request: dict[str, Any]) -> None:
+        node = self._running(request["instance_id"])
+        shaped = dataclasses.replace(node.machine, rate_bit_s=request["rate_bit_s"], delay_s=request["delay_s"])
+        self._vpcs[shaped.vpc_id].shape(node.link, shaped, node.pid)
+        # For its reboots, too.
+        node.machine = shaped
+        self._answer(request["id"])
+
+    def _do_partition(self, request: dict[str, Any]) -> None:
+        node = self._running(request["instance_id"])
         vpc = self._vpcs[node.machine.vpc_id]
         (vpc.unplug if request["cut"] else vpc.plug)(node.link)
         self._answer(request["id"])
 
     def _do_stall(self, request: dict[str, Any]) -> None:
-        node = self._nodes.get(request["instance_id"])
-        if node is None or not node.alive:
-            raise NodeError(f"{request['instance_id']} does not run")
+        node = self._running(request["instance_id"])
         processes.signal_all(node.pid, signal.SIGSTOP if request["stalled"] else signal.SIGCONT)
         self._answer(request["id"])
 
@@ -221,6 +231,8 @@ class Supervisor:
             "pid": node.host_pid,
             "alive": node.alive,
             "console": str(self._site.console(machine.instance_id)),
+            "rate_bit_s": machine.rate_bit_s,
+            "delay_s": machine.delay_s,
         }
 
     # nodes

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from phalanx.localcloud import kernel
+from phalanx.localcloud import disciplines, kernel
+from phalanx.localcloud.disciplines import Discipline
 from phalanx.localcloud.netlink import Peer, Rtnetlink
 from phalanx.localcloud.nodes.machine import (
     API_ADDRESS,
@@ -54,6 +55,19 @@ class Vpc:
     def plug(self, link: str) -> None:
         self._links.set_master(link, self._bridge)
 
+    def shape(self, link: str, machine: Machine, pid: int) -> None:
+        """Change the link of a node that runs to what `machine` says. `pid` is in the node."""
+        # First at the node, which alone has the delay: a kernel that can't delay packets then changes nothing.
+        with _at_home_afterwards():
+            with open(f"/proc/{pid}/ns/net") as netns:
+                kernel.setns(netns.fileno(), kernel.CLONE_NEWNET)
+            node = Rtnetlink()
+        try:
+            _shape(node, "eth0", disciplines.of(machine.rate_bit_s, machine.delay_s))
+        finally:
+            node.close()
+        _shape(self._links, link, disciplines.of(machine.rate_bit_s, 0.0))
+
     def open_way_out(self, link: str) -> None:
         """Let a node that was connected without a way out send packets to addresses outside of its VPC."""
         self._links.pass_outbound(link)
@@ -70,6 +84,7 @@ class Vpc:
         if not machine.has_way_out:
             network = ipaddress.ip_network(machine.vpc_cidr)
             bridge.drop_outbound(link, str(network.network_address), network.prefixlen)
+        _shape(bridge, link, disciplines.of(machine.rate_bit_s, 0.0))
         # The kernel keeps 1,024 neighbours that it resolved, for all its networks together. If router and nodes had to
         # resolve each other, connections would fail from 256 nodes on.
         bridge.add_neighbour(self._bridge, address, mac_of(address))
@@ -86,15 +101,23 @@ class Vpc:
         os.close(self.netns)
 
 
-def configure(address: str, cidr: str) -> None:
+def _shape(links: Rtnetlink, name: str, discipline: Discipline | None) -> None:
+    if discipline is None:
+        links.remove_discipline(name)
+    else:
+        links.set_discipline(name, *discipline)
+
+
+def configure(machine: Machine) -> None:
     """Bring eth0 up, in a node."""
-    network = ipaddress.ip_network(cidr)
+    network = ipaddress.ip_network(machine.vpc_cidr)
     node = Rtnetlink()
     node.set_up("lo")
     # As in a VPC, only its own router may announce routes, and there is none for IPv6.
     with suppress(FileNotFoundError):
         Path("/proc/sys/net/ipv6/conf/eth0/accept_ra").write_text("0")
-    node.add_address("eth0", address, network.prefixlen)
+    node.add_address("eth0", machine.address, network.prefixlen)
+    _shape(node, "eth0", disciplines.of(machine.rate_bit_s, machine.delay_s))
     node.set_up("eth0")
     node.add_default_route(_gateway(network))
     node.add_neighbour(node.index("eth0"), _gateway(network), mac_of(API_ADDRESS))
@@ -109,10 +132,17 @@ def _gateway(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
 @contextmanager
 def _new_netns() -> Iterator[int]:
     """Enter a new network namespace for the block; yield its fd, which stays open."""
-    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _at_home_afterwards():
         kernel.unshare(kernel.CLONE_NEWNET)
         yield os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def _at_home_afterwards() -> Iterator[None]:
+    """Return to the present network namespace after the block."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
     finally:
         kernel.setns(home, kernel.CLONE_NEWNET)
         os.close(home)
