@@ -12,6 +12,7 @@ from cluster_in_memory import ROLE, Memory, an_agent
 from rosters import a_node
 
 from phalanx.node import head, trust, validate, worker
+from phalanx.node.aws_client import AwsError
 from phalanx.node.head import Head
 from phalanx.node.services import Reading, Refusal
 
@@ -293,6 +294,74 @@ def test_a_head_that_comes_back_goes_by_the_number_of_the_last_scale(memory, key
     second.restore()
     turn(second)
     assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["requested"] == wished
+
+
+def cluster_of_four(memory, keys, tmp_path) -> Head:
+    """A ready cluster of a head and three workers."""
+    head = Head(an_agent(memory, keys, tmp_path, 1))
+    head.restore()
+    workers = [an_agent(memory, keys, tmp_path, n) for n in (2, 3, 4)]
+    memory.reading = Reading(3, ("i-2", "i-3", "i-4"), ())
+    for agent in workers:
+        says_hello(agent)
+    turn(head)
+    for agent in workers:
+        worker.follow(agent, agent.describe())
+    turn(head)
+    memory.desired.clear()
+    return head
+
+
+@pytest.fixture
+def refuse(memory, monkeypatch):
+    """Have a call of the group fail for some first arguments, once for each."""
+
+    def refuse(call: str, *first: object) -> None:
+        works, left = getattr(memory, call), list(first)
+
+        def attempt(argument, **rest):
+            if argument in left:
+                left.remove(argument)
+                raise AwsError(call, "Throttling", "Rate exceeded")
+            works(argument, **rest)
+
+        monkeypatch.setattr(memory, call, attempt)
+
+    return refuse
+
+
+def test_a_termination_that_aws_refuses_is_repeated_and_stops_no_other(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("terminate", "i-3")
+    memory.items["wish"] = {"nodes": 2}
+    turn(head)
+    assert memory.desired == [], "Auto Scaling would choose which instance ends"
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+
+
+def test_a_growth_that_aws_refuses_is_requested_again(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("set_desired", 5)
+    memory.items["wish"] = {"nodes": 6}
+    turn(head)
+    assert memory.desired == []
+    turn(head)
+    assert memory.desired == [5]
+    assert any("Rate exceeded" in line for line in memory.logged)
+
+
+def test_a_growth_does_not_wait_for_a_termination_that_aws_refuses(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("terminate", "i-3", "i-3", "i-3")
+    head.state.failed["i-3"] = "only 7 of 8 GPUs work"
+    memory.items["wish"] = {"nodes": 6}
+    turn(head)
+    assert (memory.terminated, memory.desired) == ([], [5])
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-3"], [5])
 
 
 class Silence:

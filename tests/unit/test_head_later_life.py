@@ -177,11 +177,29 @@ class TestSilence:
         assert (action.drop, action.lost, action.desired) == (("i-4",), (), 2)
         assert (action.roster.silent, action.roster.missing) == ((), ())
 
-    def test_a_silent_node_that_fails_is_dropped(self):
+    def test_a_silent_node_that_comes_back_with_fewer_gpus_is_replaced(self):
         made = self.silent()
-        made.failed["i-2"] = "the agent failed on i-2"
+        made.failed["i-2"] = "only 7 of 8 GPUs work"
         action = publish(made, policy(3, 1), 119)
-        assert action.drop == ("i-2",) and [m.reason for m in action.roster.missing] == ["the agent failed on i-2"]
+        assert (action.lost, action.drop, action.desired) == (("i-2",), (), None)
+        assert [m.reason for m in action.roster.missing] == ["only 7 of 8 GPUs work"]
+        made.dropped |= set(action.lost)
+        assert decide(made, policy(3, 1), 120) is None
+
+    def test_a_member_that_fails_beyond_the_requested_number_is_not_replaced(self):
+        made = self.silent()
+        made.failed["i-3"] = "only 7 of 8 GPUs work"
+        assert publish(made, policy(2, 1), 119).drop == ("i-3",)
+
+    def test_a_replacement_that_was_never_usable_and_fails_is_not_replaced(self):
+        """It would fail again and again."""
+        made = self.silent()
+        made.group = group(3, 9, at=118)
+        hear(made, 9, at=118)
+        publish(made, policy(3, 1), 119)
+        made.failed["i-9"] = "i-9 refuses logins"
+        action = publish(made, policy(3, 1), 120)
+        assert (action.lost, action.drop) == ((), ("i-9",))
 
     def test_before_the_cluster_is_ready_only_an_end_counts(self):
         """A node that does not acknowledge is dropped sooner, by its own rule."""

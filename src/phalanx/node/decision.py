@@ -200,7 +200,7 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
     members = sorted([*kept, *_join(state, policy, kept, revoked)], key=lambda n: worker_number(n.name))
     silent = tuple(n for n in members if _silent(state, roster, n, now))
     nodes = tuple(n for n in members if n not in silent)
-    lost = tuple(n.instance_id for n in left if gone[n.name] == _why_dead(state, n, now))
+    lost = tuple(n.instance_id for n in left if _is_lost(state, n, gone[n.name], now))
     strays = _strays(state, policy, {n.instance_id: gone[n.name] for n in left}, members, now)
     drop = tuple(i for i in strays if i not in lost)
     reasons = {m.name: m.reason for m in roster.missing} | gone
@@ -238,6 +238,12 @@ def _why_dead(state: State, node: Node, now: float) -> str:
         return f"{node.instance_id} has ended"
     last = max(_known_since(state, node), state.beats.get(node.address, 0.0))
     return f"{node.instance_id} was silent for {LOST_S:.0f} s" if now - last > LOST_S else ""
+
+
+def _is_lost(state: State, node: Node, why: str, now: float) -> bool:
+    """Whether Auto Scaling is to replace a worker that is gone. One that was never usable would fail again and again."""
+    broken = node.instance_id in state.proven and why == state.failed.get(node.instance_id)
+    return broken or why == _why_dead(state, node, now)
 
 
 def _silent(state: State, roster: Roster, node: Node, now: float) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import replace
-from typing import Optional
+from typing import Callable, Optional
 
 from phalanx.node import beats, contract, files, outcome, proof, trust, validate
 from phalanx.node.agent import Agent
@@ -48,6 +49,9 @@ class Head:
         self._newcomers: dict[str, Node] = {}
         self._known: set[str] = set()  # addresses whose hellos have arrived
         self._refused = 0
+        # Changes of the group that are due: instances to terminate, with whether they are replaced; its desired capacity.
+        self._ending: deque[tuple[str, bool]] = deque()
+        self._desired: Optional[int] = None
 
     def serve(self) -> None:
         """Manage the membership. Never returns."""
@@ -195,6 +199,7 @@ class Head:
         except (AwsError, ValueError) as error:
             self.agent.log.say(f"the workers' group can't be read: {error}")
             return
+        self._change_group()
         self.work()
 
     def _take(self, reading: Reading, now: float) -> None:
@@ -268,12 +273,34 @@ class Head:
             self.ear.announce(number)
 
     def _give_up(self, action: Publish) -> None:
-        """Terminate instances that are not nodes, and set the group's desired capacity."""
+        """Have instances that are not nodes terminated, and the group's desired capacity set."""
         for instance_id in (*action.drop, *action.lost):
-            self.agent.fleet.terminate(instance_id, replaced=instance_id in action.lost)
+            self._ending.append((instance_id, instance_id in action.lost))
             self.state.dropped.add(instance_id)
         if action.desired is not None:
-            self.agent.fleet.set_desired(action.desired)
+            self._desired = action.desired
+        self._change_group()
+
+    def _change_group(self) -> None:
+        """Make the changes that are due. One that fails is made after the next reading, and stops no other for good."""
+        terminate, instances = self.agent.fleet.terminate, len(self.state.group.instances) if self.state.group else 0
+        while self._ending:
+            if not self._done(lambda: terminate(self._ending[0][0], replaced=self._ending[0][1])):
+                self._ending.rotate(-1)
+                break
+            self._ending.popleft()
+        # Auto Scaling must not choose which instance ends: one that is to end may still be there.
+        desired = self._desired
+        if desired is not None and (not self._ending or instances <= desired):
+            self._desired = None if self._done(lambda: self.agent.fleet.set_desired(desired)) else desired
+
+    def _done(self, change: Callable[[], None]) -> bool:
+        try:
+            change()
+        except AwsError as error:
+            self.agent.log.say(f"{error}; trying again")
+            return False
+        return True
 
     def prove(self, nodes: tuple[Node, ...]) -> None:
         """Log in to these nodes; a node that refuses is no longer a member."""
