@@ -16,7 +16,9 @@ from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\n"
+# The boot script fails once where a test wants it. A replacement head waits a tenth of node_timeout before it ends.
+BOOT = "boot: |\n  if rm /efs/.fail-next-boot; then exit 1; fi\n"
+SPEC = f"name: members\ncloud: local\nnodes: 3\nmin: 1\ntype: c5.large\nkeep: no\nnode_timeout: 60s\n{BOOT}"
 # In all, including the launch; and by the recorded times, from the new node's hello until all nodes know it.
 REPLACED_S = 40.0
 KNOWN_S = 30.0
@@ -201,10 +203,14 @@ def start(terminal, name: str, *arguments: str) -> str:
 
 
 def test_the_head_comes_back_as_head_at_the_same_address_and_settles_the_jobs(terminal):
-    """No command queries the jobs: their states are read from the shared directory here."""
+    """No command queries the jobs: their states are read from the shared directory here.
+
+    The boot of the first replacement fails, and it makes way for another.
+    """
     before = json.loads(terminal.phalanx("status", "--json").stdout)
     again = start(terminal, "again", "--restarts", "1", "--", "python3", "again.py", "again")
     once = start(terminal, "once", "--", "python3", "again.py", "once", "for ever")
+    terminal.on("head", "touch /efs/.fail-next-boot")
     victim = kill(terminal, "deeplearning-worker1", silent=False)
     wait_for_replacement(terminal, "deeplearning-worker1", victim)
     after = json.loads(terminal.phalanx("status", "--json").stdout)

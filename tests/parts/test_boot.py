@@ -115,6 +115,20 @@ def test_a_head_reports_to_cloudformation(monkeypatch):
     assert "boot step 'identity' failed" in text and "no metadata" in text
 
 
+@pytest.mark.parametrize(("head", "ready", "ended"), [(True, True, ["i-7"]), (True, False, []), (False, True, [])])
+def test_only_a_head_of_a_ready_cluster_makes_way_for_another(monkeypatch, head, ready, ended):
+    terminated: list[str] = []
+    monkeypatch.setattr(failure.time, "sleep", lambda _: None)
+    agent = SimpleNamespace(
+        settings=SimpleNamespace(head=head, node_timeout_s=300),
+        identity=SimpleNamespace(instance_id="i-7"),
+        table=SimpleNamespace(get=lambda _: {"ready": ready}),
+        fleet=SimpleNamespace(terminate=lambda instance_id, replaced: terminated.append(instance_id)),
+    )
+    failure.make_way(agent)  # type: ignore[arg-type]
+    assert terminated == ended
+
+
 def test_a_bug_of_ours_is_reported_with_its_place():
     reported = Told()
     try:

@@ -8,6 +8,7 @@ import pytest
 
 from phalanx.node import daemon, disk, failure, worker
 from phalanx.node.aws_client import AwsError
+from phalanx.node.command import CommandError
 
 
 class Enough(BaseException):
@@ -18,7 +19,7 @@ class Enough(BaseException):
 def serve(monkeypatch, tmp_path):
     """Serve as a worker whose every try fails with `error`, `tries` times; return the reported errors."""
 
-    def run(error: Exception, tries: int, member: bool = False) -> list[str]:
+    def run(error: Exception, tries: int, member: bool = False, step: str = "") -> list[str]:
         reported: list[str] = []
         clock = [0.0]
         left = [error] * tries
@@ -33,6 +34,7 @@ def serve(monkeypatch, tmp_path):
             settings=SimpleNamespace(head=False, node_timeout_s=100),
             log=SimpleNamespace(ship=lambda _: None),
             stream=None,
+            step=step,
         )
         monkeypatch.setattr(daemon, "Agent", lambda *_: agent)
         monkeypatch.setattr(daemon.firewall, "watch", lambda _: None)
@@ -60,6 +62,16 @@ def test_the_clouds_errors_are_reported_when_they_last(serve):
 
 def test_a_member_survives_the_clouds_errors(serve):
     assert serve(OSError("unreachable"), 9, member=True) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "makes_way"), [(CommandError("nvidia-smi -L", 0, "0 of 8"), True), (KeyError(), False)]
+)
+def test_a_head_that_lost_a_gpu_makes_way_and_one_with_a_bug_does_not(monkeypatch, serve, error, makes_way):
+    ended: list[object] = []
+    monkeypatch.setattr(failure, "make_way", ended.append)
+    serve(error, 1, step="GPUs")
+    assert bool(ended) is makes_way
 
 
 def test_the_agent_comes_back_with_the_machine_from_the_first_moment_of_its_boot(tmp_path):

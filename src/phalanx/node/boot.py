@@ -39,6 +39,8 @@ def boot(settings: Settings, metadata: Metadata, root: str = "", by_unit: bool =
 
         files.write(root + BOOTED, f"failed: {step}\n")
         failure.report(settings, agent, step, error)
+        if agent is not None:
+            failure.make_way(agent)
     if agent is not None:
         # Last, so that a hello does not wait for it.
         agent.log.close()

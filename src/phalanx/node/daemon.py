@@ -10,11 +10,12 @@ from typing import Optional
 from phalanx.node import contract, credentials, files, firewall
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
-from phalanx.node.command import run
+from phalanx.node.command import CommandError, run
 from phalanx.node.disk import HOME
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
+_GPUS = "GPUs"
 # Before another try after an error.
 _PAUSE_S = 5
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
@@ -74,6 +75,9 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             may_pass = time.monotonic() < end or files.read(root + contract.ROSTER)
             if not (may_pass and isinstance(error, (OSError, AwsError))):
                 failure.report(settings, agent, "agent", error)
+                # A running head that fails later is left to its unit: jobs may run on its machine.
+                if agent and agent.step == _GPUS and isinstance(error, CommandError):
+                    failure.make_way(agent)
         agent = None
         time.sleep(_PAUSE_S)
 
@@ -84,7 +88,7 @@ def _live(agent: Agent) -> None:
         from phalanx.node import progress
         from phalanx.node.head import Head
 
-        agent.step = "GPUs"
+        agent.step = _GPUS
         progress.begin(agent)
         try:
             Head(agent).serve()

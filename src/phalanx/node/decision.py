@@ -241,7 +241,7 @@ def _why_dead(state: State, node: Node, now: float) -> str:
 
 
 def _is_lost(state: State, node: Node, why: str, now: float) -> bool:
-    """Whether Auto Scaling is to replace a worker that is gone. One that was never usable would fail again and again."""
+    """Whether Auto Scaling is to replace a worker. One that was never usable would fail again and again."""
     broken = node.instance_id in state.proven and why == state.failed.get(node.instance_id)
     return broken or why == _why_dead(state, node, now)
 

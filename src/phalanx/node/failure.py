@@ -1,8 +1,9 @@
-"""Report a failed step: a head to CloudFormation, a worker to the head."""
+"""Report a failed step: a head to CloudFormation, a worker to the head. A replacement head makes way for another."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Optional
 
 from phalanx.node import outcome
@@ -10,6 +11,9 @@ from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import TAIL_BYTES, CommandError
 from phalanx.node.settings import Settings
+
+# Of the node's timeout: heads whose boot fails at once must not follow each other without a pause.
+_PAUSE_SHARE = 0.1
 
 
 def report(settings: Settings, agent: Optional[Agent], step: str, error: Exception) -> None:
@@ -29,6 +33,22 @@ def report(settings: Settings, agent: Optional[Agent], step: str, error: Excepti
             agent.report("failed", **content)
     except (OSError, AwsError) as problem:
         print(f"phalanx: the failure could not be reported: {problem}", flush=True)
+
+
+def make_way(agent: Agent) -> None:
+    """End this machine if it was to be the head of a ready cluster, so that its group launches another.
+
+    No stack waits for it any more, and workers replace only a head whose machine does not answer.
+    """
+    settings, me = agent.settings, agent.identity.instance_id
+    try:
+        if settings.head and agent.table.get("generation").get("ready"):
+            pause_s = _PAUSE_SHARE * settings.node_timeout_s
+            print(f"phalanx: this head can't serve: another replaces it in {pause_s:.0f} s", flush=True)
+            time.sleep(pause_s)
+            agent.fleet.terminate(me, replaced=True)
+    except AwsError as problem:
+        print(f"phalanx: {me} could not be ended: {problem}", flush=True)
 
 
 def _unexpected(error: Exception) -> CommandError:

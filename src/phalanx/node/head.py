@@ -49,7 +49,7 @@ class Head:
         self._newcomers: dict[str, Node] = {}
         self._known: set[str] = set()  # addresses whose hellos have arrived
         self._refused = 0
-        # Changes of the group that are due: instances to terminate, with whether they are replaced; its desired capacity.
+        # Changes of the group that are due: instances to terminate, each with whether it is replaced, and the capacity.
         self._ending: deque[tuple[str, bool]] = deque()
         self._desired: Optional[int] = None
 

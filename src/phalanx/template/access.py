@@ -133,17 +133,18 @@ def _membership_of_worker() -> list[dict[str, Any]]:
     return [
         _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
         _allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
-        # For a head that stopped answering (node.worker); its group launches another.
-        _allow(
-            ["autoscaling:TerminateInstanceInAutoScalingGroup"],
-            arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head"),
-        ),
     ]
 
 
 def _every_node() -> list[dict[str, Any]]:
     mounts = ("ClientMount", "ClientWrite", "ClientRootAccess")
-    return [_allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()), _logs(_own_stream())]
+    head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
+    return [
+        _allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()),
+        _logs(_own_stream()),
+        # For a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another.
+        _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head),
+    ]
 
 
 def _file_system() -> Sub:
