@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from node_lab import Lab, a_lab
+from node_lab import Lab, a_lab, wait
 
 pytestmark = pytest.mark.cluster
 
@@ -41,6 +42,16 @@ def test_a_full_volume_is_a_full_disk_and_no_more(lab):
     many = "mkdir /dev/shm/many && cd /dev/shm/many && seq 50000 | xargs -n 1000 touch 2>&1 | tail -n 1"
     assert "No space left on device" in lab.ssh(node, many).stdout
     lab.ssh(node, "rm -rf /dev/shm/many")
+
+
+def test_a_console_is_a_file_of_this_machine_with_a_limit(lab):
+    """Root on the node prints there, and appends to the log that shows it."""
+    more = "head -c 40000000 /dev/zero >>/var/log/cloud-init-output.log"
+    node = lab.boot(NODES + 1, f"head -c 40000000 /dev/zero | tr '\\0' x; {more}; touch /run/printed")
+    wait(lambda: lab.ssh(node, "ls /run/printed", check=False).stdout != "", "the end of the user data", timeout_s=60)
+    (state,) = (state for state in lab.do("nodes") if state["instance_id"] == node)
+    assert 16 << 20 <= Path(state["console"]).stat().st_size < 17 << 20
+    lab.do("kill", instance_id=node)
 
 
 def test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node(lab):

@@ -1,4 +1,4 @@
-"""The console of a node with a full operating system: a terminal, as its systemd wants, which is copied to a log."""
+"""The console of a node, which is copied to a log of limited size: a pipe, or a terminal where systemd wants one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ _LOG_BYTES = 16 << 20
 
 
 class Console:
-    """A pseudo-terminal of this machine. `tty` is the path of the node's end; read `output` whenever it has data."""
+    """What a node prints. Its processes write to `node_end`; read `output` whenever it has data.
 
-    def __init__(self, log: Path, owner: int) -> None:
+    A node with a full operating system has a pseudo-terminal, whose path is `tty`; other nodes have a pipe.
+    """
+
+    def __init__(self, log: Path, owner: int, has_terminal: bool) -> None:
         # The node's end stays open here, too: otherwise the other end would report a hangup between two writers.
-        self.output, self._node_end = pty.openpty()
-        self.tty = os.ttyname(self._node_end)
-        os.fchown(self._node_end, owner, owner)
+        self.output, self.node_end = pty.openpty() if has_terminal else os.pipe()
+        self.tty = os.ttyname(self.node_end) if has_terminal else ""
+        os.fchown(self.node_end, owner, owner)
         os.set_blocking(self.output, False)
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._log = log
+        log.touch()
 
     def copy(self) -> None:
         """Append a piece of what was printed to the log, up to its limit. Raises BlockingIOError if there is none."""
         text = os.read(self.output, _READ_BYTES).replace(b"\r\n", b"\n")
         # A node must neither fill this machine's disk nor end the supervisor when something else has filled it.
-        with suppress(OSError):
-            if os.fstat(self._log).st_size < _LOG_BYTES:
-                os.write(self._log, text)
+        with suppress(OSError), self._log.open("ab") as log:
+            if log.tell() < _LOG_BYTES:
+                log.write(text)
 
     def close(self) -> None:
         """Append the rest once the node has ended, and close everything but `output`."""
         with suppress(BlockingIOError):
             while True:
                 self.copy()
-        os.close(self._node_end)
-        os.close(self._log)
+        os.close(self.node_end)

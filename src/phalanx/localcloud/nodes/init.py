@@ -13,6 +13,7 @@ from pathlib import Path
 
 from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import cgroups, isolation, limits, operating_system, rootfs
+from phalanx.localcloud.nodes.console import Console
 from phalanx.localcloud.nodes.machine import API_URL, Machine, Site
 from phalanx.localcloud.nodes.programs import READY, READY_FD
 from phalanx.localcloud.nodes.vpc import Vpc, configure
@@ -23,15 +24,14 @@ _EARLY = "/etc/systemd/system/sysinit.target.wants"
 _CLOUD = "/var/lib/cloud/instance"
 
 
-def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tty: str = "") -> None:
+def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, console: Console) -> None:
     """Boot the node. Never returns: exits as soon as the node has a process 1, the supervisor's child by then.
 
     Writes the pid of process 1 to `status_fd`, in a line; process 1 then writes programs.READY, or what went wrong.
-    `tty` is the console of a machine with a full operating system.
     """
     try:
         cgroups.enter(site, machine)
-        _build(site, machine, vpc, link, status_fd, tty)
+        _build(site, machine, vpc, link, status_fd, console)
         _start(site, machine, status_fd)
     except BaseException as problem:
         traceback.print_exc()
@@ -40,18 +40,17 @@ def run(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tty: 
         os._exit(1)
 
 
-def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, tty: str) -> None:
+def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, console: Console) -> None:
     """Build the machine. Returns only in process 1 of the node."""
-    console = _open_console(site, machine)
-    _close_all_but({0, 1, 2, status_fd, console, vpc.netns})
-    _redirect(console)
+    _close_all_but({0, 1, 2, status_fd, console.node_end, vpc.netns})
+    _redirect(console.node_end)
     kernel.unshare(kernel.CLONE_NEWNS)
     # A sysfs that is mounted in the node is then read-only too: it can't allow more than this one does.
     kernel.make_read_only("/sys")
     is_first_boot = rootfs.is_first_boot(site, machine)
     isolation.make_for_nodes(site)
     if machine.image:
-        operating_system.build(site, machine, tty)
+        operating_system.build(site, machine, console.tty)
     else:
         _show_console(site, machine, rootfs.build(site, machine))
     if site.mode != "root":
@@ -90,11 +89,6 @@ def _become_process_one(status_fd: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _open_console(site: Site, machine: Machine) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    return os.open(site.console(machine.instance_id), flags, 0o644)
-
-
 def _close_all_but(keep: set[int]) -> None:
     """Close all other fds: a node that inherited the control connection would keep it open for ever."""
     low = 0
@@ -116,7 +110,7 @@ def _redirect(console: int) -> None:
 def _show_console(site: Site, machine: Machine, root: Path) -> None:
     """Show the console as cloud-init's log: on EC2 its output goes to both."""
     log = rootfs.make_file(root / "var/log/cloud-init-output.log")
-    kernel.mount(site.console(machine.instance_id), log, None, kernel.MS_BIND)
+    kernel.bind(site.console(machine.instance_id), log, read_only=True)
 
 
 def _write_identity(site: Site, machine: Machine) -> None:

@@ -22,6 +22,7 @@ class Node:
     """The pid of its process 1 or, until there is a `pidfd`, of the process that builds the machine."""
     status_fd: int | None
     link: str
+    console: Console
     boot_request: int | None
     deadline: float | None
     """When a boot, or a shutdown before a reboot, takes too long; None while the node runs."""
@@ -29,7 +30,6 @@ class Node:
     pidfd: int | None = None
     output: bytes = b""
     alive: bool = True
-    console: Console | None = None
     reboots: bool = False
     """A reboot was requested: it is shutting down, or will once it is up."""
     killers: list[int] = field(default_factory=list)

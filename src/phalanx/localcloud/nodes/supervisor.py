@@ -260,7 +260,7 @@ class Supervisor:
         console = self._open_console(machine)
         pid = os.fork()
         if pid == 0:
-            init.run(self._site, machine, vpc, link, status_w, console.tty if console else "")
+            init.run(self._site, machine, vpc, link, status_w, console)
         deadline = time.monotonic() + _BOOT_TIMEOUT_S
         return Node(
             machine=machine,
@@ -272,10 +272,8 @@ class Supervisor:
             console=console,
         )
 
-    def _open_console(self, machine: Machine) -> Console | None:
-        if not machine.image:
-            return None
-        console = Console(self._site.console(machine.instance_id), self._site.root)
+    def _open_console(self, machine: Machine) -> Console:
+        console = Console(self._site.console(machine.instance_id), self._site.root, has_terminal=bool(machine.image))
         self._watch(console.output, console.copy)
         return console
 
@@ -351,9 +349,8 @@ class Supervisor:
         self._vpcs[node.machine.vpc_id].leave(node.machine.address)
         if node.pidfd is not None:
             self._unwatch(node.pidfd)
-        if node.console is not None:
-            node.console.close()
-            self._unwatch(node.console.output)
+        node.console.close()
+        self._unwatch(node.console.output)
         return status
 
     def _stop_listening(self, node: Node) -> None:
