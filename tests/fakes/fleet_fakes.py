@@ -38,6 +38,7 @@ from phalanx.localcloud import (  # noqa: E402
     throttling,
 )
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
+from phalanx.localcloud.served import gate  # noqa: E402
 
 REGION = "us-east-1"
 ALL_KINDS = [
@@ -248,7 +249,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
     for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam):
         module.install(context)
-    endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, api.MOTO)))
+    endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, gate.wrap(api.MOTO))))
     try:
         yield Cloud(context, runner, clock)
     finally:

@@ -284,8 +284,3 @@ def test_updates_are_refused_clearly(cloud):
     stack = cloud.made({"Topic": TOPIC})
     with pytest.raises(ClientError, match="can't update stacks yet"):
         cloud.cloudformation.update_stack(StackName=stack, UsePreviousTemplate=True)
-
-
-def test_an_unknown_action_is_refused_clearly(cloud):
-    with pytest.raises(ClientError, match="does not support the action ListExports"):
-        cloud.cloudformation.list_exports()

@@ -251,13 +251,23 @@ def test_nagles_algorithm_delays_no_answer():
     server.close()
 
 
-@pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
-def test_an_unexpected_exception_is_answered_as_an_internal_failure(cloud, monkeypatch, service, caplog):
-    def broken(*_args):
-        raise ZeroDivisionError("a bug")
+def broken(*_args):
+    raise ZeroDivisionError("a bug")
 
+
+@pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
+def test_a_service_that_breaks_is_answered_as_one_that_is_not_served(cloud, monkeypatch, service, caplog):
     monkeypatch.setattr("phalanx.localcloud.api.CloudFormationApi._dispatch", broken)
     monkeypatch.setattr("phalanx.localcloud.api.MOTO.get_application", broken)
+    call = {"cloudformation": "describe_stacks", "dynamodb": "list_tables"}[service]
+    with pytest.raises(ClientError, match=r"UnsupportedOperation.*as requested; see localcloud\.log"):
+        getattr(cloud.client(service), call)()
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
+def test_an_unexpected_exception_is_answered_as_an_internal_failure(cloud, monkeypatch, service, caplog):
+    monkeypatch.setattr("phalanx.localcloud.throttling._is_throttled", broken)
     call = {"cloudformation": "describe_stacks", "dynamodb": "list_tables"}[service]
     with pytest.raises(ClientError, match=r"InternalFailure.*see localcloud\.log"):
         getattr(cloud.client(service), call)()

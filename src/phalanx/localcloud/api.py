@@ -32,6 +32,7 @@ from phalanx.localcloud.cloudformation.api import CloudFormationApi
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.served import gate
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 log = logging.getLogger(__name__)
@@ -97,4 +98,4 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return throttling.wrap(context, tables.wrap(context, services))
+    return throttling.wrap(context, tables.wrap(context, gate.wrap(services)))

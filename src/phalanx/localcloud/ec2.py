@@ -21,8 +21,6 @@ from phalanx.localcloud.newcomers import Newcomers
 PATCHED = (
     "moto.ec2.models.EC2Backend.run_instances",
     "moto.ec2.models.EC2Backend.terminate_instances",
-    "moto.ec2.models.EC2Backend.start_instances",
-    "moto.ec2.models.EC2Backend.stop_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
@@ -40,8 +38,6 @@ def install(context: Context) -> None:
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
-    for name in ("start_instances", "stop_instances"):
-        setattr(EC2Backend, name, _unsupported)
     Subnet.get_available_subnet_ip = placement.next_address
 
 
@@ -164,10 +160,3 @@ def _delete_vpc_endpoints(self: EC2Backend, vpce_ids: list[str] | None = None) -
     _mark_deleted(self, vpce_ids)
     for endpoint_id in vpce_ids or []:
         self.vpc_end_points.pop(endpoint_id, None)
-
-
-def _unsupported(_self: EC2Backend, instance_ids: list[str]) -> Any:
-    raise EC2ClientError(
-        "UnsupportedOperation",
-        f"The local cloud can't stop or start instances ({', '.join(instance_ids)}); reboot or terminate them instead.",
-    )

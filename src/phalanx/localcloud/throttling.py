@@ -35,7 +35,7 @@ def wrap(context: Context, app: App) -> App:
         if call is None or call.service not in _REFUSALS or not _is_throttled(context, call):
             return app(environ, start_response)
         code, message = _REFUSALS[call.service]
-        return errors.refused(call, code, message, start_response)
+        return errors.throttled(call, code, message, start_response)
 
     return throttled
 

@@ -174,24 +174,6 @@ HANDLERS: dict[str, Handler] = {
     "describe_notification_configurations": describe_notifications,
 }
 
-# These would have no effect here, so they are refused rather than silently accepted.
-REFUSED = (
-    "attach_instances",
-    "attach_load_balancer_target_groups",
-    "attach_load_balancers",
-    "batch_put_scheduled_update_group_action",
-    "detach_instances",
-    "detach_load_balancer_target_groups",
-    "detach_load_balancers",
-    "enter_standby",
-    "execute_policy",
-    "exit_standby",
-    "put_lifecycle_hook",
-    "put_scaling_policy",
-    "put_scheduled_update_group_action",
-    "put_warm_pool",
-)
-
 # moto lacks these methods.
 _ADDED = (
     "put_notification_configuration",
@@ -201,7 +183,7 @@ _ADDED = (
 
 PATCHED = tuple(
     f"moto.autoscaling.responses.AutoScalingResponse.{name}"
-    for name in (*HANDLERS, *REFUSED, "create_launch_configuration")
+    for name in (*HANDLERS, "create_launch_configuration")
     if name not in _ADDED
 )
 
@@ -210,9 +192,7 @@ def install(worker: Reconciler) -> None:
     """Answer the API from `worker`'s groups."""
     for name, handler in HANDLERS.items():
         setattr(AutoScalingResponse, name, _answering(worker, handler))
-    refusals = dict.fromkeys(REFUSED, _refuse) | {"create_launch_configuration": _refuse_launch_configuration}
-    for name, refusal in refusals.items():
-        setattr(AutoScalingResponse, name, refusal)
+    AutoScalingResponse.create_launch_configuration = _refuse_launch_configuration
 
 
 def _answering(worker: Reconciler, handler: Handler) -> Callable[[AutoScalingResponse], ActionResult]:
@@ -224,11 +204,7 @@ def _answering(worker: Reconciler, handler: Handler) -> Callable[[AutoScalingRes
     return answer
 
 
-def _refuse(self: AutoScalingResponse) -> ActionResult:
-    raise ValidationError(f"{self._get_action()} is not supported by the local cloud.")
-
-
-def _refuse_launch_configuration(_self: AutoScalingResponse) -> ActionResult:
+def _refuse_launch_configuration(self: AutoScalingResponse) -> ActionResult:  # noqa: ARG001
     # New accounts can no longer create them: docs/aws-behaviour.md 3.21.
     raise AutoscalingClientError(
         "UnsupportedOperation",

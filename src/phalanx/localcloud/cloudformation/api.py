@@ -37,12 +37,8 @@ class CloudFormationApi(BaseResponse):
         self._engine = engine
 
     def call_action(self) -> Any:
-        action = self._get_action()
-        if action not in ACTIONS:
-            text = f"The local cloud's CloudFormation does not support the action {action}"
-            return self.serialized(ActionResult(_Refusal(Refused(text))))
         try:
-            result = ACTIONS[action](self)
+            result = ACTIONS[self._get_action()](self)
         except Refused as refused:
             result = ActionResult(_Refusal(refused))
         return self.serialized(result)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
+from phalanx.localcloud.served import operations
+
 # Names in the signature's scope that differ from the prefix of IAM actions.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
 # AWS authorizes a batch as the single operation.
@@ -43,6 +45,11 @@ class Call:
     body: bytes = field(default=b"", repr=False)
 
     @property
+    def is_form(self) -> bool:
+        """Whether the parameters are a form's, with names such as `Tag.1.Key`."""
+        return self.protocol in ("query", "ec2")
+
+    @property
     def action(self) -> str:
         """Return the IAM action, such as `sqs:SendMessage`."""
         return f"{self.service}:{_AUTHORIZED_AS.get(self.operation, self.operation)}"
@@ -66,7 +73,9 @@ def read(environ: dict[str, Any]) -> Call | None:
         return None
     service = scope["service"].lower()
     body = _body(environ)
-    protocol, operation, params = _json_call(environ, body) or _form_call(environ, body, service) or _rest_call(environ)
+    protocol, operation, params = (
+        _json_call(environ, body) or _form_call(environ, body, service) or _rest_call(environ, body, service)
+    )
     if protocol == "json":
         _put_body(environ, _unmistakable(params))
     return Call(
@@ -128,6 +137,10 @@ def _form_call(environ: Mapping[str, Any], body: bytes, service: str) -> _Read |
     return ("ec2" if service == "ec2" else "query"), params["Action"], params
 
 
-def _rest_call(environ: Mapping[str, Any]) -> _Read:
-    """Return the request itself as the operation, since REST services name none; a refusal then shows it."""
-    return "rest", f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}", {}
+def _rest_call(environ: Mapping[str, Any], body: bytes, service: str) -> _Read:
+    """Return the request itself as the operation if no operation is like it; a refusal then shows it."""
+    try:
+        operation, params = operations.of_rest(service, environ, body)
+    except ValueError:
+        operation, params = "", {}
+    return "rest", operation or f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}", params

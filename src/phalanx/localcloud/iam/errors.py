@@ -72,17 +72,24 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
     return _refused(call, "AccessDeniedException", "AccessDenied", message, start_response)
 
 
-def refused(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
-    """Answer a call that is allowed, and refused by its service: throttled, or against a limit."""
-    if call.protocol == "json":
-        return _json(code, message, start_response, 400)
-    if call.protocol == "rest":
-        return _json(code, message, start_response, 429)
-    return _xml(call, code, message, start_response, 503 if call.protocol == "ec2" else 400)
+def throttled(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
+    """Answer a call that is one too many."""
+    return refused(call, code, message, start_response, {"rest": 429, "ec2": 503}.get(call.protocol, 400))
+
+
+def refused(call: Call, code: str, message: str, start_response: Any, status: int = 400) -> Iterable[bytes]:
+    """Answer a call that is allowed, and refused by its service."""
+    if call.service.startswith("s3"):
+        return _s3(code, message, start_response, status)
+    if call.protocol in ("json", "rest"):
+        return _json(code, message, start_response, status)
+    return _xml(call, code, message, start_response, status)
 
 
 def _refused(call: Call, json_code: str, xml_code: str, message: str, start_response: Any) -> Iterable[bytes]:
     """Refuse in the call's protocol: JSON and XML protocols have different codes for the same refusal."""
+    if call.service.startswith("s3"):
+        return _s3(xml_code, message, start_response, 403)
     if call.protocol in ("json", "rest"):
         return _json(json_code, message, start_response, 400 if call.protocol == "json" else 403)
     return _xml(call, xml_code, message, start_response)
@@ -104,6 +111,13 @@ def _xml(call: Call, code: str, message: str, start_response: Any, status: int =
         f"<RequestID>{uuid.uuid4()}</RequestID></Response>"
     )
     return _answer(status, document, [("Content-Type", "text/xml")], start_response)
+
+
+def _s3(code: str, message: str, start_response: Any, status: int) -> Iterable[bytes]:
+    document = (
+        f"<Error><Code>{code}</Code><Message>{escape(message)}</Message><RequestId>{uuid.uuid4()}</RequestId></Error>"
+    )
+    return _answer(status, document, [("Content-Type", "application/xml")], start_response)
 
 
 def _query(code: str, message: str, start_response: Any, status: int = 403) -> Iterable[bytes]:

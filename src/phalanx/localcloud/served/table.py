@@ -1,0 +1,88 @@
+"""Which operations the local cloud serves. In the others moto would only keep a record, and report a success.
+
+Reading is served wherever moto does it, because an answer that nothing is there is true. Changing is served only
+where the change has its effect here, so an operation is added to the table when it has one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+# Service, as in IAM's actions → its operations; `*` stands for the rest of a name.
+SERVED = {
+    "autoscaling": """
+        CreateAutoScalingGroup UpdateAutoScalingGroup DeleteAutoScalingGroup DescribeAutoScalingGroups
+        DescribeAutoScalingInstances DescribeScalingActivities DescribeTags CreateOrUpdateTags DeleteTags
+        SetDesiredCapacity TerminateInstanceInAutoScalingGroup SetInstanceProtection SetInstanceHealth SuspendProcesses
+        ResumeProcesses PutNotificationConfiguration DeleteNotificationConfiguration
+        DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations""",
+    "cloudformation": """
+        CreateStack DeleteStack UpdateStack DescribeStackEvents DescribeStackResource DescribeStackResources
+        DescribeStacks GetTemplate ListStackResources ListStacks SignalResource ValidateTemplate""",
+    "dynamodb": """
+        BatchExecuteStatement BatchGetItem BatchWriteItem CreateTable DeleteItem DeleteTable Describe* ExecuteStatement
+        ExecuteTransaction GetItem List* PutItem Query Scan TagResource TransactGetItems TransactWriteItems
+        UntagResource UpdateItem UpdateTable UpdateTimeToLive""",
+    "ec2": """
+        Describe* Get* AllocateAddress AssociateAddress AssociateIamInstanceProfile AssociateRouteTable
+        AttachInternetGateway AuthorizeSecurityGroup* CreateInternetGateway CreateKeyPair CreateLaunchTemplate
+        CreateLaunchTemplateVersion CreateNatGateway CreateNetworkInterface CreateRoute CreateRouteTable
+        CreateSecurityGroup CreateSubnet CreateTags CreateVpc CreateVpcEndpoint DeleteInternetGateway DeleteKeyPair
+        DeleteLaunchTemplate DeleteNatGateway DeleteNetworkInterface DeleteRoute DeleteRouteTable DeleteSecurityGroup
+        DeleteSubnet DeleteTags DeleteVpc DeleteVpcEndpoints DetachInternetGateway DisassociateAddress
+        DisassociateIamInstanceProfile DisassociateRouteTable ImportKeyPair ModifyInstanceAttribute
+        ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyNetworkInterfaceAttribute ModifySecurityGroupRules
+        ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
+        ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
+        TerminateInstances UpdateSecurityGroupRuleDescriptions*""",
+    "elasticfilesystem": """
+        CreateFileSystem CreateMountTarget CreateTags DeleteFileSystem DeleteMountTarget DeleteTags Describe* List*
+        ModifyMountTargetSecurityGroups PutBackupPolicy PutLifecycleConfiguration TagResource UntagResource""",
+    "iam": """
+        Get* List* Simulate* AddRoleToInstanceProfile AttachGroupPolicy AttachRolePolicy AttachUserPolicy
+        AddUserToGroup CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole
+        CreateServiceLinkedRole CreateUser DeleteGroup DeleteGroupPolicy DeleteInstanceProfile DeletePolicy
+        DeletePolicyVersion DeleteRole DeleteRolePermissionsBoundary DeleteRolePolicy DeleteServiceLinkedRole
+        DeleteUser DeleteUserPolicy DetachGroupPolicy DetachRolePolicy DetachUserPolicy PutGroupPolicy
+        PutRolePermissionsBoundary PutRolePolicy PutUserPolicy RemoveRoleFromInstanceProfile RemoveUserFromGroup
+        SetDefaultPolicyVersion Tag* Untag* UpdateAssumeRolePolicy UpdateGroup UpdateRole UpdateRoleDescription
+        UpdateUser""",
+    "lambda": """
+        Get* List* AddPermission CreateAlias CreateFunction DeleteAlias DeleteFunction DeleteFunctionConcurrency Invoke
+        InvokeAsync PublishVersion PutFunctionConcurrency RemovePermission TagResource UntagResource UpdateAlias
+        UpdateFunctionCode UpdateFunctionConfiguration""",
+    "logs": """
+        Describe* Get* List* CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteRetentionPolicy
+        FilterLogEvents PutLogEvents PutRetentionPolicy TagLogGroup TagResource UntagLogGroup UntagResource""",
+    "s3": """
+        Get* Head* List* AbortMultipartUpload CompleteMultipartUpload CopyObject CreateBucket CreateMultipartUpload
+        DeleteBucket DeleteBucketCors DeleteBucketEncryption DeleteBucketOwnershipControls DeleteBucketPolicy
+        DeleteBucketTagging DeleteObject DeleteObjects DeleteObjectTagging DeletePublicAccessBlock PutBucketCors
+        PutBucketEncryption PutBucketOwnershipControls PutBucketTagging PutBucketVersioning PutObject PutObjectTagging
+        PutPublicAccessBlock UploadPart UploadPartCopy""",
+    "servicequotas": "Get* List*",
+    "sns": """
+        Get* List* AddPermission ConfirmSubscription CreateTopic DeleteTopic Publish PublishBatch RemovePermission
+        SetSubscriptionAttributes SetTopicAttributes Subscribe TagResource Unsubscribe UntagResource""",
+    "sqs": """
+        Get* List* AddPermission ChangeMessageVisibility ChangeMessageVisibilityBatch CreateQueue DeleteMessage
+        DeleteMessageBatch DeleteQueue PurgeQueue ReceiveMessage RemovePermission SendMessage SendMessageBatch
+        SetQueueAttributes TagQueue UntagQueue""",
+    "ssm": """
+        AddTagsToResource DeleteParameter DeleteParameters DescribeParameters GetParameter* LabelParameterVersion
+        ListTagsForResource PutParameter RemoveTagsFromResource UnlabelParameterVersion""",
+    "sts": "AssumeRole DecodeAuthorizationMessage GetAccessKeyInfo GetCallerIdentity",
+    "tagging": "GetResources GetTagKeys GetTagValues",
+}
+
+
+def is_served(service: str, operation: str) -> bool:
+    """Whether the local cloud serves an operation."""
+    return bool(_names(service).fullmatch(operation))
+
+
+@functools.cache
+def _names(service: str) -> re.Pattern[str]:
+    patterns = (name.replace("*", ".*") for name in SERVED.get(service, "").split())
+    return re.compile("|".join(patterns) or r"(?!)")
