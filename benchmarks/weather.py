@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import re
 import signal
 import subprocess
@@ -33,14 +34,22 @@ NODES = 3
 ALL = "all"
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
 _NOTICED_AFTER_S = 120.0
-# The longest weather, for two launches one after another; and what a busy machine needs besides.
+# The longest weather, for two launches one after another; and what a machine with nothing else to do needs besides.
 _WEATHER_S = 2 * 240.0
 _CALM_S = 120.0
+_BOOT_S = 60.0
+# A failure says nothing when the machine has become so much busier than it was when the deadlines were set.
+_BUSIER = 2.0
+# What a command says of a node that stands still (the weather's stalls).
+_NAMES = ("deeplearning-worker", "the head")
 
 
 @dataclass
 class Trial:
-    """A cluster's life in the weather of a seed. `problems` is empty on success; `took_s` maps its steps to seconds."""
+    """A cluster's life in the weather of a seed. `problems` is empty on success; `took_s` maps its steps to seconds.
+
+    `busy`: how many tasks there were for each CPU when it began (1: at most one). `void`: why it proves nothing.
+    """
 
     number: int
     seed: int
@@ -49,11 +58,21 @@ class Trial:
     took_s: dict[str, float] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    busy: float = 1.0
+    void: str = ""
 
     @property
     def deadline_s(self) -> float:
-        """How long a step may take."""
-        return _CALM_S + _WEATHER_S / self.speed
+        """How long a step may take: longer on a busy machine."""
+        return _CALM_S * self.busy + _WEATHER_S / self.speed
+
+    @property
+    def node_timeout_s(self) -> float:
+        return _BOOT_S * self.busy + _WEATHER_S / 2 / self.speed
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.problems) and not self.void
 
 
 def plan(count: int, seed: int, speed: float, kinds: Sequence[str]) -> list[Trial]:
@@ -67,7 +86,7 @@ class Life:
 
     def __init__(self, bench: BenchCluster, trial: Trial) -> None:
         spec = bench.directory / "phalanx.yaml"
-        spec.write_text(spec.read_text() + f"node_timeout: {60 + 240 / trial.speed:.0f}s\n")
+        spec.write_text(spec.read_text() + f"node_timeout: {trial.node_timeout_s:.0f}s\n")
         self._cluster, self._trial = SoakCluster(bench), trial
         only = () if trial.kind == ALL else ("--only", trial.kind)
         self._cluster.phalanx("local", "weather", str(trial.seed), "--speed", f"{trial.speed:g}", *only)
@@ -89,14 +108,15 @@ class Life:
         return "" if done.returncode == 0 else f"`{arguments[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
 
     def _run(self) -> str:
-        """Run a job; a node that stands still ends it with the node's name, and the user starts it again."""
+        """Run a job; a node that stands still ends it with the node named, and the user starts it again."""
         deadline = time.monotonic() + self._trial.deadline_s
         arguments = ("run", "-N", "1", "--directory", str(self._cluster.code), "--", "hostname")
-        while (wrong := self._command(*arguments)) and "deeplearning-worker" in wrong and self.struck().get("stalls"):
-            if time.monotonic() > deadline:
-                break
+        while (wrong := self._command(*arguments)) and self._is_stalled(wrong) and time.monotonic() < deadline:
             time.sleep(1)
         return wrong
+
+    def _is_stalled(self, wrong: str) -> bool:
+        return bool(self.struck().get("stalls")) and any(name in wrong for name in _NAMES)
 
     def _replace(self) -> str:
         """End a worker's machine without notice; its name must come back on another machine."""
@@ -169,20 +189,35 @@ def _still_alive(pids: set[int]) -> str:
     return f"processes are left: {sorted(left)}" if left else ""
 
 
+def busy() -> float:
+    """Return how many tasks there are for each of this machine's CPUs, on average over the last minute; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def run_trial(trial: Trial, keep: Path | None) -> None:
     """Live a cluster's life up to the first step that goes wrong, and take it down in any case."""
+    trial.busy = round(busy(), 1)
     with bench_cluster(nodes=NODES) as bench:
         life = Life(bench, trial)
         for name, step in life.steps().items():
             if trial.problems and name != "down":
                 continue
             started = time.monotonic()
-            wrong = step()
+            wrong = _outcome(step)
             trial.took_s[name] = round(time.monotonic() - started, 1)
             trial.problems += [f"{name}: {wrong}"] if wrong else []
         trial.struck = life.struck()
+        if trial.problems and busy() > _BUSIER * trial.busy:
+            trial.void = f"the machine had {busy():.1f} tasks for each CPU in the end, and {trial.busy:g} when it began"
         if trial.problems and keep:
             _keep_log(bench, keep / f"weather-{trial.seed}-{trial.kind}.log")
+
+
+def _outcome(step: Callable[[], str]) -> str:
+    try:
+        return step()
+    except subprocess.TimeoutExpired as late:
+        return f"{' '.join(late.cmd[1:])} did not end within {late.timeout:.0f} s"
 
 
 def _keep_log(bench: BenchCluster, path: Path) -> None:
@@ -192,7 +227,7 @@ def _keep_log(bench: BenchCluster, path: Path) -> None:
 
 def _show(trial: Trial) -> None:
     took = "  ".join(f"{name} {seconds:.0f}" for name, seconds in trial.took_s.items())
-    verdict = "; ".join(trial.problems) or "passed"
+    verdict = "; ".join([*([f"void: {trial.void}"] if trial.void else []), *trial.problems]) or "passed"
     print(f"{trial.number:>4}  {trial.kind:<18}{took:<56}{sum(trial.struck.values()):>4} struck  {verdict}", flush=True)
 
 
@@ -203,16 +238,17 @@ def read(record: Path | None) -> list[Trial]:
 
 
 def report(trials: Sequence[Trial], seed: int) -> str:
-    failed = [trial for trial in trials if trial.problems]
+    failed, void = [trial for trial in trials if trial.failed], [trial for trial in trials if trial.void]
     struck = sum((Counter(trial.struck) for trial in trials), Counter[str]())
     known = machine()
     lines = [
         f"{datetime.date.today().isoformat()}: {len(trials)} clusters in the weather of seed {seed}, at speed"
         f" {trials[0].speed if trials else 1:g}, commit {str(known['commit'])[:12]}, {known['cores']} cores",
-        f"  {len(failed)} failed",
+        f"  {len(failed)} failed, {len(void)} void",
         *(f"  {kind:<18}struck {count} times" for kind, count in sorted(struck.items())),
         *(f"  {name:<18}at most {_slowest_s(trials, name):.0f} s" for name in ("up", "replacement", "scale", "down")),
         *(f"  trial {trial.number} ({trial.kind}): {'; '.join(trial.problems)}" for trial in failed),
+        *(f"  trial {trial.number} ({trial.kind}), void: {trial.void}" for trial in void),
     ]
     return "\n".join(lines) + "\n"
 
@@ -245,7 +281,7 @@ def main() -> None:
     print("\n" + text, end="")
     if len(trials) >= WHOLE:
         (ROOT / "benchmarks" / "results" / f"weather-{datetime.date.today().isoformat()}.txt").write_text(text)
-    raise SystemExit(any(trial.problems for trial in trials))
+    raise SystemExit(any(trial.failed for trial in trials))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 from phalanx.localcloud.weather import forecast
 from phalanx.localcloud.weather.forecast import KINDS, Forecast
 from phalanx.localcloud.weather.sky import Weather
+from phalanx.node import wire
 
 
 def delays_s(weather: Weather, subjects: list[str]) -> dict[str, list[float]]:
@@ -35,6 +36,14 @@ def test_speed_divides_the_delays_and_changes_nothing_else():
 
 def test_speed_divides_delays_of_awss_own():
     assert (Weather().scaled(60), Weather(Forecast(7, speed=10)).scaled(60)) == (60, 6)
+
+
+def test_speed_divides_the_agents_waits_for_awss_delays(monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr(wire, "SPEED", 10)
+    wire.pause(99)
+    assert 0.25 <= slept[0] <= 0.5
 
 
 def test_an_instance_is_known_by_its_group_and_its_place_there():

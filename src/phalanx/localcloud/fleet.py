@@ -87,7 +87,8 @@ class Fleet:
             return
         try:
             without_s = launches.without_way_out_s(self.context.weather, instance)
-            machine = self._equipped(replace(placement.machine(instance), has_way_out=without_s == 0))
+            found = replace(placement.machine(instance), speed=self.context.weather.speed)
+            machine = self._equipped(replace(found, has_way_out=without_s == 0))
             self.context.serve_vpc(machine.vpc_id)
             self.context.runner.boot(machine)
             if without_s:

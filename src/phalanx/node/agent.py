@@ -14,11 +14,12 @@ from phalanx.node.disk import SSH
 from phalanx.node.metadata import Metadata
 from phalanx.node.roster import Node
 from phalanx.node.settings import Settings
+from phalanx.node.speed import SPEED
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 USER_KEY = f"{SSH}/id_ed25519"
 # It loads the GPUs' driver (docs/aws-behaviour.md 11.15).
-_DRIVER_WITHIN_S = 180
+_DRIVER_WITHIN_S = 180 / SPEED
 # What nvidia-smi prints at once while the driver is being loaded, after a reboot.
 _DRIVER_COMES = "communicate with the NVIDIA driver"
 

@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 
 from phalanx.node import wire
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
+from phalanx.node.speed import SPEED
 
-DEADLINE_S = 60.0
+DEADLINE_S = 60.0 / SPEED
 
 _TRANSIENT = (
     "Throttl",

@@ -8,7 +8,10 @@ import subprocess
 import time
 from typing import Any, Callable, Sequence
 
+from phalanx.node.speed import SPEED
+
 TAIL_BYTES = 2048
+_PAUSE_S = 3 / SPEED
 
 
 class CommandError(Exception):
@@ -42,7 +45,7 @@ def insist(command: list[str], timeout_s: float, passing: str, end: float, say: 
             if not re.search(passing, error.output, re.IGNORECASE) or time.monotonic() > end:
                 raise
             say(f"{error}; trying again")
-            time.sleep(3)
+            time.sleep(_PAUSE_S)
 
 
 def _run(

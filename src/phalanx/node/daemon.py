@@ -14,10 +14,11 @@ from phalanx.node.command import CommandError, run
 from phalanx.node.disk import HOME
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
+from phalanx.node.speed import SPEED
 
 _GPUS = "GPUs"
 # Before another try after an error.
-_PAUSE_S = 5
+_PAUSE_S = 5 / SPEED
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
 _PATIENCE = 0.9
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Optional, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
+from phalanx.node.speed import SPEED
 
 # Auto Scaling retries a failed launch by itself. These of its messages, which have no codes, are final:
 # quotas, what the zone or the image does not support, explicit denials, disk keys, and what does not exist
@@ -21,7 +22,7 @@ FINAL = (
 )
 # A shortage is believed after this many attempts, or this time.
 LAUNCH_ATTEMPTS = 3
-LAUNCH_PATIENCE_S = 120.0
+LAUNCH_PATIENCE_S = 120.0 / SPEED
 ACK_TIMEOUT_S = 60.0
 # A node that beats (node.beats) is silent after this time without one; one that never did gets time to find the head.
 SILENT_S = 15.0

@@ -13,9 +13,10 @@ from phalanx.node import beats, contract, validate
 from phalanx.node.agent import Agent
 from phalanx.node.roster import Node
 from phalanx.node.services import ROSTERS
+from phalanx.node.speed import SPEED
 
 # Hellos may be lost, and a head that dies forgets them.
-_HELLO_AGAIN_S = 30.0
+_HELLO_AGAIN_S = 30.0 / SPEED
 _POLL_MOST_S = 5.0
 _POLL_LEAST_S = 0.1
 # A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we use a third of that.

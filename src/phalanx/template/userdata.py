@@ -21,7 +21,19 @@ __all__ = ["LIMIT_BYTES", "agent_version", "first_stage", "parameters", "render"
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
 
-STAGE_1 = ("__init__", "__main__", "loader", "settings", "sigv4", "wire", "metadata", "aws_client", "files", "disk")
+STAGE_1 = (
+    "__init__",
+    "__main__",
+    "loader",
+    "settings",
+    "sigv4",
+    "speed",
+    "wire",
+    "metadata",
+    "aws_client",
+    "files",
+    "disk",
+)
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),

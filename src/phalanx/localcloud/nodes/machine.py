@@ -56,6 +56,8 @@ class Machine:
     """What `nvidia-smi` lists; "" without GPUs."""
     gpus_after_s: float = 0.0
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
+    speed: float = 1.0
+    """What divides its agent's waits: the weather's speed."""
     admin_key: str = ""
     """The public key of its key pair, for the image's administrator; "" without one."""
     rate_bit_s: int = 0

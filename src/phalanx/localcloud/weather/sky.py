@@ -70,9 +70,14 @@ class Weather:
         # A text seeds by SHA-512: the same in every process and on every machine.
         return Draw(random.Random("/".join((str(forecast.seed), *about, str(number)))), forecast.speed, number)
 
+    @property
+    def speed(self) -> float:
+        """What the weather's delays are divided by; 1 in good weather."""
+        return self.forecast.speed if self.forecast else 1.0
+
     def scaled(self, seconds: float) -> float:
         """Return one of AWS's own delays, divided by the weather's speed."""
-        return seconds / self.forecast.speed if self.forecast else seconds
+        return seconds / self.speed
 
     def forbids(self, rule: str) -> bool:
         """Whether the organisation has this rule (forecast.RULES)."""
@@ -101,6 +106,6 @@ class Weather:
         return {
             "seed": forecast.seed if forecast else None,
             "kinds": list(forecast.kinds) if forecast else [],
-            "speed": forecast.speed if forecast else 1.0,
+            "speed": self.speed,
             "events": list(self.events),
         }
