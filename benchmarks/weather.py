@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from phalanx.localcloud.weather.forecast import KINDS
 WHOLE = 100  # trials of a soak whose result is kept
 NODES = 3
 ALL = "all"
+# The clusters' nodes have no GPUs.
+_CHANGING = [kind for kind in KINDS if kind != "gpus"]
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
 _NOTICED_AFTER_S = 120.0
 # The longest weather, for two launches one after another; and what a machine with nothing else to do needs besides.
@@ -58,6 +61,7 @@ class Trial:
     took_s: dict[str, float] = field(default_factory=dict)
     struck: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    commit: str = ""
     busy: float = 1.0
     void: str = ""
 
@@ -194,9 +198,9 @@ def busy() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def run_trial(trial: Trial, keep: Path | None) -> None:
-    """Live a cluster's life up to the first step that goes wrong, and take it down in any case."""
-    trial.busy = round(busy(), 1)
+def run_trial(trial: Trial, keep: Path | None) -> Trial:
+    """Live a cluster's life up to the first step that goes wrong, and take it down in any case. Return the trial."""
+    trial.busy, trial.commit = round(busy(), 1), str(machine()["commit"])[:12]
     with bench_cluster(nodes=NODES) as bench:
         life = Life(bench, trial)
         for name, step in life.steps().items():
@@ -211,6 +215,7 @@ def run_trial(trial: Trial, keep: Path | None) -> None:
             trial.void = f"the machine had {busy():.1f} tasks for each CPU in the end, and {trial.busy:g} when it began"
         if trial.problems and keep:
             _keep_log(bench, keep / f"weather-{trial.seed}-{trial.kind}.log")
+    return trial
 
 
 def _outcome(step: Callable[[], str]) -> str:
@@ -231,19 +236,19 @@ def _show(trial: Trial) -> None:
     print(f"{trial.number:>4}  {trial.kind:<18}{took:<56}{sum(trial.struck.values()):>4} struck  {verdict}", flush=True)
 
 
-def read(record: Path | None) -> list[Trial]:
+def read(record: Path) -> list[Trial]:
     """Read the results of earlier trials."""
-    lines = record.read_text().splitlines() if record and record.exists() else []
+    lines = record.read_text().splitlines() if record.exists() else []
     return [Trial(**json.loads(line)) for line in lines]
 
 
 def report(trials: Sequence[Trial], seed: int) -> str:
     failed, void = [trial for trial in trials if trial.failed], [trial for trial in trials if trial.void]
     struck = sum((Counter(trial.struck) for trial in trials), Counter[str]())
-    known = machine()
+    commits = ", ".join(dict.fromkeys(trial.commit for trial in trials))
     lines = [
         f"{datetime.date.today().isoformat()}: {len(trials)} clusters in the weather of seed {seed}, at speed"
-        f" {trials[0].speed if trials else 1:g}, commit {str(known['commit'])[:12]}, {known['cores']} cores",
+        f" {trials[0].speed if trials else 1:g}, {machine()['cores']} cores, commits {commits}",
         f"  {len(failed)} failed, {len(void)} void",
         *(f"  {kind:<18}struck {count} times" for kind, count in sorted(struck.items())),
         *(f"  {name:<18}at most {_slowest_s(trials, name):.0f} s" for name in ("up", "replacement", "scale", "down")),
@@ -257,30 +262,39 @@ def _slowest_s(trials: Sequence[Trial], step: str) -> float:
     return max((trial.took_s.get(step, 0.0) for trial in trials), default=0.0)
 
 
+def _result(ending: str) -> Path:
+    return ROOT / "benchmarks" / "results" / f"weather-{datetime.date.today().isoformat()}.{ending}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="number of clusters")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--speed", type=float, default=10.0, help="divide the weather's delays by this")
+    parser.add_argument("--at-once", type=int, default=1, help="number of clusters at a time, which mostly wait")
     parser.add_argument("--only", choices=KINDS, action="append", help="beside all kinds together, only these")
-    parser.add_argument("--record", type=Path, help="a file that gets each result; trials in it are not repeated")
+    parser.add_argument(
+        "--record", type=Path, default=_result("jsonl"), help="it gets each result; what is in it is over"
+    )
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of trials that failed")
     arguments = parser.parse_args()
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or list(KINDS))
     trials = read(arguments.record)
-    for trial in planned[len(trials) :]:
-        run_trial(trial, arguments.logs)
-        _show(trial)
-        trials.append(trial)
-        if arguments.record:
+    done = {(trial.seed, trial.kind, trial.speed) for trial in trials}
+    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or _CHANGING)
+    left = [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in done]
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        for one in as_completed([pool.submit(run_trial, trial, arguments.logs) for trial in left]):
+            trial = one.result()
+            _show(trial)
+            trials.append(trial)
             with arguments.record.open("a") as file:
                 file.write(json.dumps(asdict(trial)) + "\n")
     text = report(trials, arguments.seed)
     print("\n" + text, end="")
     if len(trials) >= WHOLE:
-        (ROOT / "benchmarks" / "results" / f"weather-{datetime.date.today().isoformat()}.txt").write_text(text)
+        _result("txt").write_text(text)
     raise SystemExit(any(trial.failed for trial in trials))
 
 

@@ -28,7 +28,7 @@ def test_clusters_live_through_all_weather_at_once(tmp_path):
     """Three at the same time, because each mostly waits."""
     trials = [weather.Trial(number, seed, weather.ALL, speed=10) for number, seed in enumerate(SEEDS)]
     with ThreadPoolExecutor(len(trials)) as pool:
-        list(pool.map(lambda trial: weather.run_trial(trial, tmp_path), trials))
+        trials = list(pool.map(lambda trial: weather.run_trial(trial, tmp_path), trials))
     assert [trial.problems for trial in trials] == [[]] * len(trials)
     assert all(sum(trial.struck.values()) > 10 for trial in trials)
 
