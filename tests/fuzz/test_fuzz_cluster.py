@@ -37,6 +37,24 @@ ROSTER = Roster("demo", 3, 2, 1, (HEAD, WORKER))
 ROLE = "AROAEXAMPLE"
 
 
+# The words that a node may say of itself, which get into files and arguments.
+WORDS = (validate.instance_id, validate.address, validate.hostname, validate.node_name, validate.instance_type)
+KEY_LINES = (validate.key_line, validate.certificate_line)
+
+
+def test_what_a_node_says_of_itself_is_safe_in_a_line_and_as_an_argument():
+    def check(text: str) -> None:
+        for validator in (*WORDS, *KEY_LINES):
+            with contextlib.suppress(validate.Invalid):
+                passed = validator(text)
+                assert passed.isascii() and passed.isprintable() and not passed.startswith("-")
+                assert not set(passed) & set("\"'`$\\;&|<>(){}*?!#%,~[]\t")
+                assert passed.count(" ") == (validator in KEY_LINES)
+
+    likely = st.from_regex(r"\A(i-|ip-|ssh-|deeplearning-)[ -~\n]*\Z")
+    fuzz(likely | changed_text(WORKER.instance_id, WORKER.address, WORKER.hostname, WORKER.name, KEY), check)
+
+
 def test_a_roster_is_whole_or_refused():
     def check(text: str) -> None:
         with contextlib.suppress(validate.Invalid):

@@ -14,6 +14,7 @@ from phalanx.code.ignore_rules import IgnoreRules
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
 from phalanx.node.roster import Node, Roster
+from phalanx.spec.spec import KEYS
 from phalanx.spec.spec_init import init_text
 from phalanx.spec.spec_load import load
 
@@ -22,6 +23,11 @@ NODES = tuple(
     for n in range(1, 9)
 )
 ROSTER = Roster("demo", 1, 8, 1, NODES)
+
+# What YAML reads as something else than plain text.
+ODD = st.sampled_from(
+    ["", "yes", "~", "1", "-1", "1e9", ".nan", "0x1f", "[1]", "{a: b}", "!!binary aa", "!!int x", "'x'", "9" * 30]
+) | st.text(max_size=12)
 
 
 def test_a_spec_is_read_or_its_mistakes_are_reported(tmp_path: Path):
@@ -42,7 +48,12 @@ def test_a_spec_is_read_or_its_mistakes_are_reported(tmp_path: Path):
         b"a: !!timestamp 9-9-9",
         b"<<: *a",
     ]
-    fuzz(changed_bytes(init_text("demo").encode(), b"name: x\nboot: |\n  echo\nnodes: 4\n"), check, corpus)
+    documents = changed_bytes(init_text("demo").encode(), b"name: x\nboot: |\n  echo\nnodes: 4\n")
+    fuzz(documents | st.dictionaries(st.sampled_from([*KEYS, "nope"]), ODD, max_size=6).map(lines), check, corpus)
+
+
+def lines(entries: dict[str, str]) -> bytes:
+    return "".join(f"{key}: {value}\n" for key, value in entries.items()).encode(errors="surrogatepass")
 
 
 def test_a_hosts_file_is_read_or_its_mistakes_are_reported():

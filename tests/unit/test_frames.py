@@ -58,9 +58,9 @@ def test_lines_are_the_same_however_they_were_cut(choices, sizes):
 
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
     buffer = LineBuffer()
-    pieces = [line for _ in range(65) for line in buffer.feed(b"x" * (1 << 20))]
+    pieces = [line for _ in range(33) for line in buffer.feed(b"x" * (1 << 20))]
     assert {len(piece) for piece in pieces} == {LONGEST_LINE_BYTES}
-    assert sum(map(len, pieces + buffer.end())) == 65 << 20
+    assert sum(map(len, pieces + buffer.end())) == 33 << 20
 
 
 @pytest.mark.parametrize(

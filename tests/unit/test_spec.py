@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
@@ -328,47 +326,3 @@ def test_init_text_for_aws_wants_one_thing(mistakes):
 
 def test_init_text_names_every_key():
     assert all(f"{key}:" in init_text("first") for key in KEYS)
-
-
-def _outcome(path: Path) -> None:
-    try:
-        load(path)
-    except SpecError as error:
-        assert str(error).strip()
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.text(alphabet=st.sampled_from("ab:-?*&!|>'\"%@`{}[],#\n\t 019.~<=\u00e9\x00"), max_size=40))
-def test_never_a_traceback_for_odd_text(tmp_path_factory, text):
-    path = tmp_path_factory.getbasetemp() / "odd.yaml"
-    path.write_text(text, newline="")
-    _outcome(path)
-
-
-_VALUES = st.sampled_from(
-    [
-        "",
-        "yes",
-        "~",
-        "1",
-        "-1",
-        "1e9",
-        ".nan",
-        "0x1f",
-        "[1]",
-        "{a: b}",
-        "!!binary aa",
-        "!!int x",
-        "!!timestamp 1",
-        "'x'",
-        "9" * 30,
-    ]
-) | st.text(max_size=12)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.dictionaries(st.sampled_from([*KEYS, "nope"]), _VALUES, max_size=6))
-def test_never_a_traceback_for_odd_values(tmp_path_factory, entries):
-    path = tmp_path_factory.getbasetemp() / "values.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in entries.items()), errors="surrogatepass", newline="")
-    _outcome(path)
