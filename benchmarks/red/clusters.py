@@ -153,7 +153,7 @@ DEFENCES = (
         "test_metadata.py -k role",
         (
             "template/access.py",
-            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents))',
+            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), **more)',
             'sends = _policy("x", [_allow(["sqs:SendMessage"], "*")])\n'
             '    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), Policies=[iam.Policy(**sends)])',
         ),

@@ -6,6 +6,7 @@ import json
 import random
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ def ask(path, **more):
 token = ask("api/token", method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
 for path in sys.argv[1:]:
     print(ask("meta-data/" + path, headers={"X-aws-ec2-metadata-token": token}))
+"""
+CALL = """import boto3
+print(len(boto3.client("ec2").describe_vpcs()["Vpcs"]), "VPCs")
+boto3.client("ec2").describe_subnets()
 """
 SCRIPT = f"test $(echo {random.Random(1).randbytes(30_000).hex()} | wc -c) = 60001\ntouch /etc/large-script-ran\n"
 
@@ -43,6 +48,38 @@ def test_it_reaches_every_node(terminal):
     (stack,) = api(terminal, "cloudformation").describe_stacks(StackName="large")["Stacks"]
     agent = [p["ParameterValue"] for p in stack["Parameters"] if p["ParameterKey"].startswith("Agent")]
     assert len(agent) > 10 and {len(text) for text in agent[:-1]} == {4096}
+
+
+def test_choices_of_disk_image_rights_and_tags_are_in_the_cluster(terminal):
+    """The boundary allows nodes what they need, and jobs less than their own policies."""
+    iam, ec2 = api(terminal, "iam"), api(terminal, "ec2")
+    allowing = {"boundary": {"NotAction": "ec2:DescribeSubnets"}, "jobs": {"Action": "ec2:Describe*"}}
+    policies = {}
+    for policy_name, what in allowing.items():
+        document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*", **what}]}
+        made = iam.create_policy(PolicyName=policy_name, PolicyDocument=json.dumps(document))
+        policies[policy_name] = made["Policy"]["Arn"]
+    (image, *_) = ec2.describe_images(Owners=["amazon"])["Images"]
+    chosen = {
+        "name": "choices",
+        "nodes": 2,
+        "image": image["ImageId"],
+        "tags": {"team": "vision", "cost center": "ML-7"},
+        "disk": {"size_gib": 20, "iops": 4000},
+        "policies": [policies["jobs"]],
+        "permissions_boundary": policies["boundary"],
+    }
+    (terminal.directory / "choices.yaml").write_text(json.dumps(chosen))
+    terminal.phalanx("up", "-f", "choices.yaml")
+    tagged = [{"Name": "tag:team", "Values": ["vision"]}, {"Name": "tag:cost center", "Values": ["ML-7"]}]
+    instances = [one for r in ec2.describe_instances(Filters=tagged)["Reservations"] for one in r["Instances"]]
+    assert [one["ImageId"] for one in instances] == [image["ImageId"]] * 2
+    attached = [{"Name": "attachment.instance-id", "Values": [one["InstanceId"] for one in instances]}]
+    assert [disk["Size"] for disk in ec2.describe_volumes(Filters=attached)["Volumes"]] == [20, 20]
+    called = terminal.phalanx("run", "-c", "choices", "-n", "1", "--", sys.executable, "-c", CALL, check=False)
+    assert "VPCs" in called.stdout
+    assert "no permissions boundary allows the ec2:DescribeSubnets action" in called.stderr
+    terminal.phalanx("down", "-c", "choices", "--yes")
 
 
 def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, tmp_path):

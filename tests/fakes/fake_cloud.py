@@ -93,7 +93,7 @@ class FakeCloud:
     def image(self, parameter):
         return None
 
-    def create_stack(self, name, template, parameters):
+    def create_stack(self, name, template, parameters, tags=None):
         if self.refuse_create:
             raise self.refuse_create
         self.sent.append(template)

@@ -20,6 +20,10 @@ WORST = make_plan(
         shared="/" + "s" * 127,
         key_pair="k" * 255,
         boot=NOISE,
+        disk={"size_gib": 65536, "type": "io2", "iops": 256000},
+        policies=[f"arn:aws:iam::123456789012:policy/{n}{'p' * 120}" for n in range(10)],
+        permissions_boundary=f"arn:aws:iam::123456789012:policy/{'b' * 128}",
+        tags={f"{n:02}{'k' * 30}": "v" * 60 for n in range(10)},
     ),
     replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999),
 )

@@ -115,6 +115,21 @@ def test_a_quota_failure_says_quota(local):
         run(local, subnet)
 
 
+@pytest.mark.parametrize(
+    ("disk", "refused"),
+    [
+        ({"VolumeSize": 4}, "Volume of size 4GB is smaller than snapshot '[^']+', expect size >= 8GB"),
+        ({"VolumeSize": 9, "VolumeType": "gp2", "Iops": 3000}, "The parameter iops is not supported for gp2 volumes"),
+    ],
+)
+def test_a_disk_that_the_image_or_its_type_does_not_allow_is_refused(local, disk, refused):
+    _, (subnet,) = local.network()
+    with pytest.raises(ClientError, match=refused):
+        run(local, subnet, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}])
+    larger = {"VolumeSize": 20, "VolumeType": "gp3", "Iops": 4000}
+    assert run(local, subnet, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": larger}])
+
+
 def test_user_data_of_more_than_16_kib_is_refused(local):
     _, (subnet,) = local.network()
     run(local, subnet, UserData="x" * 16_384)

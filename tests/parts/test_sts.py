@@ -84,6 +84,20 @@ def test_nobody_else_gets_one(local):
     assert refusal(assumed, local, issued, guest(local, other, effect="Deny"))["Code"] == "AccessDenied"
 
 
+def test_a_permissions_boundary_limits_what_a_role_s_policies_allow(local):
+    receive = {"Effect": "Allow", "Action": "sqs:ReceiveMessage", "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [receive]})
+    boundary = local.client("iam").create_policy(PolicyName=name("boundary"), PolicyDocument=document)["Policy"]["Arn"]
+    arn, issued = session(local, SEND, receive)
+    url, _ = local.queue()
+    local.client("sqs", issued).send_message(QueueUrl=url, MessageBody="before")
+    local.client("iam").put_role_permissions_boundary(RoleName=arn.split("/")[1], PermissionsBoundary=boundary)
+    assert local.client("sqs", issued).receive_message(QueueUrl=url)["Messages"][0]["Body"] == "before"
+    error = refusal(local.client("sqs", issued).send_message, QueueUrl=url, MessageBody="after")
+    assert "because no permissions boundary allows" in error["Message"]
+    assert refusal(assumed, local, issued, guest(local, arn))["Code"] == "AccessDenied"
+
+
 def test_where_the_account_is_trusted_the_role_needs_the_permission(local):
     role = guest(local, f"arn:aws:iam::{local.context.account}:root")
     _, without = session(local)

@@ -125,8 +125,8 @@ def test_a_killed_up_is_picked_up_by_the_next():
 
 def test_of_two_ups_at_once_the_refused_one_follows_the_other():
     class Overtaken(FakeCloud):
-        def create_stack(self, name, template, parameters):
-            super().create_stack(name, template, parameters)
+        def create_stack(self, name, template, parameters, tags=None):
+            super().create_stack(name, template, parameters, tags)
             raise CloudError("AlreadyExistsException")
 
     result, _ = up(Overtaken())

@@ -11,6 +11,7 @@ from clusters import aws_spec
 from phalanx import clouds
 from phalanx.clouds import lookups, remains
 from phalanx.clouds.aws import AwsCloud
+from phalanx.clouds.policies import require_policies
 from phalanx.clouds.protocol import Resource
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.clouds.usage import ask
@@ -258,9 +259,26 @@ def test_the_image_is_as_ec2_describes_it():
 
 
 def test_a_parameter_with_an_image_of_others_is_the_user_s_mistake():
-    with pytest.raises(SpecError, match="holds ami-1, which is no image that this account can use in us-east-1"):
+    with pytest.raises(SpecError, match="ami-1 is no image that this account can use in us-east-1"):
         lookups.facts(with_image(), ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
     assert lookups.image(with_image(), "/my/image") is None
+
+
+def test_an_image_by_its_id_needs_no_parameter():
+    described = {"Name": "mine", "Architecture": "x86_64", "RootDeviceName": "/dev/xvda", "BlockDeviceMappings": []}
+    cloud = with_image(described)
+    facts = lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, image="ami-0123abcd"), "")
+    assert facts.image == Image("ami-0123abcd", "mine", "x86_64", "/dev/xvda", 0)
+    assert ("ssm", "get_parameter") not in [asked[:2] for asked in cloud.asked]
+
+
+def test_a_policy_that_is_not_there_is_the_user_s_mistake():
+    named = ClusterSpec(name="demo", nodes=2, permissions_boundary="arn:aws:iam::123456789012:policy/b")
+    with pytest.raises(SpecError, match="permissions_boundary: there is no policy arn:aws:iam::123456789012:policy/b"):
+        require_policies(Scripted({("iam", "get_policy"): refused("NoSuchEntity")}), named)
+    require_policies(Scripted({("iam", "get_policy"): refused("AccessDenied")}), named)
+    with pytest.raises(CloudError):
+        require_policies(Scripted({("iam", "get_policy"): refused("ServiceFailure")}), named)
 
 
 def test_an_unknown_type_is_the_user_s_mistake():

@@ -9,6 +9,7 @@ from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan import quotas
+from phalanx.plan.machine_images import Image
 from phalanx.plan.plan import known_sizes, make_plan, offline_facts
 from phalanx.plan.plan_text import as_dict, explain, warnings
 
@@ -106,6 +107,31 @@ def test_a_file_system_that_exists_keeps_its_throughput_mode():
 def test_throughput_beside_a_file_system_that_exists_is_a_warning():
     made = make_plan(aws_spec(file_system="fs-0123456789abcdef0", throughput="elastic"), FACTS)
     assert "throughput is for a new file system: fs-0123456789abcdef0 keeps its mode" in warnings(made)
+
+
+def test_choices_of_disk_rights_and_tags_are_lines_of_the_plan():
+    shown = explain(
+        plan(
+            disk={"size_gib": 200, "type": "io2", "iops": 9000},
+            policies=["arn:aws:iam::aws:policy/A"],
+            permissions_boundary="arn:aws:iam::123456789012:policy/b",
+            tags={"team": "vision", "cost": "7"},
+        )
+    )
+    rows = dict(line.split("  ", 1) for line in shown)
+    assert {name: rows[name].strip() for name in ("root disk", "jobs may use", "boundary of roles", "tags")} == {
+        "root disk": "io2, 200 GiB, 9000 IOPS, encrypted, on every node",
+        "jobs may use": "arn:aws:iam::aws:policy/A",
+        "boundary of roles": "arn:aws:iam::123456789012:policy/b",
+        "tags": "team=vision, cost=7",
+    }
+
+
+def test_a_disk_smaller_than_the_image_is_refused():
+    large = replace(FACTS, image=Image("ami-1", "mine", "x86_64", "/dev/sda1", 100))
+    with pytest.raises(SpecError, match=r"disk: size_gib is 50, and the disk of /my/image has 100 GiB"):
+        plan(large, image="/my/image", disk={"size_gib": 50})
+    assert plan(large, image="/my/image", disk={"size_gib": 100}).spec.disk == {"size_gib": 100}
 
 
 def test_unknown_type_is_allowed_and_its_price_unknown():

@@ -58,6 +58,10 @@ def test_two_lines_are_enough(write):
         "node_timeout_s": 600,
         "file_system": None,
         "throughput": None,
+        "disk": None,
+        "policies": None,
+        "permissions_boundary": None,
+        "tags": None,
         "keep": None,
         "boot": None,
     }
@@ -89,6 +93,17 @@ def test_every_key(write):
 )
 def test_harmless_variants_of_the_file(write, text):
     assert load(write(text)).name == "demo"
+
+
+def test_a_group_of_keys_is_written_in_one_line_or_in_several(write):
+    in_one = load(write(GOOD + "disk: {size_gib: 8, type: IO1, iops: 400}\ntags: {cost center: ML-7}\n"))
+    in_several = load(write(GOOD + "disk:\n  size_gib: 8\n  type: io1\n  iops: 400\ntags:\n  cost center: ML-7\n"))
+    assert in_one == in_several == replace(in_one, nodes=4)
+    assert (in_one.disk, in_one.tags) == ({"size_gib": 8, "type": "io1", "iops": 400}, {"cost center": "ML-7"})
+
+
+def test_an_image_by_its_id(write):
+    assert load(write(GOOD + "image: ami-0123456789abcdef0\n")).image == "ami-0123456789abcdef0"
 
 
 def test_a_spec_is_frozen():
@@ -162,9 +177,34 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("region: us-east1", "region: 'us-east1' is not an AWS region; did you mean us-east-1"),
         ("type: 5", "type: must be text, is the number 5;"),
         ("type: c5large", "type: 'c5large' is not an instance type; did you mean c5.large"),
+        ("image: ami-0abc", "image: 'ami-0abc' is not a known image; did you mean ami-…"),
+        ("tags: team", "tags: must be a group of keys, is the text 'team'"),
+        ("tags: {}", "tags: must have 1 to 40 entries, has 0"),
+        ("tags: {team: 7}", "tags: team must be text, is the number 7; put it in quotes if that is what you mean"),
+        ("tags: {Name: x}", "tags: the name Name is reserved; choose another"),
+        ("tags: {a: {b: c}}", "tags: a must be text, is a group of keys"),
+        ("tags: {a: x, a: y}", "tags.a: is written twice, first in line 3; remove one"),
+        ("policies: [ReadOnly]", "policies: 'ReadOnly' is not the ARN of a managed policy, such as arn:aws:iam::aws:"),
         (
-            "image: ami-0abc",
-            "image: 'ami-0abc' is an AMI id, and those differ in every region; put it into an SSM parameter",
+            "permissions_boundary: b",
+            "permissions_boundary: 'b' is not the ARN of a managed policy; such as arn:aws:iam::1",
+        ),
+        ("disk: 200", "disk: must be a group of keys, is the number 200"),
+        ("disk: {}", "disk: has no keys; write one of size_gib, type, iops, throughput_mib_s, or remove the line"),
+        ("disk: {size: 200}", "disk: has no key 'size'; did you mean size_gib?"),
+        ("disk: {size_gib: 0}", "disk: size_gib must be at least 1, is 0"),
+        ("disk: {size_gib: 2 TB}", "disk: size_gib must be a whole number, is the text '2 TB'; write digits only"),
+        ("disk: {type: io2}", "disk: must have iops for the type io2; such as 100"),
+        ("disk: {type: gp2, iops: 3000}", "disk: can't have iops for the type gp2; choose the type gp3, io1 or io2"),
+        ("disk: {type: gp2, size_gib: 20000}", "disk: size_gib must be from 1 to 16384 for the type gp2, is 20000"),
+        ("disk: {iops: 2999}", "disk: iops must be from 3000 to 80000 for the type gp3, is 2999"),
+        (
+            "disk: {iops: 5000, size_gib: 8}",
+            "disk: can't have 5000 iops with 8 GiB: gp3 allows 500 for each GiB; at least 10",
+        ),
+        (
+            "disk: {type: io2, iops: 9000, throughput_mib_s: 500}",
+            "disk: can't have throughput_mib_s for the type io2; gp3",
         ),
         ("image: ubuntu-24", "image: 'ubuntu-24' is not a known image; did you mean ubuntu-24.04"),
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),

@@ -109,7 +109,7 @@ WRONG = {
     "nodes": st.integers(max_value=0) | st.integers(min_value=1001),
     "min": st.integers(max_value=0) | st.integers(min_value=1001),
     "type": st.from_regex(r"\A[a-z0-9]{1,9}\Z"),
-    "image": st.from_regex(r"\Aami-[0-9a-f]{8}\Z"),
+    "image": st.from_regex(r"\Aami-[0-9a-f]{1,7}\Z"),
     "shared": st.from_regex(r"\A([a-z]{1,5}|/(usr|etc|proc|opt/phalanx)(/[a-z]{1,4})?|/a/\.\./b)\Z"),
     "slots": st.integers(max_value=0) | st.integers(min_value=1025),
     "ssh_from": st.from_regex(r"\A[a-z:]{1,9}\Z").filter(lambda word: word != "anywhere"),
@@ -117,11 +117,19 @@ WRONG = {
     "node_timeout": st.from_regex(r"\A([0-9]{1,4}|[0-9]{1,3} ?(min|sec|d))\Z"),
     "file_system": st.from_regex(r"\Afs-[g-z]{8}\Z"),
     "keep": st.from_regex(r"\A[a-z]{4,6}\Z"),
+    "disk": st.dictionaries(st.sampled_from(["size_gib", "iops", "throughput_mib_s"]), st.just(0), min_size=1)
+    | st.just({"speed": 1}),
+    "policies": st.lists(st.from_regex(r"\Aarn:aws:iam::[b-z]{1,3}:policy/x\Z"), min_size=1),
+    "permissions_boundary": st.from_regex(r"\A[a-zA-Z]{1,9}\Z"),
+    "tags": st.dictionaries(
+        st.sampled_from(["Name", "aws:x", "AWS:x", "phalanx:cluster", "a*b"]), st.just("x"), min_size=1
+    ),
 }
 OF_ANOTHER_KIND = {
     "string": [4, 1.5, True, ["a"], {"a": "b"}],
     "integer": ["many", "4", 1.5, True, [4]],
     "array": ["a", 4, True, {"a": "b"}, [4], [["a"]], []],
+    "object": ["a", 4, True, ["a"], {}, {"a": 4}, {"a": {"b": "c"}}],
 }
 
 

@@ -250,6 +250,34 @@ def test_instances_carry_the_clusters_tags(document, group, name):
     ]
 
 
+def test_the_root_disk_is_as_the_spec_wants_it():
+    document = json.loads(synthesize(plan(disk={"size_gib": 200, "iops": 6000, "throughput_mib_s": 500})))
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        (disk,) = template["LaunchTemplateData"]["BlockDeviceMappings"]
+        assert disk["Ebs"] == {
+            "VolumeSize": 200,
+            "VolumeType": "gp3",
+            "Iops": 6000,
+            "Throughput": 500,
+            "Encrypted": True,
+            "DeleteOnTermination": True,
+        }
+
+
+def test_tags_are_on_what_the_stacks_own_tags_do_not_reach():
+    document = json.loads(synthesize(plan(tags={"team": "vision"})))
+    ours = [{"Key": "phalanx:cluster", "Value": {"Ref": "AWS::StackName"}}, {"Key": "team", "Value": "vision"}]
+    for template in resources(document, "AWS::EC2::LaunchTemplate").values():
+        (own,), (volume,) = template["TagSpecifications"], template["LaunchTemplateData"]["TagSpecifications"]
+        assert own["Tags"] == volume["Tags"] == ours
+    assert [tag for tag in ours if tag not in document["Resources"]["FileSystem"]["Properties"]["FileSystemTags"]] == []
+
+
+def test_an_image_by_its_id_is_a_parameter_of_another_type():
+    image = json.loads(synthesize(plan(image="ami-0123456789abcdef0")))["Parameters"]["Image"]
+    assert (image["Type"], image["Default"]) == ("AWS::EC2::Image::Id", "ami-0123456789abcdef0")
+
+
 def test_boot_logs_outlive_the_stack_without_blocking_the_next(document):
     group = document["Resources"]["LogGroup"]
     assert group["DeletionPolicy"] == "Retain"

@@ -1,9 +1,13 @@
 """Access: least privilege of the roles, and the security groups."""
 
+import json
 from typing import Any
 
 import pytest
+from clusters import plan
 from plans import default_document, resources
+
+from phalanx.template import synthesize
 
 ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
 # Actions without resource-level permissions (docs/aws-behaviour.md 6).
@@ -141,6 +145,16 @@ def test_storage_takes_nfs_alone_and_reaches_nothing(document):
     assert rule["SourceSecurityGroupId"] == {"Ref": "NodeSecurityGroup"}
     (out,) = storage["SecurityGroupEgress"]
     assert out["CidrIp"] == "127.0.0.1/32"
+
+
+def test_a_boundary_limits_every_role_and_policies_are_of_jobs_alone():
+    boundary, reads = "arn:aws:iam::123456789012:policy/b", "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+    roles = resources(json.loads(synthesize(plan(permissions_boundary=boundary, policies=[reads]))), "AWS::IAM::Role")
+    assert {role["PermissionsBoundary"] for role in roles.values()} == {boundary}
+    assert {name: role.get("ManagedPolicyArns") for name, role in roles.items()} == {
+        **dict.fromkeys(ROLES),
+        "JobRole": [reads],
+    }
 
 
 def test_disks_and_shared_files_are_encrypted(document):

@@ -137,7 +137,9 @@ class ApiCloud(ABC):
 
         return lookups.image(self, parameter)
 
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
+    def create_stack(
+        self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
+    ) -> str:
         answer = self.call(
             "cloudformation",
             "create_stack",
@@ -147,7 +149,7 @@ class ApiCloud(ABC):
             Capabilities=["CAPABILITY_IAM"],
             OnFailure="ROLLBACK",
             TimeoutInMinutes=CREATION_TIMEOUT_MIN,
-            Tags=[{"Key": CLUSTER_TAG, "Value": name}],
+            Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
         )
         return answer["StackId"]
 

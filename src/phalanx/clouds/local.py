@@ -82,7 +82,7 @@ class LocalCloud(ApiCloud):
             images.require(spec.image or "", name)
             self._require_cgroup(spec.image or "")
         known = offline_facts(spec, ssh_public_key)
-        if known is not None and not spec.file_system:
+        if known is not None and not _has_to_ask(spec):
             kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
             return self._with_stand_ins(replace(known, kept_file_system=kept))
         endpoint.begin()
@@ -117,6 +117,13 @@ class LocalCloud(ApiCloud):
             endpoint.stop()
         except endpoint.StacksLeft:
             pass  # other clusters need it
+
+
+def _has_to_ask(spec: ClusterSpec) -> bool:
+    """Whether the spec names things that may not exist in the local cloud."""
+    from phalanx.plan.machine_images import is_ami
+
+    return bool(spec.file_system or spec.policies or spec.permissions_boundary or is_ami(spec.image))
 
 
 def connect(region: str) -> LocalCloud:

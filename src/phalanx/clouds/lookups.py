@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from phalanx.clouds import file_systems, usage
+from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
-from phalanx.plan.machine_images import Image, ImageChoice
+from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
 
@@ -30,6 +31,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         raise SpecError(
             f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
         )
+    require_policies(api, spec)
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
@@ -86,7 +88,9 @@ def image(api: Api, parameter: str) -> Image | None:
 
 
 def _image_id(api: Api, parameter: str) -> str:
-    """Return the AMI id in a parameter; "" if there is no such parameter."""
+    """Return the AMI id in a parameter, or the one given in its place; "" if there is no such parameter."""
+    if is_ami(parameter):
+        return parameter
     answer = api.exists("ssm", "get_parameter", Name=parameter)
     return answer["Parameter"]["Value"] if answer else ""
 
@@ -95,8 +99,9 @@ def _require_image(api: Api, image_id: str) -> Image:
     found = _describe_image(api, image_id)
     if found is None:
         raise SpecError(
-            f"image: its SSM parameter holds {image_id}, which is no image that this account can use in {api.region}",
-            "Write the id of an AMI of this region that you own, that is public, or that is shared with you.",
+            f"image: {image_id} is no image that this account can use in {api.region}",
+            "Write the id of an AMI of this region that you own, that is public, or that is shared with you, or an SSM "
+            "parameter that holds one.",
         )
     return found
 

@@ -115,8 +115,10 @@ class Cloud(Protocol):
         """Return the machine image that the SSM parameter names now; None if there is none, or it is not a real one."""
         ...
 
-    def create_stack(self, name: str, template: str, parameters: Mapping[str, str]) -> str:
-        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG."""
+    def create_stack(
+        self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
+    ) -> str:
+        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG and `tags`."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:

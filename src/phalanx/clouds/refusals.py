@@ -34,6 +34,11 @@ def is_gone(error: Exception) -> bool:
     return bool(GONE.search(code(error)) or (code(error) == "ValidationError" and GONE.search(message(error))))
 
 
+def is_denied(error: Exception) -> bool:
+    """Whether AWS knows the caller, and does not allow the call."""
+    return code(error) in _DENIED
+
+
 def translate(error: Exception, action: str, where: str) -> CloudError:
     """Return the CloudError for a failed call of an `action` such as "cloudformation:CreateStack" at `where`."""
     if isinstance(error, boto.ClientError):

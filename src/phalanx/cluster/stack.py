@@ -103,7 +103,7 @@ def deploy(cloud: Cloud, plan: Plan) -> Stack:
     """Start creating the stack of a plan."""
     from phalanx.template import request
 
-    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, *request(plan)))
+    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, *request(plan), plan.spec.tags))
 
 
 class Follower:

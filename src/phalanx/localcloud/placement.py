@@ -22,6 +22,8 @@ from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
 USER_DATA_LIMIT_BYTES = 16_384
+IMAGE_GIB = 8
+"""The size of the images' root disks."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Request:
         _check_type(self.instance_type, self.backend.region_name, self.zone)
         _check_interfaces(self.kwargs["nics"], self.template)
         _check_key_pair(self.backend, self.kwargs["key_name"])
+        _check_disks(self.kwargs["block_device_mappings"])
         self._profile()
         raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
         if len(raw) > USER_DATA_LIMIT_BYTES:
@@ -105,9 +108,15 @@ class Request:
 
 
 def _disks(mappings: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Fill in the image's defaults: its root device has 8 GiB and is deleted with its instance."""
-    from_image = {"VolumeSize": 8, "DeleteOnTermination": True}
-    return [{**mapping, "Ebs": {**from_image, **mapping.get("Ebs", {})}} for mapping in mappings or []]
+    """Fill in the image's defaults: its root device is deleted with its instance."""
+    from_image = {"VolumeSize": IMAGE_GIB, "DeleteOnTermination": True}
+    given = [
+        (mapping, {key: value for key, value in mapping.get("Ebs", {}).items() if value is not None})
+        for mapping in mappings or []
+    ]
+    return [
+        {**mapping, "Ebs": {**dict.fromkeys(mapping.get("Ebs", {})), **from_image, **ebs}} for mapping, ebs in given
+    ]
 
 
 def machine(instance: Instance) -> Machine:
@@ -222,6 +231,19 @@ def _check_key_pair(backend: Any, name: str | None) -> None:
     if name and name not in backend.key_pairs:
         # docs/aws-behaviour.md 2.33
         raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{name}' does not exist")
+
+
+def _check_disks(mappings: list[dict[str, Any]]) -> None:
+    # docs/aws-behaviour.md 2.34
+    for volume in (mapping["Ebs"] for mapping in mappings):
+        if int(volume["VolumeSize"]) < IMAGE_GIB:
+            raise EC2ClientError(
+                "InvalidBlockDeviceMapping",
+                f"Volume of size {volume['VolumeSize']}GB is smaller than snapshot 'snap-0fa1a9c0de000', expect size >="
+                f" {IMAGE_GIB}GB",
+            )
+        if volume.get("Iops") and volume.get("VolumeType", "gp2") == "gp2":
+            raise EC2ClientError("InvalidParameterCombination", "The parameter iops is not supported for gp2 volumes.")
 
 
 def _check_type(instance_type: str, region: str, zone: str) -> None:

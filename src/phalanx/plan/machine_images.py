@@ -21,6 +21,11 @@ _PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin, l
 _WITH_APT = ("Debian", "Ubuntu")
 
 
+def is_ami(image: str | None) -> bool:
+    """Whether an image is named by its id, which is different in every region."""
+    return bool(image) and str(image).startswith("ami-")
+
+
 @dataclass(frozen=True)
 class Image:
     """An image as EC2 describes it (DescribeImages)."""
@@ -51,7 +56,7 @@ class ImageChoice:
 
     @property
     def parameter(self) -> str:
-        """The SSM parameter of the image: the spec's own path, or its alias's path for this architecture."""
+        """The SSM parameter of the image: the spec's own path, or its alias's for this architecture; or the AMI id."""
         entry = _table().get(self.alias)
         if entry is None:
             return self.alias
@@ -111,6 +116,15 @@ class ImageChoice:
             )
         if self._lacks_driver():
             raise SpecError(f"image: {self.alias} has no driver for the GPUs of {self.spec.type}", self._suggestion())
+
+    def refuse_small_disk(self) -> None:
+        """Raise SpecError if the image is larger than the disk that the spec wants (docs/aws-behaviour.md 2.34)."""
+        wanted = (self.spec.disk or {}).get("size_gib")
+        if self.image and wanted and wanted < self.image.size_gib:
+            raise SpecError(
+                f"disk: size_gib is {wanted}, and the disk of {self.alias} has {self.image.size_gib} GiB",
+                f"Write at least {self.image.size_gib}, or leave it out.",
+            )
 
     def warnings(self) -> Iterator[str]:
         """Yield what may be missing on the image, one sentence each."""

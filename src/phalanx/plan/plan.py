@@ -165,6 +165,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
         )
     if spec.cloud == "aws":
         image.refuse_unsuited()
+    image.refuse_small_disk()
     refuse_exceeded(facts.quotas, spec.region)
 
 

@@ -54,6 +54,10 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),
         ("ssh", f"to the head from {spec.ssh_from}"),
+        ("root disk", _disk(plan)),
+        ("jobs may use", ", ".join(spec.policies or ())),
+        ("boundary of roles", spec.permissions_boundary or ""),
+        ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
         ("membership", "a queue, a table, a topic, a function, a log group"),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
@@ -81,6 +85,16 @@ def _file_system(plan: Plan) -> str:
         return f"your EFS file system {plan.spec.file_system}"
     kept = plan.facts.kept_file_system
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
+
+
+def _disk(plan: Plan) -> str:
+    """Describe the root disk if the spec chooses it."""
+    disk = plan.spec.disk
+    if not disk:
+        return ""
+    units = {"size_gib": "GiB", "iops": "IOPS", "throughput_mib_s": "MiB/s"}
+    chosen = (f"{disk[key]} {unit}" for key, unit in units.items() if key in disk)
+    return ", ".join([disk.get("type", "gp3"), *chosen, "encrypted, on every node"])
 
 
 def _throughput(plan: Plan) -> list[tuple[str, str]]:

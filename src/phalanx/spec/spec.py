@@ -10,6 +10,8 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_disk import DISK
+from phalanx.spec.spec_groups import texts
 from phalanx.spec.spec_key import Key, key
 from phalanx.spec.spec_rules import matching, number, one_of, text, time_s, whole, word, words
 
@@ -17,6 +19,10 @@ MOST_NODES = 1000
 MOST_ZONES = 10
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 CLOUDS = ("local", "aws")
+# AWS's limits are 10 policies of a role (its default) and 50 tags; phalanx and CloudFormation add tags of their own.
+MOST_POLICIES = 10
+MOST_TAGS = 40
+POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
 
 
@@ -88,11 +94,16 @@ class ClusterSpec:
         default="c5.large",
     )
     image: str | None = key(
-        "Image of the nodes, by an alias or by the path of an SSM parameter that holds an AMI id.",
+        "Image of the nodes: an alias, an AMI id of the region, or the path of an SSM parameter that holds one.",
         text(
             checks.image,
-            lambda: {"anyOf": [{"enum": list(table("images")["images"])}, {"pattern": whole(checks.PARAMETER)}]},
-            f"{', '.join(table('images')['images'])}, or a path such as /aws/service/…",
+            lambda: {
+                "anyOf": [
+                    {"enum": list(table("images")["images"])},
+                    {"pattern": whole(checks.IMAGE)},
+                ]
+            },
+            f"{', '.join(table('images')['images'])}, an id such as ami-0123abcd, or a path such as /aws/service/…",
         ),
         "ubuntu-24.04",
         unset="by the type, {cpu} or, with GPUs, {gpu}".format(**table("images")["default"]),
@@ -163,6 +174,46 @@ class ClusterSpec:
         word(("bursting", "elastic")),
         "elastic",
         unset="bursting",
+        default=None,
+    )
+    disk: Mapping[str, Any] | None = key(
+        "Root disk of every node, an encrypted EBS volume: size, type, IOPS and throughput.",
+        DISK,
+        {"size_gib": 200, "type": "gp3", "iops": 6000},
+        unset="gp3, as large as the image's",
+        default=None,
+    )
+    policies: tuple[str, ...] | None = key(
+        "IAM policies for the role of jobs, by ARN: what a job may do in AWS beside reading its own files.",
+        words(
+            POLICY, MOST_POLICIES, "the ARN of a managed policy, such as arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+        ),
+        ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"],
+        unset="none: jobs have no rights in AWS",
+        default=None,
+    )
+    permissions_boundary: str | None = key(
+        "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
+        matching(
+            POLICY,
+            "'{}' is not the ARN of a managed policy",
+            "such as arn:aws:iam::123456789012:policy/boundary",
+            "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
+        ),
+        "arn:aws:iam::123456789012:policy/boundary",
+        default=None,
+    )
+    tags: Mapping[str, str] | None = key(
+        "Tags of the stack and of everything that it makes, for example to find its costs.",
+        texts(
+            r"[A-Za-z0-9 _.:/=+@-]{1,128}",
+            r"[A-Za-z0-9 _.:/=+@-]{1,256}",
+            MOST_TAGS,
+            r"[aA][wW][sS]:|phalanx:|Name$",
+            f"1 to {MOST_TAGS} names with texts, of letters, digits, spaces and _ . : / = + @ -; no name is Name or "
+            "begins with aws: or phalanx:",
+        ),
+        {"project": "vision", "cost-center": "ML-7"},
         default=None,
     )
     keep: str | None = key(

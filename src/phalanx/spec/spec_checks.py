@@ -13,7 +13,7 @@ from typing import Any
 from phalanx.data import table
 
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
-PARAMETER = r"/[A-Za-z0-9_./-]{1,1010}"
+IMAGE = r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}"
 ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
@@ -102,14 +102,9 @@ def instance_type(value: str) -> str:
 
 
 def image(value: str) -> str:
-    if value.startswith("ami-"):
-        raise WrongError(
-            f"'{cut(value)}' is an AMI id, and those differ in every region",
-            "put it into an SSM parameter of your own and write its path, such as /my/image",
-        )
     aliases = table("images")["images"]
-    if value not in aliases and not re.fullmatch(PARAMETER, value):
-        raise WrongError(f"'{cut(value)}' is not a known image", nearest(value, [*aliases, "/aws/service/…"]))
+    if value not in aliases and not re.fullmatch(IMAGE, value):
+        raise WrongError(f"'{cut(value)}' is not a known image", nearest(value, [*aliases, "ami-…", "/aws/service/…"]))
     return value
 
 

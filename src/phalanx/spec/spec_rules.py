@@ -44,7 +44,7 @@ class Rule:
 
 def text(check: Callable[[str], str], schema: Callable[[], dict[str, Any]], allowed: str) -> Rule:
     """Return the rule of a text that JSON Schema can check only in part, or not at all."""
-    return Rule(_TEXT, check, lambda: {"type": "string", **schema()}, allowed)
+    return Rule(TEXT, check, lambda: {"type": "string", **schema()}, allowed)
 
 
 def matching(pattern: str, refusal: str, hint: str, allowed: str = "") -> Rule:
@@ -180,7 +180,7 @@ def _time_text(seconds: int) -> str:
     return f"{number}{unit}"
 
 
-_TEXT = Kind("text", str, _read_text, str)
+TEXT = Kind("text", str, _read_text, str)
 _WORD = Kind("word", str, _read_word, str)
 _NUMBER = Kind("whole number", int, _read_number, int)
 _LIST = Kind("list", (list, tuple), _read_list, list)

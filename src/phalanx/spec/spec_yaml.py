@@ -29,7 +29,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Value:
-    """The value of one key. `plain` is a str, int, bool, None or a list of them, or NOT_PLAIN for 4.5, 010 …"""
+    """The value of one key. `plain` is a str, int, bool, None or a list of them, or NOT_PLAIN for 4.5, 010 …
+
+    For a group of keys it is a dict of their Values.
+    """
 
     line: int
     plain: Any
@@ -51,7 +54,8 @@ def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
     if not isinstance(root, yaml.MappingNode):
         mistake = Mistake(_line(root), "", f"must contain lines such as `name: demo`, is {_described(root)}")
         raise SpecError(mistake.text(str(path)))
-    return _entries(root)
+    mistakes: list[Mistake] = []
+    return _entries(root, mistakes), mistakes
 
 
 class _Refused(yaml.MarkedYAMLError):
@@ -155,25 +159,29 @@ def _explained(error: yaml.MarkedYAMLError) -> _Words:
     return _Words(f"is not YAML: {said}", "")
 
 
-def _entries(root: yaml.MappingNode) -> tuple[dict[str, Value], list[Mistake]]:
+def _entries(group: yaml.MappingNode, mistakes: list[Mistake], within: str = "") -> dict[str, Value]:
+    """Return the keys of a group, which is the file or the value of the key `within`; add mistakes to the list."""
     entries: dict[str, Value] = {}
-    mistakes: list[Mistake] = []
-    for key, node in root.value:
+    for key, node in group.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else ""
         if not name:
-            mistakes.append(Mistake(_line(key), "", f"a key must be a word, is {_described(key)}"))
+            mistakes.append(Mistake(_line(key), within, f"a key must be a word, is {_described(key)}"))
         elif name in entries:
-            mistakes.append(
-                Mistake(_line(key), name, f"is written twice, first in line {entries[name].line}", "remove one")
-            )
+            again = f"is written twice, first in line {entries[name].line}"
+            mistakes.append(Mistake(_line(key), within + name, again, "remove one"))
         else:
-            entries[name] = _value(key, node)
-    return entries, mistakes
+            plain = _entries(node, mistakes, f"{name}.") if _is_group_in_file(node, within) else _plain(node)
+            entries[name] = Value(_line(key), plain, _text(node), _described(node))
+    return entries
 
 
-def _value(key: yaml.Node, node: yaml.Node) -> Value:
-    text = node.value if isinstance(node, yaml.ScalarNode) else ""
-    return Value(_line(key), _plain(node), text, _described(node))
+def _is_group_in_file(node: yaml.Node, within: str) -> bool:
+    """Whether a value is a group of keys, whose own values are no groups."""
+    return isinstance(node, yaml.MappingNode) and not within
+
+
+def _text(node: yaml.Node) -> str:
+    return node.value if isinstance(node, yaml.ScalarNode) else ""
 
 
 def _plain(node: yaml.Node) -> Any:

@@ -16,8 +16,8 @@ _NFS_PORT = 2049
 _EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
-def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
-    for resource in (*_security_groups(), *_node_rules(), *_roles()):
+def add_to(template: Template, plan: Plan) -> None:
+    for resource in (*_security_groups(), *_node_rules(), *_roles(plan)):
         template.add_resource(resource)
 
 
@@ -67,23 +67,27 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
     )
 
 
-def _roles() -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
+def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
+    boundary = {"PermissionsBoundary": plan.spec.permissions_boundary} if plan.spec.permissions_boundary else {}
+    of_head = [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_address_of_head()]
+    of_function = [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]
     return (
-        _role("HeadRole", _EC2, [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_address_of_head()]),
-        _role("WorkerRole", _EC2, _membership_of_worker()),
+        _role("HeadRole", _EC2, of_head, **boundary),
+        _role("WorkerRole", _EC2, _membership_of_worker(), **boundary),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
-        _role("FunctionRole", "lambda.amazonaws.com", [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]),
-        _job_role(),
+        _role("FunctionRole", "lambda.amazonaws.com", of_function, **boundary),
+        _job_role(plan, **boundary),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
 
 
-def _role(title: str, service: str | If, statements: list[dict[str, Any]]) -> iam.Role:
+def _role(title: str, service: str | If, statements: list[dict[str, Any]], **more: Any) -> iam.Role:
     return iam.Role(
         title,
         AssumeRolePolicyDocument=_trust({"Service": service}),
         Policies=[iam.Policy(**_policy("phalanx", statements))],
+        **more,
     )
 
 
@@ -91,10 +95,12 @@ def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
-def _job_role() -> iam.Role:
-    """Make the jobs' role: the user attaches policies, and the nodes' agents assume it (docs/aws-behaviour.md 6)."""
+def _job_role(plan: Plan, **more: Any) -> iam.Role:
+    """Make the jobs' role, with the user's policies; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
     agents = {"AWS": [GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")]}
-    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents))
+    if plan.spec.policies:
+        more["ManagedPolicyArns"] = list(plan.spec.policies)
+    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), **more)
 
 
 def _trust(principal: dict[str, Any]) -> dict[str, Any]:

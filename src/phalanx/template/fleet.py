@@ -8,10 +8,11 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan.plan import Plan
 from phalanx.template import userdata
-from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, cluster_tag
+from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, own_tags
 from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
+_VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "throughput_mib_s": "Throughput"}
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -91,18 +92,20 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         IamInstanceProfile=ec2.IamInstanceProfile(Arn=GetAtt(f"{role}InstanceProfile", "Arn")),
         SecurityGroupIds=[Ref(group) for group in groups],
         MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1),
-        BlockDeviceMappings=[_root_volume()],
-        TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=cluster_tag())],
+        BlockDeviceMappings=[_root_volume(plan)],
+        TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=own_tags(plan))],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
     )
     # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
-    own_tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=cluster_tag())
-    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[own_tags])
+    tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=own_tags(plan))
+    return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[tags])
 
 
-def _root_volume() -> ec2.LaunchTemplateBlockDeviceMapping:
-    """Make the root volume as large as the image's: a fixed size could be too small for another image."""
-    volume = ec2.EBSBlockDevice(Encrypted=True, VolumeType="gp3", DeleteOnTermination=True)
+def _root_volume(plan: Plan) -> ec2.LaunchTemplateBlockDeviceMapping:
+    """Make the root volume as the spec wants it; without a size it is as large as the image's."""
+    wanted = plan.spec.disk or {}
+    chosen = {_VOLUME[key]: value for key, value in wanted.items()}
+    volume = ec2.EBSBlockDevice(**{"Encrypted": True, "VolumeType": "gp3", "DeleteOnTermination": True, **chosen})
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
 
 

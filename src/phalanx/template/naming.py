@@ -6,6 +6,8 @@ from typing import Any
 
 from troposphere import If, Ref, Sub, Tags
 
+from phalanx.plan.plan import Plan
+
 CLUSTER_TAG = "phalanx:cluster"
 """The tag that identifies what is left of a cluster: `up` tags the stack, and CloudFormation its resources
 (docs/aws-behaviour.md 1.25)."""
@@ -27,9 +29,9 @@ def name_tag() -> Tags:
     return Tags({"Name": Ref("AWS::StackName")})
 
 
-def cluster_tag() -> Tags:
-    """Return the cluster's tag, for what the stack's tags do not reach and for what outlives the stack."""
-    return Tags({CLUSTER_TAG: Ref("AWS::StackName")})
+def own_tags(plan: Plan) -> Tags:
+    """Return the cluster's and the user's tags, for what the stack's do not reach and for what outlives the stack."""
+    return Tags({CLUSTER_TAG: Ref("AWS::StackName"), **(plan.spec.tags or {})})
 
 
 def arn(service: str, resource: str) -> Sub:

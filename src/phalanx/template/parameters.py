@@ -6,6 +6,7 @@ from typing import Any
 
 from troposphere import Equals, Not, Parameter, Ref, Template
 
+from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
@@ -61,11 +62,7 @@ def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _places(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "Image": {
-            "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
-            "Default": plan.image_parameter,
-            "Description": "SSM parameter with the AMI id of a Linux with Python 3.9 or newer, sshd and cloud-init.",
-        },
+        "Image": _image(plan.image_parameter),
         "RootDevice": _text(
             plan.root_device,
             "As the image names it: Ubuntu /dev/sda1, Amazon Linux /dev/xvda.",
@@ -77,6 +74,14 @@ def _places(plan: Plan) -> dict[str, dict[str, Any]]:
             "Description": "All nodes are in this zone; choose one that offers the instance type.",
         },
     }
+
+
+def _image(image: str) -> dict[str, Any]:
+    needs = "of a Linux with Python 3.9 or newer, sshd and cloud-init."
+    kind, what = "AWS::EC2::Image::Id", "AMI id"
+    if not is_ami(image):
+        kind, what = f"AWS::SSM::Parameter::Value<{kind}>", f"SSM parameter with the {what}"
+    return {"Type": kind, "Default": image, "Description": f"{what} {needs}"}
 
 
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from troposphere import Ref, Template, efs, logs
 
 from phalanx.plan.plan import Plan
-from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, cluster_tag, name_tag
+from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
 
 LOG_RETENTION_DAYS = 14
 
@@ -22,7 +22,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         Encrypted=True,
         PerformanceMode="generalPurpose",
         ThroughputMode=plan.throughput,
-        FileSystemTags=cluster_tag() + name_tag(),
+        FileSystemTags=own_tags(plan) + name_tag(),
         **(DELETE if plan.spec.keep == "no" else RETAIN_EXCEPT_ON_CREATE),
     )
 

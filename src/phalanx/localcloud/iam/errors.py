@@ -23,11 +23,10 @@ MISSING_TOKEN = "Request is missing Authentication Token"
 
 def denial(principal: str, action: str, resource: str, decision: Decision) -> str:
     """Return AWS's message for a call that no policy allows, or that one denies."""
-    why = (
-        "with an explicit deny in an identity-based policy"
-        if decision is Decision.DENIED
-        else f"because no identity-based policy allows the {action} action"
-    )
+    limit = "permissions boundary" if decision is Decision.OUTSIDE_BOUNDARY else "identity-based policy"
+    why = f"because no {limit} allows the {action} action"
+    if decision is Decision.DENIED:
+        why = "with an explicit deny in an identity-based policy"
     place = f" on resource: {resource}" if resource != "*" else ""
     return f"User: {principal} is not authorized to perform: {action}{place} {why}"
 

@@ -50,8 +50,8 @@ def wrap(context: Context, app: App) -> App:
         if call.action == sts.WHO_AM_I:
             return sts.identity(context, session, start_response)
         if call.action == sts.ASSUME:
-            own = role_statements(context, session.role)
-            return sts.assume(context, session, own, call, _keys(context, session, call), start_response)
+            rights = rights_of(context, session.role)
+            return sts.assume(context, session, rights, call, _keys(context, session, call), start_response)
         refusal = judge(context, session, call)
         if refusal:
             return errors.access_denied(call, refusal, start_response)
@@ -66,27 +66,43 @@ def judge(context: Context, session: Session, call: Call) -> str:
     found = resources.targets(call, context.account)
     if found is None:
         log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)
-        statements: list[policy.Statement] = []
+        rights = policy.Rights()
     else:
-        statements = role_statements(context, session.role)
+        rights = rights_of(context, session.role)
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
     for target in found or [resources.Target(resources.ANY)]:
-        decision = policy.decide(statements, policy.Ask(call.action, target.arn, {**keys, **target.keys}))
+        decision = rights.decide(policy.Ask(call.action, target.arn, {**keys, **target.keys}))
         if decision is not policy.Decision.ALLOWED:
             return errors.denial(session.arn(context.account), call.action, target.arn, decision)
     return ""
 
 
-def role_statements(context: Context, role_name: str) -> list[policy.Statement]:
-    """Return the statements of a role's inline and attached policies; a role that is gone has none."""
+def rights_of(context: Context, role_name: str) -> policy.Rights:
+    """Return the statements of a role's inline and attached policies and its boundary; a role that is gone has none."""
     roles = list(iam_backends[context.account]["aws"].roles.values())
     role = next((role for role in roles if role.name == role_name), None)
     if role is None:
-        return []
-    attached = [v.document for managed in role.managed_policies.values() for v in managed.versions if v.is_default]
+        return policy.Rights()
+    attached = [document for managed in role.managed_policies.values() for document in _documents(managed)]
     inline = [text for name, text in role.policies.items() if propagation.is_seen(context, role.id, name)]
-    documents = [*inline, *attached]
+    return policy.Rights(_statements([*inline, *attached]), _boundary(context, role.permissions_boundary_arn))
+
+
+def _boundary(context: Context, arn: str | None) -> list[policy.Statement] | None:
+    """Return the statements of a permissions boundary; none of them if its policy was deleted."""
+    if not arn:
+        return None
+    found = iam_backends[context.account]["aws"].managed_policies.get(arn)
+    return _statements(_documents(found) if found else [])
+
+
+def _documents(managed: Any) -> list[Any]:
+    """Return the document of a managed policy's default version."""
+    return [version.document for version in managed.versions if version.is_default]
+
+
+def _statements(documents: Iterable[Any]) -> list[policy.Statement]:
     return [statement for document in documents for statement in policy.statements_of(_parsed(document))]
 
 

@@ -20,6 +20,7 @@ class Decision(Enum):
     ALLOWED = "allowed"
     NOT_ALLOWED = "no statement allows it"
     DENIED = "a statement denies it"
+    OUTSIDE_BOUNDARY = "the permissions boundary does not allow it"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,25 @@ class Ask:
     principal_service: str = ""
     principals: tuple[str, ...] = ()
     """The names by which a policy may refer to the account, role or session of the caller."""
+
+
+@dataclass(frozen=True)
+class Rights:
+    """The statements of a role's policies, and those of its permissions boundary; None if it has no boundary.
+
+    A boundary allows nothing by itself: it limits what the policies allow.
+    """
+
+    own: Sequence[Statement] = ()
+    boundary: Sequence[Statement] | None = None
+
+    def decide(self, ask: Ask) -> Decision:
+        """Evaluate the policies, and the boundary for what they allow."""
+        decision = decide(self.own, ask)
+        return Decision.OUTSIDE_BOUNDARY if decision is Decision.ALLOWED and not self.within_boundary(ask) else decision
+
+    def within_boundary(self, ask: Ask) -> bool:
+        return self.boundary is None or decide(self.boundary, ask) is Decision.ALLOWED
 
 
 def decide(statements: Iterable[Statement], ask: Ask) -> Decision:

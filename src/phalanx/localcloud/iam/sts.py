@@ -18,7 +18,7 @@ from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials, errors, policy
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
-from phalanx.localcloud.iam.policy import Decision, Keys, Statement
+from phalanx.localcloud.iam.policy import Decision, Keys, Rights
 
 WHO_AM_I = "sts:GetCallerIdentity"
 ASSUME = "sts:AssumeRole"
@@ -35,12 +35,12 @@ def identity(context: Context, session: Session, start_response: Any) -> Iterabl
 
 
 def assume(
-    context: Context, session: Session, own: Iterable[Statement], call: Call, keys: Keys, start_response: Any
+    context: Context, session: Session, rights: Rights, call: Call, keys: Keys, start_response: Any
 ) -> Iterable[bytes]:
-    """Answer AssumeRole by a session whose role has the statements `own`."""
+    """Answer AssumeRole by a session whose role has these rights."""
     wanted = str(call.params.get("RoleArn", ""))
     role = _role(context, wanted)
-    if role is None or not _may(context, session, own, role, keys):
+    if role is None or not _may(context, session, rights, role, keys):
         message = f"User: {session.arn(context.account)} is not authorized to perform: {ASSUME} on resource: {wanted}"
         return errors.access_denied(call, message, start_response)
     name, lasts_s = str(call.params.get("RoleSessionName", "")), str(call.params.get("DurationSeconds", "3600"))
@@ -57,18 +57,19 @@ def _role(context: Context, arn: str) -> Role | None:
     return next((role for role in list(iam_backends[context.account]["aws"].roles.values()) if role.arn == arn), None)
 
 
-def _may(context: Context, session: Session, own: Iterable[Statement], role: Role, keys: Keys) -> bool:
+def _may(context: Context, session: Session, rights: Rights, role: Role, keys: Keys) -> bool:
     """Decide as AWS does: within an account, a trust policy that names a role or its session is enough.
 
-    If it names the account, the role's own policies decide.
+    If it names the account, the role's own policies decide. The role's permissions boundary must allow it in any case.
     """
     trust = policy.statements_of(credentials.trust_policy(role))
     names = (f"arn:aws:iam::{context.account}:role/{session.role}", session.arn(context.account))
     account = (context.account, f"arn:aws:iam::{context.account}:root")
     by_name = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=names))
     by_account = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=account))
-    by_itself = policy.decide(own, policy.Ask(ASSUME, role.arn, keys))
-    if Decision.DENIED in (by_name, by_account, by_itself):
+    asked = policy.Ask(ASSUME, role.arn, keys)
+    by_itself = rights.decide(asked)
+    if Decision.DENIED in (by_name, by_account, by_itself) or not rights.within_boundary(asked):
         return False
     return by_name is Decision.ALLOWED or by_account is by_itself is Decision.ALLOWED
 

@@ -48,10 +48,17 @@ def _refuse_principals(policy: Any, region: str) -> None:
                 raise ResourceFailed(f'Invalid principal in policy: "SERVICE":"{service}" (Service: Iam)')
 
 
+def _refuse_boundary(backend: Any, arn: str | None) -> None:
+    """Refuse a boundary that does not exist, as IAM does and moto does not."""
+    if arn and arn not in backend.managed_policies:
+        raise ResourceFailed(f"Scope ARN: {arn} does not exist or is not attachable. (Service: Iam, Status Code: 404)")
+
+
 @resource("AWS::IAM::Role", _delete_role, "Arn RoleId")
 def _role(request: Request) -> Made:
     properties, backend = request.properties, iam(request)
     _refuse_principals(properties["AssumeRolePolicyDocument"], request.region)
+    _refuse_boundary(backend, properties.get("PermissionsBoundary"))
     name = request.name("RoleName", 64)
     role = backend.create_role(
         name,
