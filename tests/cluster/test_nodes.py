@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -347,6 +348,23 @@ def test_a_rebooting_node_keeps_disk_and_address_and_starts_enabled_services(lab
     assert node not in lab.do("exits")
     lab.do("kill", instance_id=node)
     assert not (lab.state / "nodes" / node).exists()
+
+
+_READS_NOTHING = "import socket; peer = socket.create_server(('', 7000)).accept(); peer[0].recv(1); input()"
+_SENDS_MORE = "import socket; socket.create_connection(('10.0.1.11', 7000)).sendall(bytes(1 << 28))"
+
+
+def test_a_rebooted_node_alone_has_its_address(lab: Lab, pair: tuple[str, str]) -> None:
+    """A connection with unsent data outlives its process, and so does the network that the node had."""
+    lab.ssh(pair[0], f"mkfifo /tmp/wait; (python3 -c {shlex.quote(_READS_NOTHING)} <>/tmp/wait >&0 2>&0 &)")
+    node = lab.boot(14)
+    lab.wait_booted(node)
+    lab.ssh(node, f"setsid -f python3 -c {shlex.quote(_SENDS_MORE)} >/dev/null 2>&1; sleep 1")
+    _reboot(lab, node, lambda: lab.do("reboot", instance_id=node))
+    answers = [(time.sleep(0.5), lab.ssh(node, "true", check=False))[1] for _ in range(12)]
+    assert [answer.stderr for answer in answers if answer.returncode] == []
+    lab.ssh(pair[0], "pkill -f 'create_server'")
+    lab.do("kill", instance_id=node)
 
 
 def test_a_node_that_does_not_shut_down_is_reset() -> None:

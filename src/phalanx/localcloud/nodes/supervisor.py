@@ -346,7 +346,7 @@ class Supervisor:
         """Return the node's exit status. All its processes are gone then; its link goes with its network namespace."""
         status = exit_status(os.waitpid(node.pid, 0)[1])
         node.alive, node.deadline = False, None
-        self._vpcs[node.machine.vpc_id].leave(node.machine.address)
+        self._vpcs[node.machine.vpc_id].leave(node.link, node.machine.address)
         if node.pidfd is not None:
             self._unwatch(node.pidfd)
         node.console.close()
