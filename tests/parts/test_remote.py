@@ -121,6 +121,14 @@ def test_status_255_without_a_connection_is_a_broken_one(head, bin_directory):
         head.run(f"kill -9 {master}; sleep 0.1; exit 255", timeout_s=5, check=False)
 
 
+def test_a_login_that_breaks_says_so(head, bin_directory):
+    """A session of a shared connection ends with 255 and no message when that connection breaks."""
+    assert head.interactive("exit 255") == 255
+    master = master_pid(head, bin_directory)
+    with pytest.raises(ConnectionLost, match="the connection to deeplearning-master broke"):
+        head.interactive(f"kill -9 {master}; sleep 0.1; exit 255")
+
+
 def test_a_stale_socket_is_replaced(head, bin_directory):
     head.connect()
     os.kill(master_pid(head, bin_directory), signal.SIGKILL)

@@ -112,9 +112,15 @@ class Remote:
         return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True)
 
     def interactive(self, command: str | None = None) -> int:
-        """Run a login shell, or a command, on the caller's terminal, and return ssh's exit status."""
+        """Run a login shell, or a command, on the caller's terminal, and return ssh's exit status.
+
+        Raises ConnectionLost when the connection breaks: ssh itself ends without a message if it shares one.
+        """
         self.connect()
-        return subprocess.call(self.argv(command, terminal=os.isatty(0)))
+        status = subprocess.call(self.argv(command, terminal=os.isatty(0)))
+        if status == 255 and not self.connected():
+            raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
+        return status
 
     def argv(self, command: str | None, terminal: bool = False) -> list[str]:
         """Return the ssh command line, exactly as it is run."""
