@@ -18,6 +18,7 @@ from local_clouds import api, create_as_the_console, endpoint
 from conftest import Terminal
 from phalanx.localcloud import dial
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, DNS_ADDRESS, IMDS_ADDRESS
+from phalanx.ssh.remote import close_all
 
 pytestmark = pytest.mark.cluster
 
@@ -60,6 +61,12 @@ class Network:
         self.head = _value(name, "head_address")
         for node in ("worker1", "worker2"):
             terminal.on(node, f"cat > /tmp/reach.py <<'END'\n{REACH}END")
+        self.log_in()
+
+    def log_in(self) -> None:
+        """Open the connections by which nodes are asked what they reach: later, a rule that is gone may drop them."""
+        for node in ("worker1", "worker2"):
+            self.reach(node)
 
     def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
         """Return for each place whether a connection from the node is "reached" or "dropped"."""
@@ -226,6 +233,19 @@ def test_without_the_public_route_nobody_gets_out_or_in(network: Network):
     _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
     assert "dropped" in network.terminal.on("worker2", "cat /tmp/seen")
     network.becomes("reached", "worker2", WEB, API)
+
+
+def test_all_nodes_together_cost_one_login_at_the_head(network: Network):
+    def logins() -> int:
+        count = "sudo grep -c 'Accepted publickey for phalanx' /var/log/auth.log"
+        return int(network.terminal.phalanx("ssh", "--admin", "head", "--", count).stdout)
+
+    for config in network.terminal.state.glob("clusters/*/ssh_config"):
+        close_all(config)
+    before = logins()
+    assert len(network.terminal.phalanx("exec", "--", "hostname").stdout.splitlines()) == len(network.nodes)
+    assert logins() - before == 1
+    network.log_in()
 
 
 SHORT = "name: {}\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\nnode_timeout: 8s\n"

@@ -73,6 +73,7 @@ class FakeCloud:
     poll_interval_s: float = 0.0
     stacks: dict[str, FakeStack] = field(default_factory=dict)
     refuse_create: CloudError | None = None
+    networks: str = ""
     logs: dict[str, str] = field(default_factory=lambda: {"10.0.0.5": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
@@ -175,7 +176,10 @@ class FakeCloud:
         self.deleted_groups.append(log_group)
 
     def ssh_route(self):
-        return SshRoute(("ProxyCommand dial %h %p",), ("ProxyJump=deeplearning-worker1",))
+        return SshRoute(("ProxyCommand dial %h %p",))
+
+    def open_networks(self):
+        return self.networks
 
     def accounts_separated(self):
         return True

@@ -26,6 +26,17 @@ def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
     assert "phalanx down" in phalanx.out
 
 
+def test_up_says_where_networks_decide_nothing(phalanx, cloud):
+    assert phalanx("up") == 0
+    assert "note" not in phalanx.out
+    cloud.networks = (
+        "Networks are open: security groups decide nothing (nft is not installed).\nsudo apt-get install nftables"
+    )
+    assert phalanx("up") == 0
+    assert phalanx.out.count("note     Networks are open") == 1
+    assert "note     sudo apt-get install nftables" in phalanx.out
+
+
 def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert phalanx("up") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +26,14 @@ def saved(name="demo", **values):
 
 
 def test_a_record_comes_back_as_it_was():
-    cluster = saved(worker_options=("ProxyJump=deeplearning-worker1",), spec={"nodes": 4})
+    cluster = saved(spec={"nodes": 4})
+    assert Cluster.load("demo") == cluster
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path):
+    cluster = saved()
+    path = cluster.directory / "cluster.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "worker_options": ["ProxyJump=deeplearning-worker1"]}))
     assert Cluster.load("demo") == cluster
 
 

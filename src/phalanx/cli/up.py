@@ -49,7 +49,7 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
         finally:
             _stop_if_idle(bring_up)
     assert bring_up.result is not None
-    _report(bring_up.result, watch.elapsed_s, as_json)
+    _report(bring_up.result, watch.elapsed_s, as_json, bring_up.cloud.open_networks())
     return 0
 
 
@@ -74,7 +74,7 @@ def _interrupted(bring_up: BringUp) -> int:
     return 130
 
 
-def _report(up: Up, took_s: float, as_json: bool) -> None:
+def _report(up: Up, took_s: float, as_json: bool, open_networks: str) -> None:
     if as_json:
         print_json(_as_json(up, took_s))
         return
@@ -93,6 +93,8 @@ def _report(up: Up, took_s: float, as_json: bool) -> None:
     say(f"  head     {cluster.head_address}")
     if not cluster.accounts_separated:
         say("  note     accounts are not separated on these nodes: every user is uid 0 (local cloud, single mode)")
+    for line in open_networks.splitlines():
+        say(f"  note     {line}")
     say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")
 
 

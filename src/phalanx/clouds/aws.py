@@ -7,7 +7,6 @@ from boto3.session import Session
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.clouds.refusals import translate
-from phalanx.cluster.cluster_record import HEAD
 
 
 class AwsCloud(ApiCloud):
@@ -25,8 +24,8 @@ class AwsCloud(ApiCloud):
         return None
 
     def ssh_route(self) -> SshRoute:
-        """Reach workers through the head, because they have no public address."""
-        return SshRoute(worker_options=(f"ProxyJump={HEAD}",))
+        """Return no options: the head has a public address."""
+        return SshRoute()
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
         command = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"

@@ -67,6 +67,10 @@ class ApiCloud(ABC):
     @abstractmethod
     def ssh_route(self) -> SshRoute: ...
 
+    def open_networks(self) -> str:
+        """Return "": networks decide, unless a cloud knows better."""
+        return ""
+
     @abstractmethod
     def accounts_separated(self) -> bool: ...
 

@@ -61,6 +61,7 @@ class Endpoint:
     accounts_separated: bool = True
     warnings: tuple[str, ...] = ()
     no_cgroup: str = ""
+    open_networks: str = ""
 
 
 def state() -> Path:

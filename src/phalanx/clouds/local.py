@@ -16,7 +16,7 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from phalanx.clouds import endpoint, file_systems, images
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
-from phalanx.cluster.cluster_record import HEAD, state_directory
+from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import CloudError, LocalCloudError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LocalCloud(ApiCloud):
             raise
 
     def ssh_route(self) -> SshRoute:
-        """Reach the head through the local cloud, which passes a connected socket to ssh, and workers as on AWS."""
+        """Reach the head through the local cloud, which passes a connected socket to ssh."""
         program = find_spec("phalanx.localcloud.dial")
         if program is None or program.origin is None:
             raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
@@ -70,9 +70,7 @@ class LocalCloud(ApiCloud):
         command = " ".join(shlex.quote(argument).replace("%", "%%") for argument in argv)
         # The default, sntrup761, costs both sides 0.1 s of CPU, and nothing leaves this machine.
         quick = "KexAlgorithms ^curve25519-sha256"
-        # ProxyJump passes no descriptor, and the first value that ssh reads counts.
-        jump = ("ProxyUseFdpass=no", f"ProxyJump={HEAD}")
-        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick), jump)
+        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick))
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
@@ -108,6 +106,9 @@ class LocalCloud(ApiCloud):
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
         return str(self._directory / "efs" / file_system), f"phalanx local delete {file_system}"
+
+    def open_networks(self) -> str:
+        return self.endpoint.open_networks
 
     def accounts_separated(self) -> bool:
         return self.endpoint.accounts_separated

@@ -90,10 +90,9 @@ class Heads:
 
 @dataclass(frozen=True)
 class SshRoute:
-    """How ssh reaches the nodes of a cloud: options for ssh_config, and further ones for workers."""
+    """How ssh reaches a cloud's heads: options for ssh_config."""
 
     options: tuple[str, ...] = ()
-    worker_options: tuple[str, ...] = ()
 
 
 class Cloud(Protocol):
@@ -176,6 +175,10 @@ class Cloud(Protocol):
         ...
 
     def ssh_route(self) -> SshRoute: ...
+
+    def open_networks(self) -> str:
+        """Return why security groups, routes and gateways decide nothing, and what to do; "" where they do."""
+        ...
 
     def accounts_separated(self) -> bool:
         """Whether the nodes' users are really different users (not in the local cloud's single mode)."""

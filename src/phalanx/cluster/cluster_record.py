@@ -92,7 +92,6 @@ class Cluster:
     admin_user: str = ""
     accounts_separated: bool = True
     created_s: float = 0.0
-    worker_options: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
     control: ControlPlane | None = field(default=None, compare=False, repr=False)
 
@@ -102,8 +101,9 @@ class Cluster:
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
             record = json.loads(path.read_text())
-            record.pop("worker_host", None)  # of versions that reached the local cloud's workers directly
-            return cls(**{**record, "worker_options": tuple(record.get("worker_options", ()))})
+            for name in ("worker_host", "worker_options"):
+                record.pop(name, None)  # of earlier versions
+            return cls(**record)
         except FileNotFoundError:
             raise _unknown(path.parent.name) from None
         except (ValueError, TypeError, AttributeError) as error:
@@ -147,18 +147,21 @@ class Cluster:
         """Return a node of this cluster, to be used as `user`. An open connection is reused: its node was verified."""
         self.require_ready()
         if node in _HEAD_NAMES:
-            return Remote(self.ssh_config, HEAD, user, repair=self._hook())
+            return self._head(user)
         remembered = self._remembered(node, user)
         if remembered is not None and remembered.connected():
             return remembered
         return self.remote_to(self._find(self.roster(), node), user)
 
     def remote_to(self, member: Node, user: str = JOB_USER) -> Remote:
-        """Return a member of the roster, to be used as `user`."""
+        """Return a member of the roster, to be used as `user`. Workers have no public address: the way is the head."""
         if member.head:
-            return Remote(self.ssh_config, HEAD, user, repair=self._hook())
-        options = (f"HostName={member.address}", f"HostKeyAlias={member.name}", *self.worker_options)
-        return Remote(self.ssh_config, member.name, user, options, repair=self._hook())
+            return self._head(user)
+        options = (f"HostName={member.address}", f"HostKeyAlias={member.name}")
+        return Remote(self.ssh_config, member.name, user, options, self._hook(), via=self._head(JOB_USER))
+
+    def _head(self, user: str) -> Remote:
+        return Remote(self.ssh_config, HEAD, user, repair=self._hook())
 
     def members(self, nodes: Sequence[str] = ()) -> list[Node]:
         """Return the members with these names (any of their names), or all members."""

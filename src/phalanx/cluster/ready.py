@@ -35,7 +35,6 @@ def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -
         admin_user=_admin_user(cloud, state.parameters.get("Image", "")),
         accounts_separated=cloud.accounts_separated(),
         created_s=state.created_s,
-        worker_options=route.worker_options,
         spec=settings,
     )
     store.write_ssh_config(cluster, read_authority(cloud, table), route)

@@ -36,6 +36,7 @@ _PROGRAMS = (
     ("/usr/bin/ssh-keygen", "openssh-client"),
     ("/usr/bin/setpriv", "util-linux"),
 )
+OPEN_NETWORKS = "Networks are open"
 _FILTER_MODULES = "nf_tables nf_conntrack br_netfilter"
 _SYSCTL = Path("/proc/sys")
 
@@ -139,7 +140,7 @@ def try_filter(mode: str) -> Missing | None:
 
 def open_networks(reason: str) -> Missing:
     """Return what it means that packets can't be filtered, for this reason."""
-    what = f"Networks are open: security groups, routes and gateways decide nothing ({reason})."
+    what = f"{OPEN_NETWORKS}: security groups, routes and gateways decide nothing ({reason})."
     fix = "apt-get install -y nftables" if "not installed" in reason else f"modprobe -a {_FILTER_MODULES}"
     return Missing(what, f"sudo {fix}")
 

@@ -158,6 +158,8 @@ def _own_address() -> socket.socket:
 
 
 def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]:
+    from phalanx.localcloud import probe
+
     return {
         "url": context.url_host,
         "pid": daemon.pid,
@@ -169,6 +171,7 @@ def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]
         "accounts_separated": daemon.mode != "single",
         "warnings": [*daemon.warnings, *context.warnings],
         "no_cgroup": daemon.no_cgroup,
+        "open_networks": next((text for text in daemon.warnings if text.startswith(probe.OPEN_NETWORKS)), ""),
     }
 
 

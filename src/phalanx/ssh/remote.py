@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import socket
 import stat
 import subprocess
@@ -52,6 +53,7 @@ class Completed:
 class Remote:
     """A node, and the user to log in as. `host` is a name in `config`, an ssh_config file of OpenSSH.
 
+    `via` is a node whose shared connection leads to this one, so that many nodes behind it cost one login there.
     `repair` is called once when connecting fails. It may raise a better error, or update what this machine
     knows (such as the cluster's authority) and return True to try again.
     """
@@ -61,6 +63,7 @@ class Remote:
     user: str = "phalanx"
     options: tuple[str, ...] = ()
     repair: Callable[[ClusterError], bool] | None = None
+    via: Remote | None = None
 
     def run(self, command: str, *, input: bytes = b"", timeout_s: float, check: bool = True) -> Completed:
         """Run a shell command and wait for it; with `check`, a nonzero status raises ClusterError with the last output.
@@ -97,7 +100,7 @@ class Remote:
         would occupy the port for minutes after the caller was killed.
         """
         self.connect()
-        own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self.options)
+        own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self._options())
         options = [word for option in own for word in ("-o", option)]
         there = [
             "-L",
@@ -131,6 +134,8 @@ class Remote:
         """Open the shared connection unless it is open. Raises HostRefused or ConnectionLost."""
         if self.connected():
             return
+        if self.via is not None:
+            self.via.connect(timeout_s)
         # One at a time: if two masters started, one would go on without a socket, and nothing could end it.
         with waiting(f"{self.host} to accept ssh"), _lock_file(Path(f"{self.control_path}.lock")):
             if not self.connected():
@@ -153,8 +158,15 @@ class Remote:
         return control_directory() / f"{_digest(str(self.config.parent))}-{_digest(name)}"
 
     def _ssh(self) -> list[str]:
-        options = [word for option in self.options for word in ("-o", option)]
+        options = [word for option in self._options() for word in ("-o", option)]
         return ["ssh", "-F", str(self.config), "-o", f"ControlPath={self.control_path}", "-l", self.user, *options]
+
+    def _options(self) -> tuple[str, ...]:
+        if self.via is None:
+            return self.options
+        # ProxyJump would log in again, as it does not take ControlPath. It also can't pass a descriptor.
+        command = shlex.join([*self.via._ssh(), "-o", "ControlMaster=no", "-o", "BatchMode=yes"]).replace("%", "%%")
+        return (f"ProxyCommand={command} -W [%h]:%p -- {self.via.host}", "ProxyUseFdpass=no", *self.options)
 
     def _connect_or_repair(self, timeout_s: float) -> None:
         try:
@@ -179,7 +191,7 @@ class Remote:
         argv = [*self._ssh(), *persist, "-f", "-N", "--", self.host]
         import tempfile  # here, because usually a connection is open already
 
-        # A file, not a pipe: the ssh of a ProxyJump keeps stderr open as long as the connection lives. The proxy gets
+        # A file, not a pipe: a ProxyCommand keeps stderr open as long as the connection lives. The proxy gets
         # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
         # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.
         with tempfile.NamedTemporaryFile() as output, open(output.name, "ab") as stderr:
