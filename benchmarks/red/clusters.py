@@ -232,8 +232,8 @@ DEFENCES = (
         "test_money.py",
         (
             "template/access.py",
-            'changes = ("SetDesiredCapacity", ',
-            'changes = ("UpdateAutoScalingGroup", "SetDesiredCapacity", ',
+            '_allow(["autoscaling:SetDesiredCapacity"]',
+            '_allow(["autoscaling:UpdateAutoScalingGroup", "autoscaling:SetDesiredCapacity"]',
         ),
     ),
     defence(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from botocore.exceptions import ClientError
 from local_clouds import api, api_of_node
@@ -33,3 +35,17 @@ def test_root_on_a_worker_changes_no_size_at_all(cluster):
     worker = api_of_node(cluster, "worker2", "autoscaling")
     with pytest.raises(ClientError, match="not authorized to perform: autoscaling:SetDesiredCapacity"):
         worker.set_desired_capacity(AutoScalingGroupName=GROUP, DesiredCapacity=4)
+
+
+def test_root_on_the_head_moves_no_end_of_a_lease(cluster):
+    head = api_of_node(cluster, "head", "autoscaling")
+    later = {"StartTime": datetime(2099, 1, 1, tzinfo=timezone.utc), "DesiredCapacity": 3}
+    for group in (GROUP, "contract-head"):
+        with pytest.raises(ClientError, match="not authorized to perform: autoscaling:PutScheduledUpdateGroupAction"):
+            head.put_scheduled_update_group_action(
+                AutoScalingGroupName=group, ScheduledActionName="phalanx-lease", **later
+            )
+        with pytest.raises(ClientError, match="not authorized to perform: autoscaling:DeleteScheduledAction"):
+            head.delete_scheduled_action(AutoScalingGroupName=group, ScheduledActionName="phalanx-lease")
+    with pytest.raises(ClientError, match="SetDesiredCapacity value 2 is above max value 1"):
+        head.set_desired_capacity(AutoScalingGroupName="contract-head", DesiredCapacity=2)

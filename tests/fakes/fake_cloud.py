@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rosters import a_node
 
-from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
+from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, Running, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
 from phalanx.plan.plan import Facts
@@ -76,6 +76,10 @@ class FakeCloud:
     networks: str = ""
     logs: dict[str, str] = field(default_factory=lambda: {"10.0.0.5": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
+    running_now: Running | None = None
+    roster_after_start: Roster | None = None
+    ends: list[float] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
     progress: dict[str, str] = field(default_factory=dict)
     deleted_file_systems: list[str] = field(default_factory=list)
@@ -150,6 +154,16 @@ class FakeCloud:
     def item(self, table, key):
         known = {"roster": {"roster": self.roster.to_json()}} if self.roster else {"progress": self.progress}
         return {**known, "authority": {"public_key": AUTHORITY}}.get(key)
+
+    def running(self, cluster):
+        return self.running_now
+
+    def end_at(self, cluster, at_s):
+        self.ends.append(at_s)
+
+    def start_nodes(self, cluster, workers):
+        self.started.append(workers)
+        self.roster = self.roster_after_start
 
     def heads(self, group):
         return self.heads_now

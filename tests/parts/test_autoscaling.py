@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import pytest
 from botocore.exceptions import ClientError
@@ -231,3 +232,63 @@ def test_a_template_that_cannot_launch_is_refused_with_the_group(local):
 
 
 _HOOK = {"LifecycleHookName": "h", "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING"}
+
+
+def schedule(group, after_s: float, name="end", **sizes) -> None:
+    start = group.local.context.clock.now() + timedelta(seconds=after_s)
+    group.api.put_scheduled_update_group_action(
+        AutoScalingGroupName=group.name,
+        ScheduledActionName=name,
+        StartTime=start,
+        **(sizes or {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}),
+    )
+
+
+def scheduled(group) -> list[str]:
+    shown = group.api.describe_scheduled_actions(AutoScalingGroupName=group.name)["ScheduledUpdateGroupActions"]
+    return [action["ScheduledActionName"] for action in shown]
+
+
+def test_a_scheduled_action_ends_all_instances_at_its_time_and_is_gone(local):
+    group = Group(local, MinSize=1, MaxSize=3)
+    group.reaches(1)
+    schedule(group, 3600)
+    local.context.clock.advance(3599)
+    assert (len(group.in_service()), scheduled(group)) == (1, ["end"])
+    local.context.clock.advance(2)
+    until(lambda: not group.shown()["Instances"])
+    assert (scheduled(group), group.shown()["MaxSize"]) == ([], 0)
+    assert (
+        "a scheduled action update of AutoScalingGroup constraints to min: 0, max: 0, desired: 0 changing the desired "
+        "capacity from 1 to 0."
+    ) in group.activities()[0]["Cause"]
+    with pytest.raises(ClientError, match="SetDesiredCapacity value 1 is above max value 0"):
+        group.want(1)
+
+
+def test_a_scheduled_action_can_be_moved_deleted_and_suspended(local):
+    group = Group(local, MinSize=1, MaxSize=3)
+    group.reaches(1)
+    schedule(group, 60)
+    schedule(group, 600)
+    schedule(group, 60, "other")
+    group.api.delete_scheduled_action(AutoScalingGroupName=group.name, ScheduledActionName="other")
+    group.api.suspend_processes(AutoScalingGroupName=group.name, ScalingProcesses=["ScheduledActions"])
+    local.context.clock.advance(100)
+    assert scheduled(group) == ["end"]
+    local.context.clock.advance(600)
+    assert (scheduled(group), len(group.in_service())) == ([], 1)
+    with pytest.raises(ClientError, match="Scheduled action name not found"):
+        group.api.delete_scheduled_action(AutoScalingGroupName=group.name, ScheduledActionName="end")
+
+
+def test_scheduled_actions_are_refused_as_aws_refuses_them(local):
+    group = Group(local, MinSize=1, MaxSize=3)
+    with pytest.raises(ClientError, match="Given start time is in the past"):
+        schedule(group, -1)
+    with pytest.raises(ClientError, match="At least one of min size, max size or desired capacity"):
+        group.api.put_scheduled_update_group_action(
+            AutoScalingGroupName=group.name, ScheduledActionName="end", StartTime=datetime(2099, 1, 1)
+        )
+    with pytest.raises(ClientError, match="Recurrence is not supported by the local cloud"):
+        schedule(group, 60, DesiredCapacity=1, Recurrence="0 8 * * *")

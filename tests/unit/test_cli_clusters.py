@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, roster
 
+from phalanx.clouds.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job_model import JobState, JobStatus
@@ -221,3 +223,41 @@ def test_down_of_a_local_cluster_whose_local_cloud_is_gone_only_forgets(phalanx,
     Cluster("demo", "local", "us-east-1", "arn", "54.0.0.1").save()
     assert phalanx("down", "-c", "demo", "-y") == 0
     assert not (tmp_path / "state/clusters/demo").exists()
+
+
+def test_a_stopped_cluster_is_shown_as_such_and_up_starts_it(phalanx, cloud):
+    phalanx("up")
+    cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
+    assert phalanx("status") == 0
+    assert "nodes     none: they are stopped" in phalanx.out
+    assert phalanx("ls") == 0
+    assert "stopped" in phalanx.out
+    assert phalanx("extend") == 6
+    assert "`phalanx up` starts them" in phalanx.err
+    nodes = tuple(replace(node, instance_id=f"i-{number}") for number, node in enumerate(cloud.roster.nodes, 11))
+    cloud.roster_after_start = replace(cloud.roster, generation=2, nodes=nodes)
+    assert phalanx("up") == 0
+    assert "had stopped its nodes; starting them again" in phalanx.err
+    assert "is ready after" in phalanx.out
+    assert (cloud.started, cloud.ends) == ([1], [])
+
+
+def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    phalanx("up")
+    end_s = time.time() + 1000
+    cloud.running_now = Running(nodes=2, stopped=False, end_s=end_s)
+    assert phalanx("extend", "1h30m") == 0
+    assert cloud.ends == [end_s + 5400]
+    assert "The lease of cluster demo ends in 1 h 46 min" in phalanx.out
+    assert phalanx("status") == 0
+    assert "lease     ends in 16 min" in phalanx.out
+    cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
+    assert phalanx("extend", "--json") == 0
+    assert cloud.ends[1] == pytest.approx(time.time() + 7200, abs=60)
+
+
+@pytest.mark.parametrize("wrong", ["2", "soon", "0s"])
+def test_extend_refuses_what_is_no_time(phalanx, cloud, wrong):
+    phalanx("up")
+    assert phalanx("extend", wrong) == 2

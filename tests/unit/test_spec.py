@@ -63,6 +63,10 @@ def test_two_lines_are_enough(write):
         "permissions_boundary": None,
         "tags": None,
         "keep": None,
+        "lease_s": None,
+        "idle_s": None,
+        "budget": None,
+        "mail": None,
         "boot": None,
     }
 

@@ -14,6 +14,7 @@ ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
 WITHOUT_RESOURCES = {
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
+    "autoscaling:DescribeScheduledActions",
     "ec2:DescribeInstances",
 }
 
@@ -59,9 +60,11 @@ def test_only_the_head_writes_the_roster_and_reads_the_queue(document):
         )
 
 
-def test_the_head_changes_the_workers_group_alone(document):
+def test_the_head_changes_the_sizes_of_its_clusters_groups_alone(document):
+    """Its own too, so that an unused cluster stops; within bounds that it may not change."""
     (changes,) = [s for s in statements(document, "HeadRole") if "autoscaling:SetDesiredCapacity" in s["Action"]]
-    assert changes["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-workers")
+    groups = [one["Fn::Sub"].rpartition("/")[2] for one in changes["Resource"]]
+    assert groups == ["${AWS::StackName}-workers", "${AWS::StackName}-head"]
     assert "autoscaling:UpdateAutoScalingGroup" not in actions(document, "HeadRole"), "nor the most that it may have"
 
 

@@ -39,6 +39,7 @@ COMMANDS = {
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),
         "status": ("phalanx.cli.status", "Show the state of the cluster: nodes, address, jobs."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
+        "extend": ("phalanx.cli.extend", "Move the end of the cluster's lease."),
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),

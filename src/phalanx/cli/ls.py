@@ -15,7 +15,10 @@ from phalanx.errors import PhalanxError
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
-COLUMNS = ("cluster", "cloud", "region", "state", "age", "nodes", "address")
+COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "nodes", "address")
+
+
+_STOPPED = "stopped"
 
 
 @click.command("ls")
@@ -48,31 +51,40 @@ def _row(name: str) -> dict[str, Any]:
     try:
         cluster = Cluster.load(name)
     except PhalanxError as error:
-        return {**dict.fromkeys(COLUMNS[1:]), "cluster": name, "state": f"unknown: {error.message}", "age_s": None}
+        unknown = {"state": f"unknown: {error.message}", "age_s": None, "lease_left_s": None}
+        return {**dict.fromkeys(COLUMNS[1:]), "cluster": name, **unknown}
+    state, lease_left_s = _state(cluster)
     return {
         "cluster": name,
         "cloud": cluster.cloud,
         "region": cluster.region,
-        "state": _state(cluster),
+        "state": state,
         "age_s": round(time.time() - cluster.created_s) if cluster.created_s else None,
-        "nodes": cluster.nodes or None,
+        "lease_left_s": lease_left_s,
+        "nodes": 0 if state == _STOPPED else cluster.nodes or None,
         "address": cluster.head_address or None,
     }
 
 
-def _state(cluster: Cluster) -> str:
-    """Return the stack's status, or the reason if it is unknown, so that the other clusters are still shown."""
+def _state(cluster: Cluster) -> tuple[str, int | None]:
+    """Return the stack's status and the rest of its lease, in s.
+
+    The status is the reason if it is unknown, so that the other clusters are still shown.
+    """
+    from phalanx.cli.status import time_left
     from phalanx.clouds.diagnosis import find_stack
 
     try:
         found = find_stack(cluster)
+        if found is not None:
+            left = time_left(cluster)
+            return _STOPPED if left["stopped"] else found.status, left["lease_left_s"]
     except PhalanxError as error:
-        return f"unknown: {error.message}"
-    if found is not None:
-        return found.status
-    return "gone" if cluster.stack_id else "never created"
+        return f"unknown: {error.message}", None
+    return "gone" if cluster.stack_id else "never created", None
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    age = duration(row["age_s"]) if row["age_s"] is not None else None
-    return [value if value is not None else "-" for value in ({**row, "age": age}[column] for column in COLUMNS)]
+    times = {"age": row["age_s"], "lease": row["lease_left_s"]}
+    shown = {name: None if seconds is None else duration(seconds) for name, seconds in times.items()}
+    return [value if value is not None else "-" for value in ({**row, **shown}[column] for column in COLUMNS)]

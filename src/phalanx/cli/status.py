@@ -36,13 +36,25 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """
     cluster = load_cluster(name, file)
     state, roster = read_state(cluster)
-    facts = describe(cluster, state.status, roster)
-    facts.update(_count_jobs(cluster) if cluster.ready else {"jobs_running": None, "jobs_damaged": None})
+    left = time_left(cluster)
+    facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
+    answers = cluster.ready and not facts["stopped"]
+    facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
         print_json(facts)
     else:
         _print(facts)
+
+
+def time_left(cluster: Cluster) -> dict[str, Any]:
+    """Return whether the cluster has stopped its nodes, and when its lease ends."""
+    running = clouds.get(cluster.cloud, cluster.region).running(cluster.name)
+    end_s = running.end_s if running else None
+    return {
+        "stopped": running is not None and running.stopped,
+        "lease_left_s": None if end_s is None else max(0, round(end_s - time.time())),
+    }
 
 
 def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
@@ -108,7 +120,7 @@ def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
 def _print(facts: dict[str, Any]) -> None:
     say(f"cluster   {facts['cluster']} ({facts['cloud']}, {facts['region']})")
     say(f"state     {facts['state']}")
-    say(f"nodes     {len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}")
+    say(f"nodes     {_nodes(facts)}")
     if None not in (facts["requested"], facts["spec_nodes"]) and facts["requested"] != facts["spec_nodes"]:
         say(f"scaled    {facts['requested']} nodes are requested now; phalanx.yaml had {facts['spec_nodes']}")
     for node in facts["silent"]:
@@ -121,7 +133,15 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"shared    {facts['shared'] or 'not yet known'}")
     say(f"accounts  {_accounts(facts)}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
+    if facts["lease_left_s"] is not None:
+        say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
     say(f"age       {duration(facts['age_s'])}")
+
+
+def _nodes(facts: dict[str, Any]) -> str:
+    if facts["stopped"]:
+        return "none: they are stopped (lease, budget, or unused); `phalanx up` starts them again"
+    return f"{len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}"
 
 
 def _gpus(per_node: int | None, of_type: int) -> str:

@@ -12,8 +12,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import foreign, heads, remains, transcript
-from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, SshRoute, StackEvent, StackState
+from phalanx.clouds import foreign, heads, leases, remains, transcript
+from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, Running, SshRoute, StackEvent, StackState
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
@@ -185,6 +185,15 @@ class ApiCloud(ABC):
         answer = self.exists("dynamodb", "get_item", TableName=table, Key={"item": {"S": key}}, ConsistentRead=True)
         item = (answer or {}).get("Item")
         return {name: next(iter(value.values())) for name, value in item.items()} if item else None
+
+    def running(self, cluster: str) -> Running | None:
+        return leases.running(self, cluster)
+
+    def end_at(self, cluster: str, at_s: float) -> None:
+        leases.end_at(self, cluster, at_s)
+
+    def start_nodes(self, cluster: str, workers: int) -> None:
+        leases.start(self, cluster, workers)
 
     def heads(self, group: str) -> Heads:
         return heads.of(self, group)

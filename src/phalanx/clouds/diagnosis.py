@@ -20,6 +20,7 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
         return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):
         require_stack(cluster)
+        _require_running(cluster)
     return False
 
 
@@ -38,6 +39,16 @@ def _renew_trust(cluster: Cluster) -> bool:
     """Read the authority again; return True if it has changed, so that another attempt may succeed."""
     cloud = clouds.get(cluster.cloud, cluster.region)
     return write_authority(cluster, read_authority(cloud, cluster.table))
+
+
+def _require_running(cluster: Cluster) -> None:
+    """Raise ClusterError when the cluster has stopped its nodes."""
+    running = clouds.get(cluster.cloud, cluster.region).running(cluster.name)
+    if running is not None and running.stopped:
+        raise ClusterError(
+            f"cluster {cluster.name} has no nodes: its lease ended, its budget was spent, or nobody used it",
+            "`phalanx up` starts them again. The shared directory is as it was.",
+        )
 
 
 def find_stack(cluster: Cluster) -> StackState | None:

@@ -89,6 +89,19 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Running:
+    """How a cluster's groups stand. `nodes`: how many instances they are to have, the head included.
+
+    `stopped`: the head's group is at 0. `end_s`: when a scheduled action lowers both to 0, in seconds since the epoch;
+    None if none does.
+    """
+
+    nodes: int
+    stopped: bool
+    end_s: float | None
+
+
+@dataclass(frozen=True)
 class SshRoute:
     """How ssh reaches a cloud's heads: options for ssh_config."""
 
@@ -140,6 +153,18 @@ class Cloud(Protocol):
 
     def item(self, table: str, key: str) -> dict[str, str] | None:
         """Return an item of the roster table, its attributes as text; None if it or the table does not exist."""
+        ...
+
+    def running(self, cluster: str) -> Running | None:
+        """Return how the cluster's groups stand; None if it has none."""
+        ...
+
+    def end_at(self, cluster: str, at_s: float) -> None:
+        """Have both groups lowered to 0 at this time, in seconds since the epoch."""
+        ...
+
+    def start_nodes(self, cluster: str, workers: int) -> None:
+        """Start the head and so many workers of a stopped cluster."""
         ...
 
     def heads(self, group: str) -> Heads:

@@ -13,6 +13,7 @@ from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
+from phalanx.cluster.resume import Resumption
 from phalanx.cluster.stack import (
     Creation,
     Deletion,
@@ -36,6 +37,8 @@ _INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
+# Settings that may change after `up`: what `down` keeps, and the limits, which count from the next start of the nodes.
+_FREE = frozenset({"keep", "lease_s", "budget"})
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -79,10 +82,22 @@ class BringUp:
             return
         self._require_same(found)
         if found.ready:
-            self._finish(found, already=True)
+            yield from self._start(found)
         else:
             yield Note(f"stack {found.name} is being created already; following it")
             yield from self._follow(Stack(self.cloud, found.name, found.stack_id))
+
+    def _start(self, found: StackState) -> Iterator[Step]:
+        """Start the nodes of a ready stack if it has none, with a new lease."""
+        running = self.cloud.running(found.name)
+        stopped = running is not None and running.stopped
+        if stopped:
+            yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
+            limits = make_plan(self.spec, self.cloud.facts(self.spec, "")).limits
+            if limits.lease_s:
+                self.cloud.end_at(found.name, time.time() + limits.lease_s)
+            yield from Resumption(self.cloud, found).steps()
+        self._finish(found, already=not stopped)
 
     def _clear_the_name(self) -> Iterator[Step]:
         """Remove what an earlier attempt left under the name, unless it is ready or being created."""
@@ -193,7 +208,7 @@ class BringUp:
         changes = {
             key: (before, wanted[key])
             for key, before in cluster.spec.items()
-            if key in wanted and key != "keep" and before != wanted[key]
+            if key in wanted and key not in _FREE and before != wanted[key]
         }
         if "nodes" in changes and self._requested_nodes(cluster) == self.spec.nodes:
             del changes["nodes"]

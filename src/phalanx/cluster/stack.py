@@ -103,7 +103,10 @@ def deploy(cloud: Cloud, plan: Plan) -> Stack:
     """Start creating the stack of a plan."""
     from phalanx.template import request
 
-    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, *request(plan), plan.spec.tags))
+    document, parameters = request(plan)
+    if plan.limits.lease_s:
+        parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
+    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, document, parameters, plan.spec.tags))
 
 
 class Follower:

@@ -40,6 +40,7 @@ class Agent:
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet = services.Fleet(aws, settings.workers_group)
+        self.own_group = services.Fleet(aws, settings.head_group)
         self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:

@@ -1,7 +1,8 @@
 """Heartbeats: every worker sends the head a datagram each 2 s, and the head answers with the newest generation.
 
 They are datagrams because a thousand of them cost the head almost nothing, and none blocks another. A forged one, from
-inside the cluster's network, could hide a death or make a worker read the table once more; it changes nothing else.
+inside the cluster's network, could hide a death, make a worker read the table once more, or make an idle cluster look
+used until its lease ends; it changes nothing else.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ PORT = 7312
 EVERY_S = 2.0
 _ANSWER_S = 1.0
 UNKNOWN = b"-"
+IN_USE = b"used"
 
 
 class Ear:
     """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers.
 
-    A worker whose address is not in `known` gets UNKNOWN instead: its hello has not arrived.
+    A worker whose address is not in `known` gets UNKNOWN instead: its hello has not arrived. `used_at`: when a worker
+    last said that somebody uses it, in seconds since the epoch.
     """
 
     def __init__(self, address: str) -> None:
         self.heard: dict[str, float] = {}
         self.generation = 0
+        self.used_at = 0.0
         self.known: set[str] = set()
         self._senders: dict[str, Any] = {}
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
@@ -40,7 +44,9 @@ class Ear:
     def answer(self) -> None:
         """Wait for a beat, and answer it."""
         try:
-            sender = self._socket.recvfrom(9)[1]
+            beat, sender = self._socket.recvfrom(9)
+            if beat == IN_USE:
+                self.used_at = time.time()
             self.heard[sender[0]] = time.monotonic()
             self._senders[sender[0]] = sender
             self._socket.sendto(b"%d" % self.generation if sender[0] in self.known else UNKNOWN, sender)
@@ -61,11 +67,11 @@ class Beat:
     """A worker's end: send beats to the address `head`; set `changed` while it is silent or sends another generation.
 
     `unanswered` counts the beats since the last answer; `heard`: the last beat was answered; `unknown`: by a head that
-    has not received this node's hello; `announced`: the generation that the head sent last.
+    has not received this node's hello; `announced`: the generation that the head sent last; `content`: what is sent.
     """
 
     def __init__(self) -> None:
-        self.head = ""
+        self.head, self.content = "", b""
         self.unanswered = 0
         self.heard = self.unknown = False
         self.generation = self.announced = 0
@@ -104,7 +110,7 @@ class Beat:
 
     def _send(self) -> None:
         try:
-            self._socket.sendto(b"", (self.head, PORT))
+            self._socket.sendto(self.content, (self.head, PORT))
         except OSError:
             pass  # it is gone, or another node is the head by now
 

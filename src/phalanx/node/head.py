@@ -14,6 +14,7 @@ from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
 from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
 from phalanx.node.disk import HOME
+from phalanx.node.limits import Limits
 from phalanx.node.roster import Node, Roster, worker_name
 from phalanx.node.services import ROSTERS, Reading
 
@@ -41,6 +42,8 @@ class Head:
         self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster)
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
+        self.limits = Limits(agent, lambda: self.ear.used_at if self.ear else 0.0)
+        self._shown = ""
         self._checked_at = 0.0
         self._check_s = _CHECK_FIRST_S
         self._awake_at = time.monotonic()
@@ -59,9 +62,12 @@ class Head:
         self.state.beats, self.ear.known = self.ear.heard, self._known
         self.restore()
         self.agent.step, self.agent.settled = "members", self.state.signalled
+        self.limits.begin()
         while True:
             self.work()
             self.listen()
+            if self.limits.notice != self._shown:
+                self._put_generation()
 
     def restore(self) -> None:
         """Continue where an earlier head ended; a first head requests the workers."""
@@ -260,7 +266,7 @@ class Head:
 
     def _put_generation(self) -> None:
         roster, head = self.state.roster, self.state.me
-        number = roster.generation if roster else 0
+        number, self._shown = roster.generation if roster else 0, self.limits.notice
         self.agent.table.put(
             "generation",
             number=number,
@@ -268,6 +274,7 @@ class Head:
             head_address=head.address,
             ready=self.state.signalled,
             refused=self._refused,
+            notice=self._shown,
         )
         if self.ear:
             self.ear.announce(number)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import calendar
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +152,26 @@ class Fleet:
         desired = int(group.findtext(".//{*}DesiredCapacity") or 0)
         return Reading(desired, tuple(instances), self._refusals() if len(instances) < desired else ())
 
+    def lease_end(self) -> float:
+        """Return when a scheduled action lowers the group to 0 nodes, in seconds since the epoch; 0 if none does."""
+        answer = self._call("DescribeScheduledActions", AutoScalingGroupName=self._group)
+        actions = answer.iterfind(".//{*}ScheduledUpdateGroupActions/{*}member")
+        return min((_seconds(a.findtext("{*}StartTime", "")) for a in actions), default=0.0)
+
+    def settings(self, stack_id: str) -> tuple[int, str]:
+        """Return the stack's parameter Idle, in seconds, and the topic for mails, "" if nobody wanted any."""
+        answer = _xml(self._aws.query("cloudformation", "2010-05-15", "DescribeStacks", {"StackName": stack_id}))
+        given = {p.findtext("{*}ParameterKey"): p.findtext("{*}ParameterValue") for p in _all(answer, "Parameters")}
+        made = {o.findtext("{*}OutputKey"): o.findtext("{*}OutputValue", "") for o in _all(answer, "Outputs")}
+        return int(given.get("Idle") or 0), made.get("FleetTopic", "") if given.get("Mail") else ""
+
+    def publish(self, topic: str, subject: str, text: str) -> None:
+        """Send a message to those who subscribed to notices. The attribute tells it from Auto Scaling's messages."""
+        kind = {"Name": "kind", "Value.DataType": "String", "Value.StringValue": "notice"}
+        attributes = {f"MessageAttributes.entry.1.{name}": value for name, value in kind.items()}
+        message = {"TopicArn": topic, "Subject": subject, "Message": text, **attributes}
+        self._aws.query("sns", "2010-03-31", "Publish", message)
+
     def addresses(self, instance_ids: list[str]) -> dict[str, str]:
         """Return id → private address of those instances that EC2 already knows."""
         found = self._describe(instance_ids, "privateIpAddress")
@@ -186,6 +208,15 @@ def _xml(text: bytes) -> Any:
     from xml.etree import ElementTree  # 10 ms, which only the head needs
 
     return ElementTree.fromstring(text)
+
+
+def _all(answer: Any, listed: str) -> Any:
+    return answer.iterfind(f".//{{*}}{listed}/{{*}}member")
+
+
+def _seconds(moment: str) -> float:
+    """Return a time such as 2026-11-22T16:00:00Z or …00.000Z in seconds since the epoch."""
+    return calendar.timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
 
 
 def _words(activity: Any) -> str:

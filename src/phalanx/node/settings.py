@@ -60,5 +60,9 @@ class Settings:
         return self.cluster + "-workers"
 
     @property
+    def head_group(self) -> str:
+        return self.cluster + "-head"
+
+    @property
     def head(self) -> bool:
         return self.role == "head"

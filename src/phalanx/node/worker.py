@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from phalanx.node import beats, contract, validate
+from phalanx.node import activity, beats, contract, validate
 from phalanx.node.agent import Agent
 from phalanx.node.roster import Node
 from phalanx.node.services import ROSTERS
@@ -30,6 +30,8 @@ _POLL_HEARD_S = 600.0
 # Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
 _CONNECT_S = 5
+# How often to look whether somebody uses this node, and for how long that counts.
+_USE_S = 10.0
 # How many workers try to terminate it at a time: Auto Scaling limits calls (docs/aws-behaviour.md 3.20).
 _AT_ONCE = 8
 
@@ -37,12 +39,20 @@ _AT_ONCE = 8
 def serve(agent: Agent) -> None:
     """Run the worker's loop. Never returns."""
     beat = beats.beat()
+    threading.Thread(target=_watch_use, args=(beat,), daemon=True).start()
     worker = Worker(agent, beat)
     while True:
         # The answer to a beat ends the pause when there is a new generation; without it, the poll finds it.
         if beat.changed.wait(worker.turn()):
             time.sleep(worker.spread_s())
         beat.changed.clear()
+
+
+def _watch_use(beat: beats.Beat) -> None:
+    """Say in each beat whether somebody uses this node: a cluster in use is not idle (node.limits)."""
+    while True:
+        beat.content = beats.IN_USE if time.time() - activity.last_use() < _USE_S else b""
+        time.sleep(_USE_S)
 
 
 class Worker:
@@ -52,6 +62,7 @@ class Worker:
         self.agent, self.beat = agent, beat
         self.me = agent.describe()
         self.applied = 0
+        self._notice = ""
         self._began = self._hello_at = time.monotonic()
         hello(agent, self.me)
 
@@ -78,6 +89,9 @@ class Worker:
         """Learn from the table who is the head, and the newest generation."""
         known = self.agent.table.get("generation", consistent=False)
         self.beat.aim(known.get("head_address", ""))
+        notice, self._notice = self._notice, validate.reason(known.get("notice", ""))
+        if self._notice not in ("", notice):
+            activity.show(self._notice)
         if known.get("number", 0) != self.applied:
             self._follow()
         elif self.applied:

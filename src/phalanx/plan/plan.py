@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan import money
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
@@ -61,6 +62,7 @@ class Plan:
     root_device: str
     slots: int
     cost_usd_per_hour: float | None
+    limits: money.Limits
 
     @property
     def vcpus(self) -> int:
@@ -102,7 +104,8 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         image_parameter=image.parameter,
         root_device=image.root_device,
         slots=spec.slots or gpus_found(facts) or facts.vcpus,
-        cost_usd_per_hour=_cost_usd_per_hour(spec),
+        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes),
+        limits=money.limits(spec, facts.gpus),
     )
 
 
@@ -167,13 +170,3 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
         image.refuse_unsuited()
     image.refuse_small_disk()
     refuse_exceeded(facts.quotas, spec.region)
-
-
-def _cost_usd_per_hour(spec: ClusterSpec) -> float | None:
-    """Return the cost of the nodes, the NAT gateway and two public addresses (head and NAT), at us-east-1's prices."""
-    if spec.cloud == "local":
-        return 0.0
-    sizes, network = known_sizes(spec.type), table("instance_types")["network_usd_per_hour"]
-    if sizes is None:
-        return None
-    return round(spec.nodes * sizes["usd_per_hour"] + network["nat_gateway"] + 2 * network["public_address"], 4)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import quotas
+from phalanx.plan import money, quotas
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE
@@ -31,6 +31,9 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "vcpus_per_node": plan.vcpus,
         "gpus_per_node": plan.gpus,
         "cost_usd_per_hour": plan.cost_usd_per_hour,
+        "cost_usd_of_lease": _cost_of_lease(plan),
+        "lease_s": plan.limits.lease_s,
+        "idle_s": plan.limits.idle_s,
         "deployment": plan.deployment,
         "resources": [{"what": what, "amount": much} for what, much in describe(plan)],
         "warnings": warnings(plan),
@@ -61,6 +64,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("membership", "a queue, a table, a topic, a function, a log group"),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
+        ("lease", _lease(plan)),
+        ("idle", _idle(plan)),
     ]
     return [row for row in rows if row[1]]
 
@@ -136,7 +141,40 @@ def _cost(plan: Plan) -> str:
     storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
-    return f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses), {storage}"
+    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses; {money.source()})"
+    whole = _cost_of_lease(plan)
+    return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
+
+
+def _cost_of_lease(plan: Plan) -> float | None:
+    """Return the cost of all nodes and the network until the lease ends; None without a lease or a price."""
+    if not plan.limits.lease_s or plan.cost_usd_per_hour is None:
+        return None
+    return round(plan.cost_usd_per_hour * plan.limits.lease_s / 3600, 2)
+
+
+def _lease(plan: Plan) -> str:
+    limits, spec = plan.limits, plan.spec
+    if not limits.lease_s:
+        return ""
+    why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
+    default = "" if limits.by_budget or spec.lease_s is not None else " (the default for types with GPUs)"
+    return (
+        f"AWS stops all nodes after {_time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
+        "and `phalanx extend` moves the end"
+    )
+
+
+def _idle(plan: Plan) -> str:
+    idle_s = plan.limits.idle_s
+    default = "" if plan.spec.idle_s is not None else " (the default for types with GPUs)"
+    return f"the nodes stop after {_time(idle_s)} without programs of users{default}" if idle_s else ""
+
+
+def _time(seconds: int) -> str:
+    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
+    parts = ((hours, "h"), (minutes, "min"), (rest if seconds < 3600 else 0, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 def warnings(plan: Plan) -> list[str]:

@@ -13,11 +13,13 @@ from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import texts
 from phalanx.spec.spec_key import Key, key
-from phalanx.spec.spec_rules import matching, number, one_of, text, time_s, whole, word, words
+from phalanx.spec.spec_rules import matching, number, one_of, text, time_or_none_s, time_s, whole, word, words
 
 MOST_NODES = 1000
 MOST_ZONES = 10
 LONGEST_NODE_TIMEOUT_S = 45 * 60
+LONGEST_LEASE_S = 365 * 24 * 3600
+LONGEST_IDLE_S = 7 * 24 * 3600
 CLOUDS = ("local", "aws")
 # AWS's limits are 10 policies of a role (its default) and 50 tags; phalanx and CloudFormation add tags of their own.
 MOST_POLICIES = 10
@@ -223,6 +225,39 @@ class ClusterSpec:
         unset="yes with a file system of yours, else ask",
         default=None,
     )
+    lease_s: int | None = key(
+        "Time after which AWS stops all nodes, counted from `up`. The shared directory and the cluster's name stay, "
+        "`phalanx extend` moves the end, and `up` starts the nodes again.",
+        time_or_none_s(LONGEST_LEASE_S, "a year is the longest lease"),
+        "8h",
+        unset="24h on AWS if the type has GPUs, else none",
+        default=None,
+    )
+    idle_s: int | None = key(
+        "Time after which the cluster stops all its nodes if no program of a user runs on any of them and nobody types "
+        "there.",
+        time_or_none_s(LONGEST_IDLE_S, "a week is the longest"),
+        "30m",
+        unset="1h on AWS if the type has GPUs, else none",
+        default=None,
+    )
+    budget: str | None = key(
+        "What nodes, NAT gateway and addresses may cost: AWS stops all nodes when the price of the whole cluster times "
+        "its running time reaches it.",
+        matching(r"\$[0-9]{1,7}(\.[0-9]{1,2})?", "'{}' is not an amount in dollars", "write one such as $50"),
+        "$50",
+        default=None,
+    )
+    mail: str | None = key(
+        "Address that gets a mail before the nodes are stopped; AWS first sends it a mail to confirm that.",
+        matching(
+            r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
+            "'{}' is not a mail address",
+            "write one such as me@example.com",
+        ),
+        "me@example.com",
+        default=None,
+    )
     boot: str | None = key(
         "Shell script that root runs on every node, once the shared directory is mounted.",
         text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
@@ -241,6 +276,11 @@ class ClusterSpec:
     def ssh_network(self) -> str:
         """`ssh_from` in CIDR notation."""
         return checks.EVERYWHERE if self.ssh_from == checks.ANYWHERE else self.ssh_from
+
+    @property
+    def budget_usd(self) -> float | None:
+        """`budget` as a number."""
+        return float(self.budget.removeprefix("$")) if self.budget else None
 
 
 KEYS = {one.name: one for one in map(Key.of, fields(ClusterSpec))}

@@ -98,6 +98,18 @@ def time_s(most_s: int, reason: str) -> Rule:
     return Rule(_TIME, check, lambda: {"type": "string", "pattern": whole(f"(?=.){checks.DURATION}")}, allowed)
 
 
+def time_or_none_s(most_s: int, reason: str) -> Rule:
+    """Return the rule of a time as `time_s` describes it, or `none`, which is 0."""
+    timed = time_s(most_s, reason)
+    either = [{"pattern": whole(f"(?=.){checks.DURATION}")}, {"pattern": whole("[Nn][Oo][Nn][Ee]|[Nn][Oo]")}]
+    return Rule(
+        _TIME_OR_NONE,
+        lambda value: value and timed.check(value),
+        lambda: {"type": "string", "anyOf": either},
+        f"{timed.allowed}, or none",
+    )
+
+
 def words(pattern: str, most: int, allowed: str) -> Rule:
     """Return the rule of a list of 1 to `most` different words of this pattern; its normal form is a tuple."""
     items = {"type": "string", "pattern": whole(pattern)}
@@ -162,6 +174,12 @@ def _read_time_s(value: Value) -> int:
     return checks.duration_s(value.text)
 
 
+def _read_time_or_none_s(value: Value) -> int:
+    if _present(value) is not None and value.text.lower() in ("none", "no"):
+        return 0
+    return _read_time_s(value)
+
+
 def _read_list(value: Value) -> list[Any]:
     if not isinstance(_present(value), list):
         raise WrongError(f"must be a list, is {value.described}", "write one such as [first, second]")
@@ -185,3 +203,4 @@ _WORD = Kind("word", str, _read_word, str)
 _NUMBER = Kind("whole number", int, _read_number, int)
 _LIST = Kind("list", (list, tuple), _read_list, list)
 _TIME = Kind("time", int, _read_time_s, _time_text)
+_TIME_OR_NONE = Kind("time", int, _read_time_or_none_s, lambda value: _time_text(value) if value else "none")

@@ -120,11 +120,17 @@ def _membership_of_head() -> list[dict[str, Any]]:
 
 def _fleet_of_head() -> list[dict[str, Any]]:
     """Name the workers' group: a reference would make a cycle (role, group, role; docs/aws-behaviour.md 6)."""
-    changes = ("SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup")
-    reads = ["autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities", "ec2:DescribeInstances"]
-    group = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-workers")
+    reads = [
+        *("autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities"),
+        *("autoscaling:DescribeScheduledActions", "ec2:DescribeInstances"),
+    ]
+    group = "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-"
+    workers, head = arn("autoscaling", group + "workers"), arn("autoscaling", group + "head")
     return [
-        _allow([f"autoscaling:{action}" for action in changes], group),
+        _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], workers),
+        # An idle cluster stops itself. The greatest sizes are not the head's to change.
+        _allow(["autoscaling:SetDesiredCapacity"], [workers, head]),
+        _allow(["sns:Publish"], Ref("FleetTopic")),
         # These support no resource-level permissions (docs/aws-behaviour.md 6).
         _allow(reads, "*"),
     ]

@@ -21,18 +21,22 @@ def add_to(template: Template, plan: Plan) -> None:
         _launch_template("Worker", plan, "NodeSecurityGroup"),
         _workers_group(),
         _head_group(),
+        *_leases(),
     ):
         template.add_resource(resource)
 
 
 def _head_group() -> autoscaling.AutoScalingGroup:
-    """Make the head's group of one, which replaces a lost head."""
+    """Make the head's group of one, which replaces a lost head. Its least size lets an idle cluster stop (node.limits).
+
+    CloudFormation waits for the desired capacity, whatever the least size is (docs/aws-behaviour.md 1.2).
+    """
     return _group(
         "HeadGroup",
         "Head",
         HEAD_GROUP,
         "PublicSubnet",
-        MinSize="1",
+        MinSize="0",
         MaxSize="1",
         DesiredCapacity="1",
         DependsOn="WorkersGroup",
@@ -58,6 +62,22 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         TerminationPolicies=["NewestInstance"],
         DependsOn=list(NODE_DEPENDENCIES),
     )
+
+
+def _leases() -> list[autoscaling.ScheduledAction]:
+    """Make the end of the lease: Auto Scaling lowers both groups to 0, whatever any node does (aws-behaviour 3.40)."""
+    return [
+        autoscaling.ScheduledAction(
+            f"{role}Lease",
+            Condition="HasLease",
+            AutoScalingGroupName=Ref(f"{role}Group"),
+            StartTime=Ref("LeaseEnd"),
+            MinSize=0,
+            MaxSize=0,
+            DesiredCapacity=0,
+        )
+        for role in ("Head", "Workers")
+    ]
 
 
 def _group(title: str, role: str, name: Any, subnet: str, **sizes: Any) -> autoscaling.AutoScalingGroup:

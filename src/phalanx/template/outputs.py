@@ -29,7 +29,7 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 def _for_tools() -> dict[str, Any]:
     """Return the outputs that need no description."""
-    made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup")
+    made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup", "FleetTopic")
     return {name: Ref(name) for name in made} | {"SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
 
 

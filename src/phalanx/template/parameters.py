@@ -8,27 +8,34 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
-from phalanx.spec.spec import FILE_SYSTEM, LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.spec.spec import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
 _PUBLIC_KEY = (
     r"^$|^(ssh-ed25519|ssh-rsa|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+( [A-Za-z0-9@._ +:/-]*)?$"
 )
+_MAIL = r"^$|^[^@\s]+@[^@\s]+$"
+_MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 _NETWORK = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
 
 _GROUPS = (
     ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
+    ("Money", ("LeaseEnd", "Idle", "Mail")),
 )
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, settings in (_sizes(plan) | _places(plan) | _access(plan) | _jobs(plan) | _agent(plan)).items():
+    for name, settings in (
+        _sizes(plan) | _places(plan) | _access(plan) | _jobs(plan) | _money(plan) | _agent(plan)
+    ).items():
         template.add_parameter(Parameter(name, **settings))
     template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
+    template.add_condition("HasLease", Not(Equals(Ref("LeaseEnd"), "")))
+    template.add_condition("HasMail", Not(Equals(Ref("Mail"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
     template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
@@ -127,6 +134,20 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             1,
             LONGEST_NODE_TIMEOUT_S,
             "A node that has not answered by then counts as missing.",
+        ),
+    }
+
+
+def _money(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        "LeaseEnd": _text(
+            "", "All nodes stop at this time, such as 2027-01-31T18:00:00Z (UTC). Empty: never.", f"^$|^{_MOMENT}$"
+        ),
+        "Idle": _number(
+            plan.limits.idle_s, 0, LONGEST_IDLE_S, "All nodes stop when nobody has used one for so many s. 0: never."
+        ),
+        "Mail": _text(
+            plan.spec.mail or "", "Gets a mail before the nodes stop. May be empty.", r"^$|^[^@\s]+@[^@\s]+$"
         ),
     }
 

@@ -80,7 +80,7 @@ def _table() -> dynamodb.Table:
     )
 
 
-def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResource]:
+def _topic() -> tuple[sns.Topic | sns.SubscriptionResource, ...]:
     # The function handles failed launches of the head only: a thousand workers must not invoke it, nor Auto Scaling's
     # test notification, nor the head's launch and termination (docs/aws-behaviour.md 3.4, 3.23, 8).
     only_head = {"AutoScalingGroupName": [HEAD_GROUP], "Event": ["autoscaling:EC2_INSTANCE_LAUNCH_ERROR"]}
@@ -89,6 +89,15 @@ def _topic() -> tuple[sns.Topic, sns.SubscriptionResource, sns.SubscriptionResou
         _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
         _subscription(
             "FunctionSubscription", "lambda", "Function", FilterPolicyScope="MessageBody", FilterPolicy=only_head
+        ),
+        # Auto Scaling's messages have no attributes (docs/aws-behaviour.md 3.23), so that nobody gets them by mail.
+        sns.SubscriptionResource(
+            "MailSubscription",
+            Condition="HasMail",
+            TopicArn=Ref("FleetTopic"),
+            Protocol="email",
+            Endpoint=Ref("Mail"),
+            FilterPolicy={"kind": ["notice"]},
         ),
     )
 

@@ -7,13 +7,23 @@ from functools import partial
 from typing import Any
 
 from phalanx.localcloud import fleet
-from phalanx.localcloud.autoscaling import api, groups, notify
+from phalanx.localcloud.autoscaling import api, groups, notify, scheduled
 from phalanx.localcloud.autoscaling.api import PATCHED
 from phalanx.localcloud.autoscaling.group import Group, Notify
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
 from phalanx.localcloud.context import Context
 
-__all__ = ["PATCHED", "create_group", "delete_group", "group_named", "group_of", "install", "update_group"]
+__all__ = [
+    "PATCHED",
+    "create_group",
+    "delete_group",
+    "delete_scheduled_action",
+    "group_named",
+    "group_of",
+    "install",
+    "put_scheduled_action",
+    "update_group",
+]
 
 _worker: Reconciler | None = None
 
@@ -69,6 +79,22 @@ def delete_group(context: Context, region: str, name: str, gone: Notify) -> None
             groups.delete(worker, region, name, force=False, gone=gone)
     if missing:
         context.spawn(gone, None, name="group-gone")
+
+
+def put_scheduled_action(region: str, name: str, properties: Mapping[str, Any]) -> None:
+    """Make a scheduled action of the group that the properties name. Raises ValidationError as AWS does."""
+    worker = _running()
+    with worker.lock:
+        scheduled.put(worker, region, {**properties, "ScheduledActionName": name})
+
+
+def delete_scheduled_action(region: str, group: str, name: str) -> None:
+    """Delete a scheduled action; one that has run, or whose group is gone, is no error."""
+    worker = _running()
+    with worker.lock:
+        found = worker.groups.get((region, group))
+        if found is not None:
+            scheduled.cancel(found, name)
 
 
 def group_named(region: str, name: str) -> Group:

@@ -86,6 +86,15 @@ def constraints_updated(now: datetime, bounds: tuple[int, int, int], before: int
     )
 
 
+def scheduled(now: datetime, bounds: tuple[int, int, int], before: int) -> str:
+    """The cause of a desired capacity set by a scheduled action with (min, max, desired)."""
+    minimum, maximum, desired = bounds
+    return (
+        f"At {stamp(now)} a scheduled action update of AutoScalingGroup constraints to min: {minimum}, max: {maximum},"
+        f" desired: {desired} changing the desired capacity from {before} to {desired}."
+    )
+
+
 def growing(now: datetime, why: str, before: int, after: int) -> str:
     """The cause of a launch."""
     return (

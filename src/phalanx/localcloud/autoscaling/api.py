@@ -9,7 +9,7 @@ from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from phalanx.localcloud.autoscaling import activity, groups
+from phalanx.localcloud.autoscaling import activity, groups, scheduled
 from phalanx.localcloud.autoscaling.group import Group
 from phalanx.localcloud.autoscaling.notify import subscribe
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
@@ -171,6 +171,9 @@ HANDLERS: dict[str, Handler] = {
     "resume_processes": resume,
     "put_notification_configuration": put_notifications,
     "delete_notification_configuration": delete_notifications,
+    "put_scheduled_update_group_action": scheduled.put,
+    "describe_scheduled_actions": scheduled.describe,
+    "delete_scheduled_action": scheduled.delete,
     "describe_notification_configurations": describe_notifications,
 }
 

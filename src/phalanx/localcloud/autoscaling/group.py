@@ -97,6 +97,7 @@ class Group:
     stuck: bool = False
     settled: Notify | None = None
     gone: list[Notify] = field(default_factory=list)
+    scheduled: dict[str, Any] = field(default_factory=dict)
     uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
@@ -135,6 +136,12 @@ class Group:
                 f"New SetDesiredCapacity value {desired} is below min value {self.minimum} for the AutoScalingGroup."
             )
         self.desired = desired
+
+    def cancel_schedule(self) -> None:
+        """Forget the scheduled actions: they end with their group."""
+        for action in self.scheduled.values():
+            action.timer.cancel()
+        self.scheduled.clear()
 
     def member(self, instance_id: str) -> Member:
         """Return the member with this id. Raises ValidationError when the group has none."""

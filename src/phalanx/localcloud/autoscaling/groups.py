@@ -80,6 +80,7 @@ def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Not
         group.deleting, group.forced = True, force
         # The maximum too: nobody can request instances from a group that is being deleted.
         group.minimum = group.maximum = group.desired = 0
+        group.cancel_schedule()
         group.settled = None
         group.gone += [gone] if gone else []
         worker.resized(group)

@@ -240,6 +240,8 @@ TABLE: dict[str, Finder] = {
         (
             "autoscaling:SetDesiredCapacity",
             "autoscaling:UpdateAutoScalingGroup",
+            "autoscaling:PutScheduledUpdateGroupAction",
+            "autoscaling:DeleteScheduledAction",
             "autoscaling:SetInstanceProtection",
             "autoscaling:SuspendProcesses",
             "autoscaling:ResumeProcesses",

@@ -16,7 +16,8 @@ SERVED = {
         DescribeAutoScalingInstances DescribeScalingActivities DescribeTags CreateOrUpdateTags DeleteTags
         SetDesiredCapacity TerminateInstanceInAutoScalingGroup SetInstanceProtection SetInstanceHealth SuspendProcesses
         ResumeProcesses PutNotificationConfiguration DeleteNotificationConfiguration
-        DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations""",
+        DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations
+        PutScheduledUpdateGroupAction DescribeScheduledActions DeleteScheduledAction""",
     "cloudformation": """
         CreateStack DeleteStack UpdateStack DescribeStackEvents DescribeStackResource DescribeStackResources
         DescribeStacks GetTemplate ListStackResources ListStacks SignalResource ValidateTemplate""",

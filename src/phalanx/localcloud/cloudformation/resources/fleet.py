@@ -1,4 +1,4 @@
-"""AWS::EC2::LaunchTemplate and AWS::AutoScaling::AutoScalingGroup."""
+"""AWS::EC2::LaunchTemplate, AWS::AutoScaling::AutoScalingGroup and AWS::AutoScaling::ScheduledAction."""
 
 from __future__ import annotations
 
@@ -75,3 +75,14 @@ def _group(request: Request) -> Made:
         request.context, request.region, name, {**request.properties, "Tags": tags}, request.settled
     )
     return Made(name, pending=True)
+
+
+def _delete_scheduled_action(request: Request, physical_id: str) -> None:
+    autoscaling.delete_scheduled_action(request.region, request.properties["AutoScalingGroupName"], physical_id)
+
+
+@resource("AWS::AutoScaling::ScheduledAction", _delete_scheduled_action, "ScheduledActionName")
+def _scheduled_action(request: Request) -> Made:
+    name = request.name("ScheduledActionName", 255)
+    autoscaling.put_scheduled_action(request.region, name, request.properties)
+    return Made(name, {"ScheduledActionName": name})

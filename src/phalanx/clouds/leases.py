@@ -1,0 +1,69 @@
+"""The sizes of a cluster's groups, and when a scheduled action lowers them to 0: read, moved, and undone by `up`.
+
+All of it goes with the user's own rights. No role of a node may schedule anything or change a group's greatest size.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from phalanx.clouds.protocol import Running
+
+HEAD, WORKERS = "head", "workers"
+# Of an action that phalanx makes itself; one that the stack made keeps its name.
+_NAME = "phalanx-lease"
+_NOTHING = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
+
+
+class Api(Protocol):
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+
+
+def running(api: Api, cluster: str) -> Running | None:
+    """Return how the cluster's groups stand; None if it has none, or not yet."""
+    names = [f"{cluster}-{role}" for role in (HEAD, WORKERS)]
+    answer = api.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names)
+    groups = {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
+    if names[0] not in groups:
+        return None
+    # A cluster of an earlier version has no lease, and its head's group never is at 0.
+    ends = [action["StartTime"].timestamp() for action in _actions(api, names[0])]
+    sizes = [group["DesiredCapacity"] for group in groups.values()]
+    return Running(nodes=sum(sizes), stopped=groups[names[0]]["DesiredCapacity"] == 0, end_s=min(ends, default=None))
+
+
+def end_at(api: Api, cluster: str, at_s: float) -> None:
+    """Have both groups lowered to 0 at a time, in seconds since the epoch, instead of at an earlier or later one."""
+    start = datetime.fromtimestamp(at_s, timezone.utc)
+    for role in (HEAD, WORKERS):
+        group = f"{cluster}-{role}"
+        names = [action["ScheduledActionName"] for action in _actions(api, group)] or [_NAME]
+        for name in names:
+            api.call(
+                "autoscaling",
+                "put_scheduled_update_group_action",
+                AutoScalingGroupName=group,
+                ScheduledActionName=name,
+                StartTime=start,
+                **_NOTHING,
+            )
+
+
+def start(api: Api, cluster: str, workers: int) -> None:
+    """Start the nodes of a stopped cluster: the head, and so many workers."""
+    sizes = {WORKERS: (workers, workers), HEAD: (1, 1)}
+    for role, (most, desired) in sizes.items():
+        api.call(
+            "autoscaling",
+            "update_auto_scaling_group",
+            AutoScalingGroupName=f"{cluster}-{role}",
+            MinSize=0,
+            MaxSize=most,
+            DesiredCapacity=desired,
+        )
+
+
+def _actions(api: Api, group: str) -> list[dict[str, Any]]:
+    answer = api.call("autoscaling", "describe_scheduled_actions", AutoScalingGroupName=group)
+    return [action for action in answer["ScheduledUpdateGroupActions"] if "StartTime" in action]

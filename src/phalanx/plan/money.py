@@ -1,0 +1,93 @@
+"""What a cluster costs, and how long it may run: prices from the dated table, lease, idle time and budget.
+
+Pure: a price that the table does not have is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.data import table
+from phalanx.errors import SpecError
+from phalanx.spec.spec import ClusterSpec
+
+GPU_LEASE_S = 24 * 3600
+GPU_IDLE_S = 3600
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a cluster may run. `lease_s`: until AWS stops its nodes; `idle_s`: unused; 0 is no limit.
+
+    `by_budget`: the lease is what the budget pays for.
+    """
+
+    lease_s: int = 0
+    idle_s: int = 0
+    by_budget: bool = False
+
+
+def node_usd_per_hour(instance_type: str) -> float | None:
+    """Return the on-demand price of a node; None if the table does not have the type."""
+    sizes = table("instance_types")["types"].get(instance_type)
+    return sizes["usd_per_hour"] if sizes else None
+
+
+def network_usd_per_hour() -> float:
+    """Return the price of what costs without any node: the NAT gateway, and two public addresses (head and NAT)."""
+    network = table("instance_types")["network_usd_per_hour"]
+    return network["nat_gateway"] + 2 * network["public_address"]
+
+
+def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
+    """Return the price of so many nodes and the network, without storage and traffic; None if it is not known."""
+    if spec.cloud == "local":
+        return 0.0
+    node = node_usd_per_hour(spec.type)
+    return None if node is None else round(nodes * node + network_usd_per_hour(), 4)
+
+
+def source() -> str:
+    """Return the region and the date of the prices."""
+    prices = table("instance_types")["prices_of"]
+    return f"prices of {prices['region']}, {prices['date']}"
+
+
+def limits(spec: ClusterSpec, gpus: int) -> Limits:
+    """Return the limits that the spec sets, or that nodes with GPUs have on AWS. Raises SpecError.
+
+    An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
+    """
+    guarded = spec.cloud == "aws" and gpus > 0
+    lease_s = spec.lease_s if spec.lease_s is not None else GPU_LEASE_S * guarded
+    idle_s = spec.idle_s if spec.idle_s is not None else GPU_IDLE_S * guarded
+    if spec.cloud == "aws" and 0 < lease_s <= spec.node_timeout_s:
+        raise SpecError(
+            f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
+            "Write a longer one, such as 8h.",
+        )
+    paid_s = _paid_s(spec)
+    if paid_s is not None and (not lease_s or paid_s < lease_s):
+        return Limits(paid_s, idle_s, by_budget=True)
+    return Limits(lease_s, idle_s)
+
+
+def _paid_s(spec: ClusterSpec) -> int | None:
+    """Return for how long the budget pays all nodes and the network; None without a budget. Raises SpecError."""
+    rate = usd_per_hour(spec, spec.nodes)
+    if spec.budget_usd is None or rate == 0.0:
+        return None
+    if rate is None:
+        raise SpecError(
+            f"budget: the price of {spec.type} is not known, so that nothing could be stopped in time",
+            "Write a `lease` instead, or choose one of the types that `phalanx plan` knows a price of.",
+        )
+    paid_s = int(spec.budget_usd / rate * _HOUR_S)
+    if paid_s <= spec.node_timeout_s:
+        raise SpecError(
+            f"budget: {spec.budget} pays this cluster for {paid_s // 60} min, and its nodes may take "
+            f"{spec.node_timeout_s // 60} min to start (${rate:.2f} an hour)",
+            "Write a larger budget, fewer `nodes` or a cheaper `type`.",
+        )
+    return paid_s
