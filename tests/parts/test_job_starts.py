@@ -35,6 +35,18 @@ def test_every_rank_runs_in_the_copy_with_its_variables(two_nodes, code):
     assert [verdict.node for verdict in status.nodes] == ["deeplearning-worker1", "deeplearning-worker2"]
 
 
+@pytest.mark.parametrize("own", [{}, {"PYTHONPATH": "mine"}])
+def test_the_module_for_pytorch_travels_with_a_job_behind_the_users_own(two_nodes, code, own):
+    (code / "mine").mkdir()
+    (code / "mine" / "helper.py").touch()
+    names = ["phalanx.torch", *(["helper"] if own else [])]
+    script = f"import importlib.util as u; print(*(u.find_spec(name).origin for name in {names}))"
+    lines, status = run(two_nodes, code, "/usr/bin/python3", "-c", script, env=own, processes=1)
+    job = f"{two_nodes.shared}/.phalanx/jobs/{status.id}"
+    found = [f"{job}/library/phalanx/torch.py", *([f"{job}/work/mine/helper.py"] if own else [])]
+    assert lines == [f"0: {' '.join(found)}"]
+
+
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
 def test_words_and_the_working_directory_reach_every_rank_as_they_are(two_nodes, code, launcher):
     (code / "arguments.py").write_text(

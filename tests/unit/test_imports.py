@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "datasets", "node"),
+    ("errors", "version", "waits", "data", "datasets", "node", "torch"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),

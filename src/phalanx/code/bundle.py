@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import cache
-from phalanx.runner.names import LAST_SENT
+from phalanx.runner.names import LAST_SENT, LIBRARY
 
 if TYPE_CHECKING:
     import tarfile
@@ -82,9 +82,11 @@ def tar(
 def programs() -> dict[str, bytes]:
     """Return the programs in a job's directory that are separate files rather than parts of the runner's zipapp.
 
-    Two of them start faster that way, and the user's own Python runs the third.
+    Two of them start faster that way, and the user's own Python runs the others.
     """
-    return {name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _SEPARATE}
+    # Without an __init__.py beside it: an installed phalanx takes precedence over a directory without one.
+    module = {f"{LIBRARY}/phalanx/torch.py": (_PACKAGE / "torch.py").read_bytes()}
+    return {**module, **{name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _SEPARATE}}
 
 
 def runner_digest() -> str:

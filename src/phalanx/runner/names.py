@@ -10,6 +10,8 @@ WORK = "work"
 # The job's description, as JSON.
 RECORD = "job.json"
 OUTPUT = "output"
+# Of Python modules that a job's programs may import, without an installed phalanx.
+LIBRARY = "library"
 # Which process receives the submission, as JSON: before the first state, it shows whether more may come.
 SUBMITTER = "submitter.json"
 # The list of what work/ is made from, where the code is not sent whole.

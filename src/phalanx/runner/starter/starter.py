@@ -18,6 +18,7 @@ import time
 from phalanx.runner import frames, lean
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
+from phalanx.runner.names import LIBRARY
 from phalanx.runner.reaper import Sweep, kill
 from phalanx.runner.starter import fabric as network
 from phalanx.runner.starter.answers import answer
@@ -232,7 +233,10 @@ class Starter:
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         node = {**network.variables(), **os.environ, "PWD": self._work, "TMPDIR": self._scratch.path}
         node.update(self._guest.variables())
-        return activated({"PYTHONUNBUFFERED": "1", **node, **own})
+        env = {"PYTHONUNBUFFERED": "1", **node, **own}
+        # Last, so that nothing of the user's is hidden.
+        path = (env.get("PYTHONPATH"), os.path.join(self._directory, LIBRARY))
+        return activated({**env, "PYTHONPATH": os.pathsep.join(filter(None, path))})
 
     def _terminate(self) -> None:
         self._is_terminated = True

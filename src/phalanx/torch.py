@@ -1,0 +1,399 @@
+"""Faster gradients for PyTorch's DistributedDataParallel on Ethernet: measure what pays on this network, and apply it.
+
+This file needs PyTorch 2.1 and Python 3.10, and nothing else of phalanx. `phalanx run` sends it with every job, where
+`import phalanx.torch` finds it; it may as well be copied.
+"""
+
+# No `from __future__ import annotations`: DistributedDataParallel compares the annotations of a hook with types.
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_SMALL_MB = 1
+_MIB = 1 << 20
+_WARM_UP_STEPS = 3
+_POWER_SGD_RANK = 4
+# Local SGD averages the weights after this many steps.
+_LOCAL_STEPS = 4
+# A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
+_WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
+_LATE = "_phalanx_late_gradients"
+
+Mode = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to exchange gradients. `small_buckets`: about one bucket for each layer, so that sending begins earlier."""
+
+    name: str
+    price: str
+    """What it does to gradients or accuracy, in words."""
+    hook: str = ""
+    small_buckets: bool = False
+    costs_accuracy: bool = False
+
+
+_FP16 = "rounds gradients to 11 bits; above 65,504 they overflow"
+_DELAY = "experimental: every gradient is one step late; check the accuracy"
+PLAIN = Choice("plain", "none")
+_ALL = (
+    PLAIN,
+    Choice("small-buckets", "none", small_buckets=True),
+    Choice("fp16", _FP16, "fp16"),
+    Choice("fp16-small-buckets", _FP16, "fp16", small_buckets=True),
+    Choice("bf16-small-buckets", "rounds gradients to 8 bits", "bf16", small_buckets=True),
+    Choice("powersgd", "approximates gradients: some points of accuracy less", "powersgd", costs_accuracy=True),
+    Choice("double-buffering", _DELAY, "late", costs_accuracy=True),
+    Choice("fp16-double-buffering", _DELAY, "late-fp16", costs_accuracy=True),
+)
+CHOICES = {choice.name: choice for choice in _ALL}
+"""Every choice by its name."""
+# PowerSGD needs NumPy.
+CANDIDATES = ("small-buckets", "fp16", "fp16-small-buckets", *(["powersgd"] if find_spec("numpy") else []))
+"""What `suggest` measures beside plain DDP: nothing experimental."""
+
+
+class Measured(NamedTuple):
+    """How long a step (forward and backward pass) took with a choice, in seconds."""
+
+    choice: Choice
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What `suggest` found: the choice, why, and every measurement, plain DDP first. `str()` is a table for people."""
+
+    choice: Choice
+    reason: str
+    measured: tuple[Measured, ...] = ()
+    compute_s: float = 0.0
+    """A step without any exchange."""
+
+    def __str__(self) -> str:
+        lines = [f"suggested: {self.choice.name} ({self.reason})"]
+        if self.measured:
+            plain_s = self.measured[0].step_s
+            local_s = self.compute_s + max(0.0, plain_s - self.compute_s) / _LOCAL_STEPS
+            rows = [_row(one.choice.name, one.step_s, plain_s, one.choice.price) for one in self.measured]
+            rows.append(_row(f"local SGD, {_LOCAL_STEPS} steps", local_s, plain_s, "an estimate; some accuracy"))
+            rows.append(_row("no exchange at all", self.compute_s, plain_s, ""))
+            lines = [f"{'':<24}{'ms/step':>8}{'gain':>8}  price", *rows, *lines]
+        return "\n".join(lines)
+
+
+def _row(name: str, step_s: float, plain_s: float, price: str) -> str:
+    return f"{name:<24}{step_s * 1e3:>8.1f}{plain_s / step_s:>7.2f}x  {price}".rstrip()
+
+
+def apply(model: DistributedDataParallel, choice: str | Choice | Suggestion, *, scaler: Any = None) -> Any:
+    """Return a DistributedDataParallel of the same network that exchanges gradients as chosen.
+
+    Call it on all ranks, before the first backward pass, and use what it returns. `choice` is a name in CHOICES, or
+    what `suggest` returned. A world of one process gets its model back. `scaler` is the GradScaler of the training, if
+    it has one: double buffering needs it. Raises TypeError or ValueError for what can't work, on every rank alike.
+    """
+    ranks, chosen = _ranks(model), _chosen(choice)
+    return model if chosen == PLAIN or ranks == 1 else _applied(model, chosen, scaler, is_trained=True)
+
+
+def finish(model: DistributedDataParallel) -> bool:
+    """Put the gradients that double buffering still holds into `.grad`, for one more step of the optimizer.
+
+    Call it on all ranks after the last step. Returns False, and does nothing, if there are none: then take no step.
+    """
+    late = getattr(model, _LATE, None)
+    return late is not None and late.finish()
+
+
+def suggest(
+    model: DistributedDataParallel,
+    batch: Any,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    candidates: Sequence[str] = CANDIDATES,
+    steps: int = 5,
+) -> Suggestion:
+    """Measure some steps with every candidate on the real network, and suggest what pays.
+
+    Call it on all ranks, with a batch of the usual size: the network's argument, or a tuple of arguments. `loss` maps
+    the network's output to a scalar (default: the mean of a tensor). Weights, buffers, gradients and random numbers are
+    afterwards as before. All ranks get the same answer, from the slowest rank's times.
+    Raises TypeError or ValueError for a model, batch or candidate that can't be measured.
+    """
+    ranks, chosen = _ranks(model), [_chosen(name) for name in candidates]
+    if ranks == 1:
+        return Suggestion(PLAIN, "there is one process, so nothing is exchanged")
+    if _has_sparse_gradients(model.module):
+        return Suggestion(PLAIN, "the network has sparse gradients, which only plain DDP exchanges")
+    stopwatch = _Stopwatch(model, batch, loss or _mean, steps)
+    with _unchanged(model.module):
+        (compute_s,) = stopwatch.medians_s([model], model.no_sync)
+        measured = [stopwatch.measured(choice) for choice in (PLAIN, *chosen)]
+        best, reason = _best(measured)
+        if best != PLAIN and not stopwatch.confirms(best):
+            best, reason = PLAIN, "nothing is reliably faster"
+    return Suggestion(best, reason, tuple(measured), compute_s)
+
+
+def _best(measured: Sequence[Measured]) -> tuple[Choice, str]:
+    """Return the fastest choice that is worth its price, and the reason."""
+    plain_s = measured[0].step_s
+    free, free_s = min((one for one in measured if not one.choice.costs_accuracy), key=lambda one: one.step_s)
+    fast, fast_s = min(measured, key=lambda one: one.step_s)
+    if fast.costs_accuracy and free_s >= fast_s * _WORTH_ITS_PRICE:
+        return fast, f"{free_s / fast_s:.1f} times as fast as what costs no accuracy"
+    if plain_s < free_s * _WORTH:
+        return PLAIN, "nothing is much faster"
+    return free, f"{plain_s / free_s:.2f} times as fast as plain DDP"
+
+
+class _Stopwatch:
+    """Measures steps of a model, in the same way on all ranks."""
+
+    def __init__(self, model: DistributedDataParallel, batch: Any, loss: Callable[[Any], Any], steps: int) -> None:
+        self._model, self._loss, self._steps = model, loss, steps
+        self._arguments = batch if isinstance(batch, (tuple, list)) else (batch,)
+        self._device = next(model.parameters()).device
+
+    def measured(self, choice: Choice) -> Measured:
+        model = _applied(self._model, choice)
+        (step_s,) = self.medians_s([model])
+        finish(model)
+        return Measured(choice, step_s)
+
+    def confirms(self, choice: Choice) -> bool:
+        """Whether a choice is faster than plain DDP, too, when their steps alternate."""
+        models = [_applied(self._model, one) for one in (PLAIN, choice)]
+        plain_s, step_s = self.medians_s(models)
+        finish(models[1])
+        return plain_s >= step_s * _WORTH
+
+    def medians_s(self, models: Sequence[DistributedDataParallel], mode: Mode = nullcontext) -> list[float]:
+        """Return each model's median step, of the slowest rank; the models take turns."""
+        for model in models:
+            for _ in range(_WARM_UP_STEPS):
+                self._step_s(model, mode)
+        rounds = [[self._step_s(model, mode) for model in models] for _ in range(self._steps)]
+        medians = [statistics.median(took_s) for took_s in zip(*rounds, strict=True)]
+        slowest = torch.tensor(medians, dtype=torch.float64, device=self._device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._model.process_group)
+        return slowest.tolist()
+
+    def _step_s(self, model: DistributedDataParallel, mode: Mode) -> float:
+        began_s = self._now_s()
+        with mode():
+            self._loss(model(*self._arguments)).backward()
+        took_s = self._now_s() - began_s
+        model.zero_grad(set_to_none=True)
+        return took_s
+
+    def _now_s(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def _mean(output: Any) -> torch.Tensor:
+    if not isinstance(output, torch.Tensor):
+        raise TypeError(f"the network returns a {type(output).__name__}: pass `loss`, which makes a scalar of it")
+    return output.float().mean()
+
+
+@contextmanager
+def _unchanged(network: torch.nn.Module) -> Iterator[None]:
+    """Restore gradients, buffers and random numbers after the block."""
+    gradients = [(parameter, parameter.grad) for parameter in network.parameters()]
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    with torch.random.fork_rng(), torch.enable_grad():
+        try:
+            network.zero_grad(set_to_none=True)
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            for buffer, before in buffers:
+                buffer.data.copy_(before)
+
+
+def _chosen(choice: str | Choice | Suggestion) -> Choice:
+    if isinstance(choice, str):
+        if choice not in CHOICES:
+            raise ValueError(f"there is no choice '{choice}': choose among {', '.join(CHOICES)}")
+        return CHOICES[choice]
+    return choice.choice if isinstance(choice, Suggestion) else choice
+
+
+def _has_sparse_gradients(network: torch.nn.Module) -> bool:
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return any(isinstance(module, kinds) and module.sparse for module in network.modules())
+
+
+def _ranks(model: DistributedDataParallel) -> int:
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"the model is a {type(model).__name__}: wrap it in DistributedDataParallel first")
+    return dist.get_world_size(model.process_group)
+
+
+def _applied(model: DistributedDataParallel, choice: Choice, scaler: Any = None, is_trained: bool = False) -> Any:
+    """Return another DistributedDataParallel with this choice. Raises ValueError for what would go wrong silently."""
+    if getattr(model, "_comm_hooks", None):
+        raise ValueError(f"{choice.name}: the model has a communication hook already")
+    if choice.hook and _has_sparse_gradients(model.module):
+        raise ValueError(f"{choice.name}: the network has sparse gradients, which only plain DDP exchanges")
+    if choice.hook.startswith("late") and model.find_unused_parameters:
+        # DDP leaves the gradient of a parameter that this step did not use as it is, so the late one would be lost.
+        raise ValueError(f"{choice.name}: the model has find_unused_parameters, whose late gradients would be lost")
+    made = _with_buckets(model, choice)
+    if choice.hook == "fp16":
+        made.register_comm_hook(model.process_group, default_hooks.fp16_compress_hook)
+    elif choice.hook == "bf16":
+        made.register_comm_hook(model.process_group, _round_to_bf16)
+    elif choice.hook == "powersgd":
+        # Imported here, because it needs NumPy.
+        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+        made.register_comm_hook(
+            PowerSGDState(model.process_group, _POWER_SGD_RANK, start_powerSGD_iter=2), powerSGD_hook
+        )
+    elif choice.hook:
+        late = _Late(model, torch.float16 if choice.hook == "late-fp16" else None, scaler, is_trained)
+        setattr(made, _LATE, late)
+        made.register_comm_hook(late, _double_buffering)
+    return made
+
+
+def _with_buckets(model: DistributedDataParallel, choice: Choice) -> DistributedDataParallel:
+    """Return a DistributedDataParallel with the same settings and the choice's buckets.
+
+    The first one does nothing any more, because its hooks on the parameters wait for its own forward pass.
+    """
+    bucket_bytes = model.bucket_bytes_cap
+    if choice.hook == "powersgd":
+        # On gloo it aborts with more than one bucket.
+        bucket_bytes = _MIB + sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    made = DistributedDataParallel(
+        model.module,
+        device_ids=model.device_ids,
+        output_device=model.output_device,
+        dim=model.dim,
+        process_group=model.process_group,
+        bucket_cap_mb=_SMALL_MB if choice.small_buckets else bucket_bytes / _MIB,  # pyright: ignore[reportArgumentType]
+        find_unused_parameters=model.find_unused_parameters,
+        gradient_as_bucket_view=model.gradient_as_bucket_view,
+        static_graph=model.static_graph,
+        mixed_precision=model.mixed_precision,
+    )
+    made.broadcast_buffers = model.broadcast_buffers
+    return made
+
+
+def _round_to_bf16(group: dist.ProcessGroup, bucket: GradBucket) -> Future[torch.Tensor]:
+    """Call PyTorch's hook, which DDP refuses by its name where there is no NCCL, although gloo can sum bfloat16."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+def _double_buffering(state: "_Late", bucket: GradBucket) -> Future[torch.Tensor]:
+    """Begin to average a bucket's gradients, and return those of the step before, which had a whole step's time.
+
+    The first step is plain, because DDP arranges its buckets anew after it. The second returns zeros.
+    """
+    if bucket.index() == 0:
+        state.begin()
+    sent = state.send(bucket)
+    if state.is_first:
+        return sent.average
+    last = state.sent.get(bucket.index())
+    state.sent[bucket.index()] = sent
+    if last is not None:
+        return last.at_scale(sent.scale)
+    nothing: Future[torch.Tensor] = Future()
+    nothing.set_result(torch.zeros_like(bucket.buffer()))
+    return nothing
+
+
+class _Sent(NamedTuple):
+    """A bucket's gradients on their way: their average over all ranks, and the scale of the loss that made them."""
+
+    average: Future[torch.Tensor]
+    scale: float
+    views: list[tuple[torch.Tensor, torch.Tensor]]
+    """The bucket's parameters, each with its part of the bucket."""
+
+    def at_scale(self, scale: float) -> Future[torch.Tensor]:
+        factor = scale / self.scale
+        return self.average if factor == 1.0 else self.average.then(lambda done: done.value() * factor)
+
+
+class _Late:
+    """The state of double buffering. `dtype` is what travels; None for the gradients' own.
+
+    `is_trained`: an optimizer uses the gradients of every backward pass.
+    """
+
+    def __init__(
+        self, model: DistributedDataParallel, dtype: torch.dtype | None, scaler: Any, is_trained: bool
+    ) -> None:
+        self._dtype, self._scaler, self._is_trained = dtype, scaler, is_trained
+        self._ranks = _ranks(model)
+        # A group of its own: buffers that the next forward pass broadcasts must not wait behind gradients.
+        members = dist.get_process_group_ranks(model.process_group)
+        self._group = dist.new_group(members, use_local_synchronization=True)
+        self.sent: dict[int, _Sent] = {}
+        self.is_first = True
+        self._began = self._has_stepped = False
+        self._last_scale = self._scale()
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+        if is_trained:
+            register_optimizer_step_post_hook(self._note_step)
+
+    def begin(self) -> None:
+        """Begin a backward pass. Raises RuntimeError after one whose gradients no optimizer has used."""
+        # A scaler that has reduced its scale has skipped the step.
+        scale, self._last_scale = self._last_scale, self._scale()
+        if self._is_trained and self._began and not self._has_stepped and self._last_scale >= scale:
+            raise RuntimeError(
+                "double buffering: two backward passes exchanged gradients without a step of the optimizer between"
+                " them, so the first one's would be lost. Accumulate gradients within model.no_sync()."
+            )
+        self.is_first = not self._began
+        self._began, self._has_stepped = True, False
+
+    def send(self, bucket: GradBucket) -> _Sent:
+        """Begin to average a copy of the bucket's gradients over all ranks."""
+        own = bucket.buffer()
+        copy = own.to(self._dtype or own.dtype, copy=True).div_(self._ranks)
+        work: Any = dist.all_reduce(copy, group=self._group, async_op=True)
+        average = work.get_future().then(lambda done: done.value()[0].to(own.dtype))
+        return _Sent(average, self._scale(), list(zip(bucket.parameters(), bucket.gradients(), strict=True)))
+
+    def finish(self) -> bool:
+        for sent in self.sent.values():
+            average = sent.at_scale(self._scale()).wait()
+            for parameter, view in sent.views:
+                # Buckets begin at the beginning of their memory.
+                parameter.grad = average.as_strided(view.size(), view.stride(), int(view.storage_offset())).clone()
+        found, self.sent, self._has_stepped = bool(self.sent), {}, True
+        return found
+
+    def _scale(self) -> float:
+        return self._scaler.get_scale() if self._scaler is not None else 1.0
+
+    def _note_step(self, optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
+        """Note a step of any optimizer that has one of the model's parameters."""
+        if any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"]):
+            self._has_stepped = True

@@ -1,0 +1,257 @@
+"""A rank of a small training with phalanx.torch, for test_torch.py: python gradient_ranks.py RANK RANKS DIRECTORY NAME…
+
+Each NAME is a function below; the facts that it returns are printed as JSON, one line for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # as in examples/fashion_mnist/train.py
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from phalanx import torch as gradients
+
+STEPS = 6
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(8, 16, generator=source), torch.randint(4, (8,), generator=source)
+
+
+def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
+    images, labels = batch(step, rank)
+    return nn.functional.cross_entropy(model(images), labels)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def are_alike(model: nn.Module) -> bool:
+    """Whether all ranks have the same weights, bit for bit."""
+    own = weights(model)
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    return all(torch.equal(own, other) for other in every)
+
+
+def trained(choice: str, clip: float = 0.0, micro: int = 1, scaler: Any = None) -> DistributedDataParallel:
+    """Train with a choice, as a user's script does, and take the last step."""
+    # BatchNorm's statistics are each rank's own, as in `replayed`; they have no effect on weights in training.
+    ddp = DistributedDataParallel(network(), bucket_cap_mb=0.001)
+    model = gradients.apply(ddp, choice, scaler=scaler)
+    optimizer = optimizer_of(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for part in range(micro):
+            with nullcontext() if part == micro - 1 else model.no_sync():
+                loss = loss_of(model, micro * step + part, dist.get_rank())
+                (scaler.scale(loss) if scaler else loss).backward()
+        _step(model, optimizer, clip, scaler)
+    if gradients.finish(model):
+        _step(model, optimizer, clip, scaler)
+    assert not gradients.finish(model)
+    return model
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float, scaler: Any) -> None:
+    if scaler:
+        scaler.unscale_(optimizer)
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+
+
+def replayed(clip: float = 0.0, micro: int = 1) -> torch.Tensor:
+    """Return the weights after late gradients in one process: those of the first step, none, then one step late."""
+    model = network()
+    optimizer = optimizer_of(model)
+    applied: list[list[torch.Tensor]] = []
+    for step in range(STEPS):
+        parts = [average_gradients(model, micro * step + part) for part in range(micro)]
+        applied.append([sum(every) for every in zip(*parts, strict=True)])
+        late = applied[0] if step == 0 else applied[step - 1] if step > 1 else [torch.zeros_like(g) for g in applied[0]]
+        use(model, optimizer, late, clip)
+    use(model, optimizer, applied[-1], clip)
+    return weights(model)
+
+
+def average_gradients(model: nn.Module, step: int) -> list[torch.Tensor]:
+    each = [torch.autograd.grad(loss_of(model, step, rank), list(model.parameters())) for rank in range(2)]
+    return [(one + other) / 2 for one, other in zip(*each, strict=True)]
+
+
+def use(model: nn.Module, optimizer: torch.optim.Optimizer, values: list[torch.Tensor], clip: float) -> None:
+    for parameter, value in zip(model.parameters(), values, strict=True):
+        parameter.grad = value.clone()
+    _step(model, optimizer, clip, None)
+
+
+def is_close(one: torch.Tensor, other: torch.Tensor, by: float = 1e-5) -> bool:
+    return bool(torch.allclose(one, other, atol=by, rtol=0))
+
+
+def every_choice() -> dict[str, Any]:
+    plain = weights(trained("plain"))
+    facts = {}
+    for name in gradients.CHOICES:
+        model = trained(name)
+        facts[name] = [are_alike(model), float((weights(model) - plain).abs().max())]
+    return facts
+
+
+def double_buffering() -> dict[str, bool]:
+    model = trained("double-buffering")
+    plain = DistributedDataParallel(network())
+    plain.load_state_dict(model.state_dict())
+    return {
+        "late by one": is_close(weights(model), replayed()),
+        "clipped": is_close(weights(trained("double-buffering", clip=0.1)), replayed(clip=0.1)),
+        "accumulated": is_close(weights(trained("double-buffering", micro=3)), replayed(micro=3)),
+        "state_dict": list(plain.state_dict()) == list(model.state_dict()) and is_close(weights(plain), weights(model)),
+    }
+
+
+def scaled() -> dict[str, Any]:
+    """With a scale that changes after every second step: a late gradient has the scale of its own loss."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    model = trained("double-buffering", scaler=scaler)
+    return {"scale": scaler.get_scale(), "like unscaled": is_close(weights(model), replayed())}
+
+
+def overflowing() -> dict[str, Any]:
+    """An infinite gradient: the scaler skips the step that would apply it, and training goes on."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model = gradients.apply(DistributedDataParallel(network()), "double-buffering", scaler=scaler)
+    optimizer = optimizer_of(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, step, dist.get_rank()) * (float("inf") if step == 2 else 1.0)).backward()
+        _step(model, optimizer, 0.0, scaler)
+    return {"finite": bool(weights(model).isfinite().all()), "alike": are_alike(model), "scale": scaler.get_scale()}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def mistakes() -> dict[str, str]:
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(10, 4, sparse=True)
+
+        def forward(self, indices: torch.Tensor) -> torch.Tensor:
+            return self.table(indices)
+
+    def without_no_sync() -> None:
+        model = gradients.apply(DistributedDataParallel(network()), "double-buffering")
+        for step in range(2):
+            loss_of(model, step, dist.get_rank()).backward()
+
+    sparse = DistributedDataParallel(Sparse())
+    unused = DistributedDataParallel(network(), find_unused_parameters=True)
+    once = gradients.apply(DistributedDataParallel(network()), "fp16")
+    return {
+        "not DDP": refusal(lambda: gradients.apply(network(), "fp16")),
+        "not DDP, suggest": refusal(lambda: gradients.suggest(network(), batch(0, 0)[0])),
+        "unknown": refusal(lambda: gradients.apply(unused, "fast")),
+        "sparse": refusal(lambda: gradients.apply(sparse, "fp16")),
+        "sparse, suggest": gradients.suggest(sparse, torch.tensor([1, 2])).reason,
+        "unused": refusal(lambda: gradients.apply(unused, "double-buffering")),
+        "unused, fp16": refusal(lambda: gradients.apply(unused, "fp16")),
+        "accumulated without no_sync": refusal(without_no_sync),
+        "twice": refusal(lambda: gradients.apply(once, "fp16")),
+        "many outputs": refusal(lambda: gradients.suggest(DistributedDataParallel(Pair()), batch(0, 0)[0])),
+    }
+
+
+class Pair(nn.Module):
+    """A network with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inner(images), images
+
+
+def suggested() -> dict[str, Any]:
+    model = DistributedDataParallel(network())
+    model.module[0].weight.grad = torch.ones_like(model.module[0].weight)
+    before = [weights(model), *(buffer.clone() for buffer in model.buffers()), torch.get_rng_state()]
+    found = gradients.suggest(model, batch(0, dist.get_rank())[0], steps=2)
+    after = [weights(model), *model.buffers(), torch.get_rng_state()]
+    asked = gradients.suggest(model, batch(0, 0)[0], candidates=["double-buffering", "bf16-small-buckets"], steps=2)
+    return {
+        "unchanged": all(torch.equal(one, other) for one, other in zip(before, after, strict=True)),
+        "gradient": bool((model.module[0].weight.grad == 1).all()) and model.module[3].weight.grad is None,
+        "choice": found.choice.name,
+        "measured": [one.choice.name for one in found.measured],
+        "asked": [one.choice.name for one in asked.measured],
+        "text": str(found),
+    }
+
+
+def alone() -> dict[str, Any]:
+    model = DistributedDataParallel(network())
+    found = gradients.suggest(model, batch(0, 0)[0])
+    return {"same": gradients.apply(model, "double-buffering") is model, "reason": found.reason}
+
+
+def dies() -> dict[str, str]:
+    """The second rank ends in the middle of the exchange; the first one reports what its training gets."""
+    model = gradients.apply(DistributedDataParallel(network()), "double-buffering")
+    optimizer = optimizer_of(model)
+
+    def train() -> None:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model, step, dist.get_rank())
+            if step == 3 and dist.get_rank() == 1:
+                os._exit(9)
+            loss.backward()
+            optimizer.step()
+
+    return {"error": refusal(train)}
+
+
+def main(rank: int, ranks: int, directory: str, names: Iterator[str]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=ranks)
+    for name in names:
+        print(json.dumps(globals()[name]()), flush=True)
+    if names != ["dies"]:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

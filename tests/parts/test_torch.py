@@ -1,0 +1,95 @@
+"""phalanx.torch in real processes: two ranks that exchange gradients with gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RANKS = Path(__file__).parent / "gradient_ranks.py"
+WITHIN_S = 120
+NAMES = ("every_choice", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
+
+
+def started(directory: Path, ranks: int, *names: str) -> list[subprocess.Popen[str]]:
+    command = [sys.executable, str(RANKS)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen([*command, str(rank), str(ranks), str(directory), *names], **pipes) for rank in range(ranks)
+    ]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory) -> dict[str, list[Any]]:
+    """What each rank found, by the name of the function that it ran."""
+    ranks = started(tmp_path_factory.mktemp("store"), 2, *NAMES)
+    outputs = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][1][-2000:]
+    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
+    return {name: list(each) for name, *each in zip(NAMES, *lines, strict=True)}
+
+
+def test_with_every_choice_all_ranks_have_the_same_weights(facts):
+    for found in facts["every_choice"]:
+        assert [name for name, (alike, _) in found.items() if not alike] == []
+        assert found["small-buckets"][1] == 0.0
+        assert 0 < found["fp16"][1] < 0.001 < found["double-buffering"][1]
+
+
+def test_double_buffering_applies_each_gradient_once_one_step_late(facts):
+    wanted = {"late by one": True, "clipped": True, "accumulated": True, "state_dict": True}
+    assert facts["double_buffering"] == [wanted, wanted]
+
+
+def test_a_late_gradient_keeps_the_scale_of_its_own_loss(facts):
+    assert facts["scaled"] == 2 * [{"scale": 8192.0, "like unscaled": True}]
+    assert facts["overflowing"] == 2 * [{"finite": True, "alike": True, "scale": 512.0}]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("not DDP", "TypeError: the model is a Sequential: wrap it in DistributedDataParallel first"),
+        ("not DDP, suggest", "TypeError: the model is a Sequential"),
+        ("unknown", "ValueError: there is no choice 'fast': choose among plain, small-buckets,"),
+        ("sparse", "ValueError: fp16: the network has sparse gradients"),
+        ("sparse, suggest", "the network has sparse gradients, which only plain DDP exchanges"),
+        ("unused", "ValueError: double-buffering: the model has find_unused_parameters"),
+        ("accumulated without no_sync", "RuntimeError: double buffering: two backward passes"),
+        ("twice", "ValueError: fp16: the model has a communication hook already"),
+        ("many outputs", "TypeError: the network returns a tuple: pass `loss`"),
+    ],
+)
+def test_a_mistake_is_an_error_on_every_rank(facts, mistake, words):
+    assert [found[mistake][: len(words)] for found in facts["mistakes"]] == [words, words]
+
+
+def test_unused_parameters_may_be_rounded(facts):
+    assert [found["unused, fp16"] for found in facts["mistakes"]] == ["", ""]
+
+
+def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(facts):
+    one, other = facts["suggested"]
+    assert one == other
+    assert (one["unchanged"], one["gradient"]) == (True, True)
+    assert one["measured"] == ["plain", "small-buckets", "fp16", "fp16-small-buckets", "powersgd"]
+    assert one["asked"] == ["plain", "double-buffering", "bf16-small-buckets"]
+    assert f"\nsuggested: {one['choice']} (" in one["text"]
+
+
+def test_a_world_of_one_is_left_as_it_is(tmp_path):
+    (rank,) = started(tmp_path, 1, "alone")
+    out, errors = rank.communicate(timeout=WITHIN_S)
+    assert json.loads(out) == {"same": True, "reason": "there is one process, so nothing is exchanged"}, errors
+
+
+def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(tmp_path):
+    ranks = started(tmp_path, 2, "dies")
+    out, errors = ranks[0].communicate(timeout=WITHIN_S)
+    assert ranks[1].wait(WITHIN_S) == 9
+    ranks[1].communicate()
+    assert json.loads(out)["error"].startswith("RuntimeError: "), errors
