@@ -124,6 +124,24 @@ class Network:
                 return "dropped"
         return done.stderr or "reached"
 
+    @contextmanager
+    def with_acl(self, subnet: str) -> Iterator[str]:
+        """Give a subnet a new network ACL, which allows nothing yet, for a while."""
+        filters = [{"Name": "association.subnet-id", "Values": [self.made[subnet]]}]
+        before = self.ec2.describe_network_acls(Filters=filters)["NetworkAcls"][0]
+        association = next(a for a in before["Associations"] if a["SubnetId"] == self.made[subnet])
+        acl = self.ec2.create_network_acl(VpcId=self.made["Vpc"])["NetworkAcl"]["NetworkAclId"]
+        swapped = self.ec2.replace_network_acl_association(
+            AssociationId=association["NetworkAclAssociationId"], NetworkAclId=acl
+        )
+        try:
+            yield acl
+        finally:
+            self.ec2.replace_network_acl_association(
+                AssociationId=swapped["NewAssociationId"], NetworkAclId=before["NetworkAclId"]
+            )
+            self.ec2.delete_network_acl(NetworkAclId=acl)
+
 
 def _value(document: str, key: str) -> Any:
     return json.loads(document)[key]
@@ -201,6 +219,46 @@ def test_ports_protocols_and_blocks_decide(network: Network):
         finally:
             network.ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=wanted)
     network.terminal.on("worker3", "pkill -f http.server")
+
+
+def test_a_prefix_list_stands_for_its_entries(network: Network):
+    group, ssh = network.made["NodeSecurityGroup"], (network.nodes["worker3"], 22)
+    own = [{"Cidr": f"{network.nodes['worker2']}/32"}]
+    made = network.ec2.create_managed_prefix_list(
+        PrefixListName="mine", Entries=own, MaxEntries=5, AddressFamily="IPv4"
+    )["PrefixList"]
+    listed = [{"PrefixListId": made["PrefixListId"]}]
+    wanted = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "PrefixListIds": listed}]
+    with network.without_rules("NodeSecurityGroup", "ingress", but=never):
+        network.becomes("dropped", "worker2", ssh)
+        network.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wanted)
+        try:
+            network.becomes("reached", "worker2", ssh)
+            network.ec2.modify_managed_prefix_list(**listed[0], CurrentVersion=1, RemoveEntries=own)
+            network.becomes("dropped", "worker2", ssh)
+        finally:
+            network.ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=wanted)
+    network.becomes("reached", "worker2", ssh)
+
+
+def test_a_network_acl_decides_at_the_border_of_its_subnet(network: Network):
+    inside, outside = (network.nodes["worker3"], 22), (network.nodes["worker1"], 22)
+    with network.with_acl("PrivateSubnet") as acl:
+        _entry(network, acl, 10, "deny", Egress=True, Protocol="6", PortRange={"From": 443, "To": 443})
+        for egress in (True, False):
+            _entry(network, acl, 20, "allow", Egress=egress, Protocol="-1")
+        network.becomes("dropped", "worker2", WEB, API)
+        assert network.reach("worker2", inside, outside, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53)) == ["reached"] * 4
+        # Stateless: the answers to connections that the other direction allows are dropped.
+        _entry(network, acl, 5, "deny", Egress=False, Protocol="6", PortRange={"From": 1024, "To": 65535})
+        network.becomes("dropped", "worker2", outside)
+    network.becomes("reached", "worker2", WEB, API, outside)
+
+
+def _entry(network: Network, acl: str, number: int, action: str, **more: Any) -> None:
+    network.ec2.create_network_acl_entry(
+        NetworkAclId=acl, RuleNumber=number, RuleAction=action, CidrBlock=ANYWHERE, **more
+    )
 
 
 def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Network):

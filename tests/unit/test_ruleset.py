@@ -7,7 +7,7 @@ import re
 import pytest
 
 from phalanx.localcloud.network import ruleset
-from phalanx.localcloud.network.records import Group, Interface, Network, Route, Rule
+from phalanx.localcloud.network.records import Acl, Entry, Group, Interface, Network, Route, Rule
 from phalanx.localcloud.nodes.machine import USER_ADDRESS
 
 INTERNET = Route("0.0.0.0/0", to_internet=True, works=True)
@@ -80,6 +80,23 @@ def test_the_longest_prefix_decides():
         "ip daddr 0.0.0.0/0 return",
         "drop",
     ]
+
+
+def test_an_acls_entries_are_tried_in_their_order_and_not_inside_the_subnet():
+    anything = Rule("-1", networks=("0.0.0.0/0",))
+    ssh = Rule("tcp", 22, 22, networks=("192.0.2.0/24",))
+    acl = Acl("10.0.0.0/24", (Entry(False, ssh), Entry(True, anything)), (Entry(True, ssh),))
+    nodes = tuple(Interface(f"10.0.0.{number}", (), acl=acl) for number in (4, 5))
+    made = chains(Network({}, nodes, ()))
+    inside = "ip {} 10.0.0.0/24 return"
+    assert made["enters_0"] == [
+        inside.format("saddr"),
+        "ip saddr 192.0.2.0/24 tcp dport 22-22 drop",
+        "return",
+        "drop",
+    ]
+    assert made["leaves_0"] == [inside.format("daddr"), "ip daddr 192.0.2.0/24 tcp dport 22-22 return", "drop"]
+    assert "elements = { 10.0.0.4 : jump enters_0, 10.0.0.5 : jump enters_0 }" in ruleset.text(Network({}, nodes, ()))
 
 
 def test_nodes_with_equal_groups_and_routes_share_their_chains():

@@ -13,11 +13,16 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.models.route_tables import RouteTable
 from moto.efs.models import efs_backends
 
-from phalanx.localcloud.network.records import ALL, Group, Interface, Network, Route, Rule
+from phalanx.localcloud.network.records import ALL, Acl, Entry, Group, Interface, Network, Route, Rule
 
 # nftables' names and numbers of protocols: nothing else may get into its input.
 _PROTOCOL = re.compile(r"-1|tcp|udp|icmp|icmpv6|\d{1,3}")
 _GROUP = re.compile(r"sg-[0-9a-f]+")
+# Network ACLs name protocols by number.
+_NUMBERS = {"1": "icmp", "6": "tcp", "17": "udp"}
+
+
+_ANYTHING = Entry(True, Rule(ALL, networks=("0.0.0.0/0",)))
 
 
 def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network | None:
@@ -25,24 +30,27 @@ def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network
     for region, backend in list(ec2_backends[account].items()):
         if vpc_id in backend.vpcs:
             groups = {
-                name: _group(found) for name, found in list(backend.groups[vpc_id].items()) if _GROUP.fullmatch(name)
+                name: _group(backend, found)
+                for name, found in list(backend.groups[vpc_id].items())
+                if _GROUP.fullmatch(name)
             }
             routes = functools.cache(functools.partial(_routes, backend, vpc_id))
-            nodes = tuple(_node(instance, routes) for instance in instances if instance.vpc_id == vpc_id)
+            acls = functools.cache(functools.partial(_acl, backend))
+            nodes = tuple(_node(instance, routes, acls) for instance in instances if instance.vpc_id == vpc_id)
             return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id))
     return None
 
 
-def _group(found: Any) -> Group:
-    return Group(tuple(_rules(found.ingress_rules)), tuple(_rules(found.egress_rules)))
+def _group(backend: EC2Backend, found: Any) -> Group:
+    return Group(tuple(_rules(backend, found.ingress_rules)), tuple(_rules(backend, found.egress_rules)))
 
 
-def _rules(found: Iterable[Any]) -> Iterable[Rule]:
-    """Yield the rules for IPv4 networks and groups; those for IPv6 and prefix lists allow nothing here."""
+def _rules(backend: EC2Backend, found: Iterable[Any]) -> Iterable[Rule]:
+    """Yield the rules for IPv4 networks, prefix lists and groups; those for IPv6 allow nothing here."""
     for rule in list(found):
         if not _PROTOCOL.fullmatch(str(rule.ip_protocol)):
             continue
-        networks = tuple(filter(None, [_block(rule.cidr_ipv4)]))
+        networks = tuple(filter(None, [_block(rule.cidr_ipv4), *_prefixes(backend, rule.prefix_list_id)]))
         groups = tuple(filter(None, [rule.source_group.get("GroupId")]))
         yield Rule(rule.ip_protocol, *_range(rule), networks, groups)
 
@@ -54,23 +62,70 @@ def _range(rule: Any) -> tuple[int | None, int | None]:
     return int(rule.from_port), None if rule.to_port in (None, -1) else int(rule.to_port)
 
 
+def _prefixes(backend: EC2Backend, list_id: str | None) -> list[str]:
+    """Return the IPv4 networks of the newest version of a prefix list."""
+    found: Any = backend.managed_prefix_lists.get(list_id or "")
+    if found is None or found.address_family != "IPv4" or found.state == "delete-complete":
+        return []
+    return [network for entry in found.entries.get(found.version) or () if (network := _block(entry["Cidr"]))]
+
+
+def _acl(backend: EC2Backend, subnet_id: str) -> Acl | None:
+    """Return the network ACL of a subnet; None if it allows everything."""
+    for found in list(backend.network_acls.values()):
+        if any(association.subnet_id == subnet_id for association in found.associations):
+            entries = sorted(found.entries, key=lambda entry: int(entry.rule_number))
+            ingress, egress = (tuple(_entries(entries, leaves)) for leaves in (False, True))
+            subnet = str(ipaddress.IPv4Network(backend.get_subnet(subnet_id).cidr_block))
+            return None if ingress[:1] == egress[:1] == (_ANYTHING,) else Acl(subnet, ingress, egress)
+    return None
+
+
+def _entries(found: Iterable[Any], leaves: bool) -> Iterable[Entry]:
+    """Yield the entries of a direction that are for IPv4."""
+    for entry in found:
+        protocol = _NUMBERS.get(entry.protocol) or str(entry.protocol)
+        if _flag(entry.egress) == leaves and (network := _block(entry.cidr_block)) and _PROTOCOL.fullmatch(protocol):
+            yield Entry(entry.rule_action == "allow", Rule(protocol, *_service(entry), (network,)))
+
+
+def _flag(value: Any) -> bool:
+    """Return a flag that moto keeps as it was sent: as a bool or a text."""
+    return str(value).lower() == "true"
+
+
+def _service(entry: Any) -> tuple[int | None, int | None]:
+    """Return the ports of an entry, or ICMP's type and code."""
+    first, last = entry.port_range_from, entry.port_range_to
+    if entry.icmp_type is not None:
+        first, last = entry.icmp_type, entry.icmp_code
+    return _number(first), _number(last)
+
+
+def _number(value: Any) -> int | None:
+    return None if value in (None, "", -1, "-1") else int(value)
+
+
 def _block(cidr: str | None) -> str | None:
     return str(ipaddress.IPv4Network(cidr, strict=False)) if cidr else None
 
 
-def _node(instance: Instance, routes_of: Callable[[str], tuple[Route, ...]]) -> Interface:
+def _node(
+    instance: Instance, routes_of: Callable[[str], tuple[Route, ...]], acl_of: Callable[[str], Acl | None]
+) -> Interface:
     interface = instance.nics[0]
     return Interface(
         instance.private_ip or "",
         tuple(sorted({group.id for group in interface.group_set})),
         routes_of(interface.subnet.id),
         public=bool(interface.public_ip),
+        acl=acl_of(interface.subnet.id),
     )
 
 
 def _mount_targets(account: str, region: str, backend: EC2Backend, vpc_id: str) -> tuple[Interface, ...]:
     found = [t for t in list(efs_backends[account][region].mount_targets_by_id.values()) if t.vpc_id == vpc_id]
-    return tuple(Interface(t.ip_address, _groups_of(backend, t)) for t in found)
+    return tuple(Interface(t.ip_address, _groups_of(backend, t), acl=_acl(backend, t.subnet_id)) for t in found)
 
 
 def _groups_of(backend: EC2Backend, target: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What decides about packets in a VPC: its interfaces, their security groups, and the routes of their subnets."""
+"""What decides about packets in a VPC: interfaces, security groups, and the routes and ACLs of subnets."""
 
 from __future__ import annotations
 
@@ -43,13 +43,34 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """An entry of a network ACL: it allows or denies what the rule matches, whose networks are those of the peers."""
+
+    allows: bool
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Acl:
+    """The network ACL of the subnet `network` (CIDR): its entries in their order, of which the first match decides."""
+
+    network: str
+    ingress: tuple[Entry, ...]
+    egress: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
 class Interface:
-    """A network interface of a node, or a mount target: its address, the ids of its security groups, its routes."""
+    """A network interface of a node, or a mount target: its address, the ids of its security groups, its routes.
+
+    `acl` is None for a subnet whose network ACL allows everything.
+    """
 
     address: str
     groups: tuple[str, ...]
     routes: tuple[Route, ...] = ()
     public: bool = False
+    acl: Acl | None = None
 
 
 @dataclass(frozen=True)

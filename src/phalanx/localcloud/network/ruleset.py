@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 
-from phalanx.localcloud.network.records import ALL, Interface, Network, Route, Rule
+from phalanx.localcloud.network.records import ALL, Acl, Interface, Network, Route, Rule
 from phalanx.localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS
 
 # The default of `ssh_from`: this machine, from which users' connections come. Nodes see them from USER_ADDRESS.
@@ -18,17 +18,22 @@ _EVERYWHERE = "0.0.0.0/0"
 _WITH_PORTS = ("tcp", "udp")
 _TABLE = "inet vpc"
 
-# Security groups do not filter the metadata service and the name server (docs/aws-behaviour.md 2.41). Routes hold for
-# every packet, security groups only for the first of a connection (2.40). No rule names IPv6, which a VPC must enable.
+# Nothing filters the metadata service and the name server (docs/aws-behaviour.md 2.41, 2.44). Routes and network ACLs
+# hold for every packet, security groups only for the first of a connection (2.40). No rule names IPv6, which a VPC must
+# enable.
 _HOOKS = f"""\
 chain forward {{
 type filter hook forward priority 0; policy drop;
+ip saddr vmap @leaves
+ip daddr vmap @enters
 goto inside
 }}
 chain input {{
 type filter hook input priority 0; policy drop;
 iif lo accept
 ip daddr {{ {IMDS_ADDRESS}, {DNS_ADDRESS} }} accept
+ip saddr vmap @leaves
+ip daddr vmap @enters
 ip daddr @mount_targets goto inside
 ip saddr vmap @way_out
 ct state established,related accept
@@ -38,6 +43,9 @@ ip saddr @nodes accept
 chain output {{
 type filter hook output priority 0; policy drop;
 oif lo accept
+ip saddr {{ {IMDS_ADDRESS}, {DNS_ADDRESS} }} accept
+ip saddr vmap @leaves
+ip daddr vmap @enters
 ct state established,related accept
 ip saddr {USER_ADDRESS} ip daddr @public ip daddr vmap @ingress
 }}
@@ -60,6 +68,8 @@ def text(network: Network) -> str:
         _set("mount_targets", (i.address for i in network.mount_targets)),
         _set("public", (i.address for i in network.nodes if i.public and _answers_reach_users(i))),
         *_ways_out(network.nodes),
+        *_acls("enters", everyone, "saddr"),
+        *_acls("leaves", everyone, "daddr"),
         *_filters("ingress", network, everyone, "saddr", "accept"),
         *_filters("egress", network, everyone, "daddr", "return"),
         _HOOKS + "}\n",
@@ -98,11 +108,29 @@ def _filters(
     yield _map(direction, chains)
 
 
+def _acls(way: str, interfaces: Sequence[Interface], peer: str) -> Iterable[str]:
+    """Yield a chain for each network ACL, which sees only what enters or leaves its subnet, and the map to them."""
+    acls = list(dict.fromkeys(i.acl for i in interfaces if i.acl))
+    for number, acl in enumerate(acls):
+        yield _chain(f"{way}_{number}", [f"ip {peer} {acl.network} return", *_in_order(acl, way, peer)])
+    yield _map(way, {i.address: f"jump {way}_{acls.index(i.acl)}" for i in interfaces if i.acl})
+
+
+def _in_order(acl: Acl, way: str, peer: str) -> Iterable[str]:
+    for entry in acl.ingress if way == "enters" else acl.egress:
+        verdict = "return" if entry.allows else "drop"
+        yield from (f"{_at(block, peer)} {_service(entry.rule)} {verdict}".strip() for block in entry.rule.networks)
+
+
+def _at(block: str, peer: str) -> str:
+    return "" if block == _EVERYWHERE else f"ip {peer} {block}"
+
+
 def _matches(rule: Rule, peer: str, network: Network) -> list[str]:
     """Return the expressions of which a packet must match one."""
     peers = [f"ip {peer} @{group}" for group in rule.groups if group in network.groups]
     for block in rule.networks:
-        peers.append("" if block == _EVERYWHERE else f"ip {peer} {block}")
+        peers.append(_at(block, peer))
         if peer == "saddr" and block == THIS_MACHINE:
             peers.append(f"ip saddr {USER_ADDRESS}")
     return [f"{one} {_service(rule)}".strip() for one in peers]

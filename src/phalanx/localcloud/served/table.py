@@ -28,12 +28,14 @@ SERVED = {
     "ec2": """
         Describe* Get* AllocateAddress AssociateAddress AssociateIamInstanceProfile AssociateRouteTable
         AttachInternetGateway AuthorizeSecurityGroup* CreateInternetGateway CreateKeyPair CreateLaunchTemplate
-        CreateLaunchTemplateVersion CreateNatGateway CreateNetworkInterface CreateRoute CreateRouteTable
-        CreateSecurityGroup CreateSubnet CreateTags CreateVpc CreateVpcEndpoint DeleteInternetGateway DeleteKeyPair
-        DeleteLaunchTemplate DeleteNatGateway DeleteNetworkInterface DeleteRoute DeleteRouteTable DeleteSecurityGroup
+        CreateLaunchTemplateVersion CreateManagedPrefixList CreateNatGateway CreateNetworkAcl* CreateNetworkInterface
+        CreateRoute CreateRouteTable CreateSecurityGroup CreateSubnet CreateTags CreateVpc CreateVpcEndpoint
+        DeleteInternetGateway DeleteKeyPair DeleteLaunchTemplate DeleteManagedPrefixList DeleteNatGateway
+        DeleteNetworkAcl* DeleteNetworkInterface DeleteRoute DeleteRouteTable DeleteSecurityGroup
         DeleteSubnet DeleteTags DeleteVpc DeleteVpcEndpoints DetachInternetGateway DisassociateAddress
         DisassociateIamInstanceProfile DisassociateRouteTable ImportKeyPair ModifyInstanceAttribute
-        ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyNetworkInterfaceAttribute ModifySecurityGroupRules
+        ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyManagedPrefixList ModifyNetworkInterfaceAttribute
+        ModifySecurityGroupRules ReplaceNetworkAcl*
         ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
         ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
         TerminateInstances UpdateSecurityGroupRuleDescriptions*""",
