@@ -9,6 +9,7 @@ from rosters import a_node
 from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, Running, SshRoute, StackEvent, StackState
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
+from phalanx.plan.money import Use
 from phalanx.plan.plan import Facts
 
 STACK = "AWS::CloudFormation::Stack"
@@ -77,6 +78,7 @@ class FakeCloud:
     logs: dict[str, str] = field(default_factory=lambda: {"10.0.0.5": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
     running_now: Running | None = None
+    use_now: Use = field(default_factory=lambda: Use(2.0, 2, 0.0))
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
@@ -157,6 +159,9 @@ class FakeCloud:
 
     def running(self, cluster):
         return self.running_now
+
+    def use(self, cluster, file_system, now_s):
+        return self.use_now
 
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)

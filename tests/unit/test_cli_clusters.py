@@ -16,6 +16,7 @@ from phalanx.clouds.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job_model import JobState, JobStatus
+from phalanx.plan.money import Use
 
 
 def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
@@ -261,3 +262,37 @@ def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypa
 def test_extend_refuses_what_is_no_time(phalanx, cloud, wrong):
     phalanx("up")
     assert phalanx("extend", wrong) == 2
+
+
+def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cloud, monkeypatch):
+    phalanx("up")
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    assert phalanx("status") == 0
+    assert "cost      nothing" in phalanx.out
+    stack = next(iter(cloud.stacks.values()))
+    stack.state = replace(stack.state, created_s=time.time() - 10 * 3600, parameters={"InstanceType": "c5.large"})
+    cloud.name, cloud.use_now = "aws", Use(20.0, 2, 100.0)
+    record = replace(Cluster.load("demo"), cloud="aws")
+    record.save()
+    phalanx("status")
+    assert "about $2.25 so far (prices of us-east-1, 2026-11); now $0.23 an hour" in phalanx.out
+    assert "of which NAT gateway and addresses $0.055 an hour, and the data in EFS $30.00 a month" in phalanx.out
+    phalanx("ls")
+    assert "$2.25" in phalanx.out
+    cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
+    phalanx("status")
+    assert "now NAT gateway and addresses $0.055 an hour" in phalanx.out
+
+
+def test_a_spent_budget_starts_no_nodes(phalanx, cloud):
+    (Path("phalanx.yaml")).write_text("name: demo\nnodes: 2\ncloud: aws\nssh_from: 203.0.113.7/32\nbudget: $10\n")
+    cloud.name = "aws"
+    assert phalanx("up") == 0
+    stack = next(iter(cloud.stacks.values()))
+    assert stack.state.parameters["LeaseEnd"].endswith("Z")
+    parameters = {**stack.state.parameters, "InstanceType": "c5.large"}
+    stack.state = replace(stack.state, created_s=time.time(), parameters=parameters)
+    cloud.running_now, cloud.use_now = Running(nodes=0, stopped=True, end_s=None), Use(117.5, 0, 0.0)
+    assert phalanx("up") != 0
+    assert "of which $9.99 are spent, pays this cluster for" in phalanx.err
+    assert cloud.started == []

@@ -15,10 +15,11 @@ from phalanx.errors import PhalanxError
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
-COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "nodes", "address")
+COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "cost", "nodes", "address")
 
 
 _STOPPED = "stopped"
+_UNKNOWN: dict[str, Any] = {"lease_left_s": None, "cost_usd": None}
 
 
 @click.command("ls")
@@ -51,40 +52,42 @@ def _row(name: str) -> dict[str, Any]:
     try:
         cluster = Cluster.load(name)
     except PhalanxError as error:
-        unknown = {"state": f"unknown: {error.message}", "age_s": None, "lease_left_s": None}
-        return {**dict.fromkeys(COLUMNS[1:]), "cluster": name, **unknown}
-    state, lease_left_s = _state(cluster)
+        unknown = {"state": f"unknown: {error.message}", "age_s": None}
+        return {**dict.fromkeys(COLUMNS[1:]), **_UNKNOWN, "cluster": name, **unknown}
+    found = _find(cluster)
     return {
         "cluster": name,
         "cloud": cluster.cloud,
         "region": cluster.region,
-        "state": state,
+        **found,
         "age_s": round(time.time() - cluster.created_s) if cluster.created_s else None,
-        "lease_left_s": lease_left_s,
-        "nodes": 0 if state == _STOPPED else cluster.nodes or None,
+        "nodes": 0 if found["state"] == _STOPPED else cluster.nodes or None,
         "address": cluster.head_address or None,
     }
 
 
-def _state(cluster: Cluster) -> tuple[str, int | None]:
-    """Return the stack's status and the rest of its lease, in s.
+def _find(cluster: Cluster) -> dict[str, Any]:
+    """Return the stack's status, the rest of the lease and the cost so far.
 
     The status is the reason if it is unknown, so that the other clusters are still shown.
     """
-    from phalanx.cli.status import time_left
+    from phalanx.cli.status import cost, time_left
     from phalanx.clouds.diagnosis import find_stack
 
     try:
         found = find_stack(cluster)
-        if found is not None:
-            left = time_left(cluster)
-            return _STOPPED if left["stopped"] else found.status, left["lease_left_s"]
+        if found is None:
+            return {**_UNKNOWN, "state": "gone" if cluster.stack_id else "never created"}
+        left = time_left(cluster)
+        state = _STOPPED if left["stopped"] else found.status
+        so_far = cost(cluster, found)["cost"]["so_far_usd"]
     except PhalanxError as error:
-        return f"unknown: {error.message}", None
-    return "gone" if cluster.stack_id else "never created", None
+        return {**_UNKNOWN, "state": f"unknown: {error.message}"}
+    return {"state": state, "lease_left_s": left["lease_left_s"], "cost_usd": so_far}
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     times = {"age": row["age_s"], "lease": row["lease_left_s"]}
     shown = {name: None if seconds is None else duration(seconds) for name, seconds in times.items()}
+    shown["cost"] = None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
     return [value if value is not None else "-" for value in ({**row, **shown}[column] for column in COLUMNS)]

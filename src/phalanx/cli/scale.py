@@ -43,6 +43,7 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
     started_s = time.monotonic()
     scaling = Scaling(load_cluster(name, file), nodes)
     _check(scaling, yes, force)
+    _hold_budget(scaling)
     scaling.request()
     for roster in scaling.follow(_DEADLINE_S):
         note(f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes")
@@ -64,6 +65,17 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
         )
     if not yes and sys.stdin.isatty():
         click.confirm(_question(scaling, jobs), abort=True, err=True)
+
+
+def _hold_budget(scaling: Scaling) -> None:
+    """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""
+    if not scaling.cluster.spec.get("budget") or scaling.nodes <= scaling.roster.requested:
+        return
+    from phalanx.cli.extend import moment
+
+    end_s = scaling.end_of_budget()
+    if end_s is not None:
+        note(f"the budget of {scaling.cluster.spec['budget']} pays {scaling.nodes} nodes until {moment(end_s)}")
 
 
 def _question(scaling: Scaling, jobs: list[str]) -> str:

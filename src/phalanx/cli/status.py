@@ -39,6 +39,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     left = time_left(cluster)
     facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
     answers = cluster.ready and not facts["stopped"]
+    facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
@@ -55,6 +56,15 @@ def time_left(cluster: Cluster) -> dict[str, Any]:
         "stopped": running is not None and running.stopped,
         "lease_left_s": None if end_s is None else max(0, round(end_s - time.time())),
     }
+
+
+def cost(cluster: Cluster, state: StackState) -> dict[str, Any]:
+    """Return the cost so far and now, in dollars; None where a price is not known."""
+    from dataclasses import asdict
+
+    from phalanx.cluster import spending
+
+    return {"cost": asdict(spending.cost(clouds.get(cluster.cloud, cluster.region), state))}
 
 
 def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
@@ -135,6 +145,7 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
+    say(f"cost      {_cost_text(facts)}")
     say(f"age       {duration(facts['age_s'])}")
 
 
@@ -142,6 +153,20 @@ def _nodes(facts: dict[str, Any]) -> str:
     if facts["stopped"]:
         return "none: they are stopped (lease, budget, or unused); `phalanx up` starts them again"
     return f"{len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}"
+
+
+def _cost_text(facts: dict[str, Any]) -> str:
+    from phalanx.plan import money
+
+    if facts["cloud"] == "local":
+        return "nothing"
+    cost = facts["cost"]
+    stored = f"the data in EFS ${cost['storage_usd_per_month']:.2f} a month"
+    without = f"NAT gateway and addresses ${cost['idle_usd_per_hour']:.3f} an hour"
+    if cost["so_far_usd"] is None:
+        return f"the price of the nodes is not known; {without}, {stored}"
+    now = without if facts["stopped"] else f"${cost['now_usd_per_hour']:.2f} an hour, of which {without}"
+    return f"about ${cost['so_far_usd']:.2f} so far ({money.source()}); now {now}, and {stored}"
 
 
 def _gpus(per_node: int | None, of_type: int) -> str:

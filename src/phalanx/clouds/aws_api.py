@@ -20,6 +20,7 @@ from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
+    from phalanx.plan.money import Use
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -188,6 +189,11 @@ class ApiCloud(ABC):
 
     def running(self, cluster: str) -> Running | None:
         return leases.running(self, cluster)
+
+    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
+        from phalanx.clouds import metering
+
+        return metering.use(self, cluster, file_system, now_s)
 
     def end_at(self, cluster: str, at_s: float) -> None:
         leases.end_at(self, cluster, at_s)

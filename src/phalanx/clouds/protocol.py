@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
+    from phalanx.plan.money import Use
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -157,6 +158,10 @@ class Cloud(Protocol):
 
     def running(self, cluster: str) -> Running | None:
         """Return how the cluster's groups stand; None if it has none."""
+        ...
+
+    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
+        """Return what the cluster has used until now; `file_system` may be empty."""
         ...
 
     def end_at(self, cluster: str, at_s: float) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 from phalanx import clouds
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import read_roster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
 from phalanx.node import validate
 from phalanx.node.roster import COMING, Node, Roster, worker_number
+from phalanx.spec.spec import ClusterSpec
 from phalanx.waits import waiting
 
 
@@ -49,6 +52,22 @@ class Scaling:
         state = self.cloud.describe_stack(self.cluster.stack_id)
         if state is not None and "HeadQueue" in state.outputs:
             self.cloud.call("sqs", "send_message", QueueUrl=state.outputs["HeadQueue"], MessageBody='{"kind": "wish"}')
+
+    def end_of_budget(self) -> float | None:
+        """Stop the nodes when the budget is spent at the new size; return when, None if the lease ends sooner.
+
+        Raises SpecError if it is spent.
+        """
+        spec = ClusterSpec(**self.cluster.spec)
+        state, running = self.cloud.describe_stack(self.cluster.stack_id), self.cloud.running(self.cluster.name)
+        if state is None or running is None:
+            return None
+        limits = limits_now(self.cloud, state, replace(spec, lease_s=0), 0, self.nodes)
+        end_s = time.time() + limits.lease_s
+        if not limits.by_budget or (running.end_s is not None and running.end_s <= end_s):
+            return None
+        self.cloud.end_at(self.cluster.name, end_s)
+        return end_s
 
     def follow(self, deadline_s: float) -> Iterator[Roster]:
         """Yield each new roster until no node is outstanding. Raises ClusterError at the deadline."""

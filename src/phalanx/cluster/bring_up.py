@@ -14,6 +14,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import Resumption
+from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import (
     Creation,
     Deletion,
@@ -93,10 +94,11 @@ class BringUp:
         stopped = running is not None and running.stopped
         if stopped:
             yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
-            limits = make_plan(self.spec, self.cloud.facts(self.spec, "")).limits
+            resumption = Resumption(self.cloud, found)
+            limits = limits_now(self.cloud, found, self.spec, resumption.gpus, resumption.nodes)
             if limits.lease_s:
                 self.cloud.end_at(found.name, time.time() + limits.lease_s)
-            yield from Resumption(self.cloud, found).steps()
+            yield from resumption.steps()
         self._finish(found, already=not stopped)
 
     def _clear_the_name(self) -> Iterator[Step]:

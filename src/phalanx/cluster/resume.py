@@ -23,6 +23,16 @@ class Resumption:
         self._before = self._read()
         self._seen: set[str] = set()
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes are requested, the head included."""
+        return self._before.requested
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs each node has."""
+        return max(node.gpus for node in self._before.nodes)
+
     def steps(self) -> Iterator[NodeAnswered | NodeMissing]:
         """Yield nodes as they answer. Raises CloudError at the deadline."""
         node_timeout_s = float(self._state.parameters.get("NodeTimeout", 600))

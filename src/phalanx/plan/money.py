@@ -28,6 +28,40 @@ class Limits:
     by_budget: bool = False
 
 
+@dataclass(frozen=True)
+class Use:
+    """What a cluster has used: hours of all its instances, how many run now, and the GiB in its file system."""
+
+    node_hours: float
+    nodes: int
+    stored_gib: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a cluster has cost (nodes, NAT gateway, addresses) and costs now; None where a price is not known.
+
+    `idle_usd_per_hour` is what it costs without any node, `storage_usd_per_month` what its data costs.
+    """
+
+    so_far_usd: float | None
+    now_usd_per_hour: float | None
+    idle_usd_per_hour: float
+    storage_usd_per_month: float
+
+
+def cost(cloud: str, instance_type: str, use: Use, age_hours: float) -> Cost:
+    """Return the cost of what a cluster has used since it was created."""
+    if cloud == "local":
+        return Cost(0.0, 0.0, 0.0, 0.0)
+    node, network = node_usd_per_hour(instance_type), network_usd_per_hour()
+    storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
+    if node is None:
+        return Cost(None, None, network, storage)
+    so_far = round(use.node_hours * node + age_hours * network, 2)
+    return Cost(so_far, round(use.nodes * node + network, 4), network, storage)
+
+
 def node_usd_per_hour(instance_type: str) -> float | None:
     """Return the on-demand price of a node; None if the table does not have the type."""
     sizes = table("instance_types")["types"].get(instance_type)
@@ -54,8 +88,10 @@ def source() -> str:
     return f"prices of {prices['region']}, {prices['date']}"
 
 
-def limits(spec: ClusterSpec, gpus: int) -> Limits:
-    """Return the limits that the spec sets, or that nodes with GPUs have on AWS. Raises SpecError.
+def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
+    """Return the limits that the spec sets, or that nodes with GPUs have on AWS, counted from now. Raises SpecError.
+
+    `spent_usd` is what of the budget is spent already.
 
     An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
@@ -67,13 +103,13 @@ def limits(spec: ClusterSpec, gpus: int) -> Limits:
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
             "Write a longer one, such as 8h.",
         )
-    paid_s = _paid_s(spec)
+    paid_s = _paid_s(spec, spent_usd)
     if paid_s is not None and (not lease_s or paid_s < lease_s):
         return Limits(paid_s, idle_s, by_budget=True)
     return Limits(lease_s, idle_s)
 
 
-def _paid_s(spec: ClusterSpec) -> int | None:
+def _paid_s(spec: ClusterSpec, spent_usd: float) -> int | None:
     """Return for how long the budget pays all nodes and the network; None without a budget. Raises SpecError."""
     rate = usd_per_hour(spec, spec.nodes)
     if spec.budget_usd is None or rate == 0.0:
@@ -83,10 +119,11 @@ def _paid_s(spec: ClusterSpec) -> int | None:
             f"budget: the price of {spec.type} is not known, so that nothing could be stopped in time",
             "Write a `lease` instead, or choose one of the types that `phalanx plan` knows a price of.",
         )
-    paid_s = int(spec.budget_usd / rate * _HOUR_S)
+    paid_s = max(0, int((spec.budget_usd - spent_usd) / rate * _HOUR_S))
     if paid_s <= spec.node_timeout_s:
+        spent = f", of which ${spent_usd:.2f} are spent," if spent_usd else ""
         raise SpecError(
-            f"budget: {spec.budget} pays this cluster for {paid_s // 60} min, and its nodes may take "
+            f"budget: {spec.budget}{spent} pays this cluster for {paid_s // 60} min, and its nodes may take "
             f"{spec.node_timeout_s // 60} min to start (${rate:.2f} an hour)",
             "Write a larger budget, fewer `nodes` or a cheaper `type`.",
         )

@@ -1,0 +1,61 @@
+"""What a cluster has used: hours of instances, by the record that Auto Scaling keeps for six weeks, and GiB stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from phalanx.clouds.refusals import is_gone
+from phalanx.errors import CloudError
+from phalanx.plan.money import Use
+
+_BEGIN = re.compile(r"Launching a new EC2 instance: (i-\w+)")
+_END = re.compile(r"Terminating EC2 instance: (i-\w+)")
+
+
+class Api(Protocol):
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+
+
+def use(api: Api, cluster: str, file_system: str, now_s: float) -> Use:
+    """Return what the cluster has used until now."""
+    activities = [one for role in ("head", "workers") for one in _activities(api, f"{cluster}-{role}")]
+    hours, running = node_hours(activities, now_s)
+    return Use(hours, running, _stored_gib(api, file_system) if file_system else 0.0)
+
+
+def node_hours(activities: Iterable[Mapping[str, Any]], now_s: float) -> tuple[float, int]:
+    """Return the hours of all instances that these activities launched, and how many of them still run.
+
+    A launch counts from the start of its activity; a failed one that got an instance ends with it.
+    """
+    began: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    for one in activities:
+        start_s = one["StartTime"].timestamp()
+        end_s = one["EndTime"].timestamp() if one.get("EndTime") else now_s
+        if launch := _BEGIN.match(one["Description"]):
+            began[launch[1]] = start_s
+            if one["StatusCode"] in ("Failed", "Cancelled"):
+                ended[launch[1]] = end_s
+        elif end := _END.match(one["Description"]):
+            ended[end[1]] = end_s
+    seconds = sum(max(0.0, ended.get(instance, now_s) - start_s) for instance, start_s in began.items())
+    return seconds / 3600, len(began.keys() - ended.keys())
+
+
+def _activities(api: Api, group: str) -> list[Mapping[str, Any]]:
+    """Return the group's activities; none if there is no such group (yet)."""
+    try:
+        return list(api.pages("autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=group))
+    except CloudError as error:
+        if isinstance(error.__cause__, Exception) and is_gone(error.__cause__):
+            return []
+        raise
+
+
+def _stored_gib(api: Api, file_system: str) -> float:
+    answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {"FileSystems": []}
+    return sum(one["SizeInBytes"]["Value"] for one in answer["FileSystems"]) / 2**30

@@ -1,0 +1,55 @@
+"""What a cluster has used and cost, from Auto Scaling's record of its instances."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from phalanx.clouds.metering import node_hours
+from phalanx.plan import money
+from phalanx.plan.money import Cost, Use
+
+BEGAN = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
+NOW_S = (BEGAN + timedelta(hours=10)).timestamp()
+
+
+def activity(description: str, begin_h: float, end_h: float | None, status: str = "Successful") -> dict:
+    end = {} if end_h is None else {"EndTime": BEGAN + timedelta(hours=end_h)}
+    return {"Description": description, "StartTime": BEGAN + timedelta(hours=begin_h), "StatusCode": status, **end}
+
+
+def launch(instance: str, at_h: float, **how) -> dict:
+    return activity(f"Launching a new EC2 instance: {instance}", at_h, at_h + 0.01, **how)
+
+
+def end(instance: str, at_h: float) -> dict:
+    return activity(f"Terminating EC2 instance: {instance}", at_h - 0.01, at_h)
+
+
+def test_hours_of_running_and_ended_instances():
+    found = node_hours([end("i-2", 4.0), launch("i-2", 1.0), launch("i-1", 0.0)], NOW_S)
+    assert found == (pytest.approx(13.0), 1)
+
+
+def test_a_launch_that_ended_at_once_and_one_without_an_instance_cost_nearly_nothing():
+    cancelled = launch("i-1", 0.0, status="Cancelled")
+    refused = activity("Launching a new EC2 instance.  Status Reason: no capacity", 1.0, 1.0, "Failed")
+    assert node_hours([refused, cancelled], NOW_S) == (pytest.approx(0.01), 0)
+
+
+def test_an_end_whose_launch_is_older_than_the_record_is_left_out():
+    assert node_hours([end("i-9", 2.0)], NOW_S) == (0.0, 0)
+
+
+def test_the_cost_is_that_of_the_nodes_and_of_the_network_since_the_creation():
+    assert money.cost("aws", "c5.large", Use(100.0, 4, 10.0), 30.0) == Cost(
+        round(100 * 0.085 + 30 * 0.055, 2), round(4 * 0.085 + 0.055, 4), pytest.approx(0.055), 3.0
+    )
+
+
+def test_no_price_is_invented():
+    found = money.cost("aws", "x9.large", Use(100.0, 4, 10.0), 30.0)
+    assert (found.so_far_usd, found.now_usd_per_hour, found.idle_usd_per_hour) == (None, None, pytest.approx(0.055))
+
+
+def test_the_local_cloud_costs_nothing():
+    assert money.cost("local", "c5.large", Use(100.0, 4, 10.0), 30.0) == Cost(0.0, 0.0, 0.0, 0.0)
