@@ -34,6 +34,7 @@ from phalanx.localcloud import (  # noqa: E402
     iam,
     notifications,
     queues,
+    refusals,
     tables,
     throttling,
 )
@@ -247,7 +248,7 @@ def cloud(state: Path) -> Iterator[Cloud]:
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
-    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam):
+    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam, refusals):
         module.install(context)
     endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, gate.wrap(api.MOTO))))
     try:

@@ -34,7 +34,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     ("without", "lost"),
     [
         ("", set()),
-        ("GatewayAttachment", OUT | {"user → head"}),
         ("PublicRoute", OUT | {"user → head"}),
         ("PublicSubnetRoutes", OUT | {"user → head"}),
         ("PrivateRoute", {"worker → internet"}),

@@ -87,10 +87,6 @@ def _node(made: Cloud, subnet: str) -> dict[str, str]:
     return made.client("ec2").run_instances(**asked, **({"SubnetId": subnet} if subnet else {}))["Instances"][0]
 
 
-def detach_the_internet_gateway(site: Site) -> None:
-    site.ec2.detach_internet_gateway(InternetGatewayId=site.made["gateway"], VpcId=site.vpc)
-
-
 def delete_the_nat_gateway(site: Site) -> None:
     site.ec2.delete_nat_gateway(NatGatewayId=site.made["nat"])
 
@@ -119,7 +115,6 @@ def route_the_private_subnet_to_the_internet_gateway(site: Site) -> None:
 @pytest.mark.parametrize(
     ("change", "still_out"),
     [
-        (detach_the_internet_gateway, set()),
         (delete_the_nat_gateway, {"public"}),
         (take_the_elastic_ip, {"private"}),
         (delete_the_public_route, set()),

@@ -23,6 +23,7 @@ from phalanx.localcloud import (
     notifications,
     parameters,
     queues,
+    refusals,
     tables,
     throttling,
     waitconditions,
@@ -47,7 +48,7 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
-PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam)
+PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam, refusals)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:

@@ -70,11 +70,22 @@ class Request:
         return self.kwargs["instance_type"]
 
     @property
-    def zone(self) -> str:
-        """The subnet's zone, else the requested zone, else the region's first."""
-        subnet_id = self.kwargs.get("subnet_id") or next(
+    def subnet_id(self) -> str | None:
+        """The subnet of the request, or of its first interface that has one."""
+        return self.kwargs.get("subnet_id") or next(
             (n["SubnetId"] for n in self.kwargs["nics"] if "SubnetId" in n), None
         )
+
+    @property
+    def group_ids(self) -> list[str]:
+        """The security groups of the request and of its interfaces, or of the launch template."""
+        own = [group for interface in self.kwargs["nics"] for group in interface.get("Groups") or []]
+        return own or self.kwargs.get("security_group_ids") or self.template.get("SecurityGroupIds") or []
+
+    @property
+    def zone(self) -> str:
+        """The subnet's zone, else the requested zone, else the region's first."""
+        subnet_id = self.subnet_id
         if subnet_id:
             return self.backend.get_subnet(subnet_id).availability_zone
         return self.kwargs.get("placement") or f"{self.backend.region_name}a"
@@ -87,11 +98,25 @@ class Request:
         _check_interfaces(self.kwargs["nics"], self.template)
         _check_key_pair(self.backend, self.kwargs["key_name"])
         _check_disks(self.kwargs["block_device_mappings"])
+        _check_architecture(self.backend, self.image_id, self.instance_type)
+        self._check_groups()
         self._profile()
         raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
         if len(raw) > USER_DATA_LIMIT_BYTES:
             # docs/aws-behaviour.md 2.1: the limit is on the raw bytes, before base64.
             raise EC2ClientError("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes")
+
+    def _check_groups(self) -> None:
+        """Refuse groups of another VPC than the subnet's (EC2's error codes, InvalidParameter)."""
+        subnet_id = self.subnet_id
+        if not subnet_id:
+            return
+        vpc_id = self.backend.get_subnet(subnet_id).vpc_id
+        for group_id in self.group_ids:
+            group = self.backend.get_security_group_from_id(group_id)
+            if group is not None and group.vpc_id != vpc_id:
+                text = f"Security group {group_id} and subnet {subnet_id} belong to different networks."
+                raise EC2ClientError("InvalidParameter", text)
 
     def associate_profile(self, instance: Instance) -> None:
         """Give the instance the launch template's profile; moto handles one in the call itself."""
@@ -244,6 +269,18 @@ def _check_disks(mappings: list[dict[str, Any]]) -> None:
             )
         if volume.get("Iops") and volume.get("VolumeType", "gp2") == "gp2":
             raise EC2ClientError("InvalidParameterCombination", "The parameter iops is not supported for gp2 volumes.")
+
+
+def _check_architecture(backend: Any, image_id: str, instance_type: str) -> None:
+    image = backend.amis.get(image_id)
+    known = INSTANCE_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures", [])
+    if image is not None and known and image.architecture not in known:
+        raise EC2ClientError(
+            "InvalidParameterValue",
+            f"The architecture '{','.join(known)}' of the specified instance type does not match the architecture"
+            f" '{image.architecture}' of the specified AMI. Specify an instance type and an AMI that have matching"
+            " architectures, and try again.",
+        )
 
 
 def _check_type(instance_type: str, region: str, zone: str) -> None:

@@ -127,10 +127,15 @@ def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
     return session
 
 
+def role_of(account: str, role_arn: str) -> Role | None:
+    """Return the role with the name in this ARN, or None."""
+    name = role_arn.rsplit("/", 1)[-1]
+    return next((role for role in list(iam_backends[account]["aws"].roles.values()) if role.name == name), None)
+
+
 def for_function(context: Context, role_arn: str, function_name: str) -> Session:
     """Return a session of a Lambda function's role. Raises AssumeRoleError."""
-    name = role_arn.rsplit("/", 1)[-1]
-    role = next((r for r in list(iam_backends[context.account]["aws"].roles.values()) if r.name == name), None)
+    role = role_of(context.account, role_arn)
     if role is None:
         raise AssumeRoleError(f"The role {role_arn} does not exist")
     return _session(context, role, function_name, "lambda.amazonaws.com", {})

@@ -42,6 +42,8 @@ def wrap(context: Context, app: App) -> App:
         if not signature.is_valid(environ, call.body, issued.secret_access_key):
             return errors.wrong_signature(call, start_response)
         if issued.principal == ADMIN:
+            if call.action == sts.ASSUME:
+                return sts.assume(context, sts.Caller.administrator(context), call, {}, start_response)
             with credentials.calling(context.account):
                 return app(environ, start_response)
         session = credentials.session_of(call.access_key_id)
@@ -50,8 +52,8 @@ def wrap(context: Context, app: App) -> App:
         if call.action == sts.WHO_AM_I:
             return sts.identity(context, session, start_response)
         if call.action == sts.ASSUME:
-            rights = rights_of(context, session.role)
-            return sts.assume(context, session, rights, call, _keys(context, session, call), start_response)
+            caller = sts.Caller.of(context, session, rights_of(context, session.role))
+            return sts.assume(context, caller, call, _keys(context, session, call), start_response)
         refusal = judge(context, session, call)
         if refusal:
             return errors.access_denied(call, refusal, start_response)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from xml.sax.saxutils import escape
@@ -24,7 +25,7 @@ WHO_AM_I = "sts:GetCallerIdentity"
 ASSUME = "sts:AssumeRole"
 _NAMESPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
 _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
-_LEAST_S = 900
+_LEAST_S, _DEFAULT_S = 900, 3600
 _MOST_CHAINED_S = 3600
 
 
@@ -34,18 +35,38 @@ def identity(context: Context, session: Session, start_response: Any) -> Iterabl
     return _answer("GetCallerIdentity", fields, start_response)
 
 
-def assume(
-    context: Context, session: Session, rights: Rights, call: Call, keys: Keys, start_response: Any
-) -> Iterable[bytes]:
-    """Answer AssumeRole by a session whose role has these rights."""
+@dataclass(frozen=True)
+class Caller:
+    """Whoever assumes a role: its ARN, all names by which a trust policy may mean it, and what its policies say."""
+
+    arn: str
+    names: tuple[str, ...]
+    rights: Rights
+    is_session: bool
+
+    @classmethod
+    def of(cls, context: Context, session: Session, rights: Rights) -> Caller:
+        """Describe a session of a role, which has the role's rights."""
+        arn = session.arn(context.account)
+        return cls(arn, (f"arn:aws:iam::{context.account}:role/{session.role}", arn), rights, is_session=True)
+
+    @classmethod
+    def administrator(cls, context: Context) -> Caller:
+        """Describe the account's own user, who may do everything; a trust policy means it by naming the account."""
+        arn = f"arn:aws:iam::{context.account}:root"
+        return cls(arn, (), Rights([{"Effect": "Allow", "Action": "*", "Resource": "*"}]), is_session=False)
+
+
+def assume(context: Context, caller: Caller, call: Call, keys: Keys, start_response: Any) -> Iterable[bytes]:
+    """Answer AssumeRole."""
     wanted = str(call.params.get("RoleArn", ""))
     role = _role(context, wanted)
-    if role is None or not _may(context, session, rights, role, keys):
-        message = f"User: {session.arn(context.account)} is not authorized to perform: {ASSUME} on resource: {wanted}"
-        return errors.access_denied(call, message, start_response)
-    name, lasts_s = str(call.params.get("RoleSessionName", "")), str(call.params.get("DurationSeconds", "3600"))
-    if problem := _problem(name, lasts_s):
+    if problem := _problem(call, role, caller.is_session):
         return errors.invalid(problem, start_response)
+    if role is None or not _may(context, caller, role, keys):
+        message = f"User: {caller.arn} is not authorized to perform: {ASSUME} on resource: {wanted}"
+        return errors.access_denied(call, message, start_response)
+    name, lasts_s = _session_settings(call)
     made = credentials.issue(context, role, name, timedelta(seconds=int(lasts_s)))
     fields = credentials.document(made)
     fields["SessionToken"] = fields.pop("Token")
@@ -57,31 +78,37 @@ def _role(context: Context, arn: str) -> Role | None:
     return next((role for role in list(iam_backends[context.account]["aws"].roles.values()) if role.arn == arn), None)
 
 
-def _may(context: Context, session: Session, rights: Rights, role: Role, keys: Keys) -> bool:
+def _may(context: Context, caller: Caller, role: Role, keys: Keys) -> bool:
     """Decide as AWS does: within an account, a trust policy that names a role or its session is enough.
 
-    If it names the account, the role's own policies decide. The role's permissions boundary must allow it in any case.
+    If it names the account, the caller's own policies decide.
     """
     trust = policy.statements_of(credentials.trust_policy(role))
-    names = (f"arn:aws:iam::{context.account}:role/{session.role}", session.arn(context.account))
     account = (context.account, f"arn:aws:iam::{context.account}:root")
-    by_name = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=names))
+    by_name = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=caller.names))
     by_account = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=account))
     asked = policy.Ask(ASSUME, role.arn, keys)
-    by_itself = rights.decide(asked)
-    if Decision.DENIED in (by_name, by_account, by_itself) or not rights.within_boundary(asked):
+    by_itself = caller.rights.decide(asked)
+    if Decision.DENIED in (by_name, by_account, by_itself) or not caller.rights.within_boundary(asked):
         return False
     return by_name is Decision.ALLOWED or by_account is by_itself is Decision.ALLOWED
 
 
-def _problem(name: str, lasts_s: str) -> str:
+def _session_settings(call: Call) -> tuple[str, str]:
+    return str(call.params.get("RoleSessionName", "")), str(call.params.get("DurationSeconds", _DEFAULT_S))
+
+
+def _problem(call: Call, role: Role | None, is_session: bool) -> str:
     """Return AWS's message about an invalid session name or duration, "" if both are valid."""
+    name, lasts_s = _session_settings(call)
     if not _SESSION_NAME.fullmatch(name):
         return _invalid(name, "roleSessionName", "satisfy regular expression pattern: [\\w+=,.@-]*")
     if not lasts_s.isdecimal() or int(lasts_s) < _LEAST_S:
         return _invalid(lasts_s, "durationSeconds", f"have value greater than or equal to {_LEAST_S}")
-    if int(lasts_s) > _MOST_CHAINED_S:
+    if is_session and int(lasts_s) > _MOST_CHAINED_S:
         return "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining"
+    if role is not None and int(lasts_s) > int(role.max_session_duration or _DEFAULT_S):
+        return "The requested DurationSeconds exceeds the MaxSessionDuration set for this role."
     return ""
 
 

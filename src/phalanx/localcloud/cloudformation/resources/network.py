@@ -73,7 +73,6 @@ def _delete_subnet(request: Request, physical_id: str) -> None:
     backend = ec2(request)
     if not any(physical_id in subnets for subnets in backend.subnets.values()):
         return
-    _refuse_while(f"The subnet '{physical_id}'", backend.enis.values(), lambda eni: eni.subnet.id == physical_id)
     backend.delete_subnet(physical_id)
 
 
@@ -183,11 +182,8 @@ def _subnet_route_table(request: Request) -> Made:
 
 def _release_address(request: Request, physical_id: str) -> None:
     found = next((address for address in ec2(request).addresses if address.public_ip == physical_id), None)
-    if found is None:
-        return
-    if found.association_id:
-        raise ResourceFailed(f"Address {physical_id} is in use. (Service: Ec2, Status Code: 400)")
-    ec2(request).release_address(address=physical_id)
+    if found is not None:
+        ec2(request).release_address(address=physical_id)
 
 
 @resource("AWS::EC2::EIP", _release_address, "AllocationId PublicIp")

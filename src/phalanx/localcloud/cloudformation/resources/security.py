@@ -16,16 +16,7 @@ def _delete_group(request: Request, physical_id: str) -> None:
     backend = ec2(request)
     if backend.get_security_group_from_id(physical_id) is None:
         return
-    in_use = any(physical_id in [group.id for group in eni.group_set] for eni in list(backend.enis.values()))
-    if in_use or _named_elsewhere(backend, physical_id):
-        raise ResourceFailed(f"resource {physical_id} has a dependent object (Service: Ec2, Status Code: 400)")
     backend.delete_security_group(group_id=physical_id)
-
-
-def _named_elsewhere(backend: Any, group_id: str) -> bool:
-    others = [group for groups in backend.groups.values() for group in groups.values() if group.id != group_id]
-    rules = [rule for group in others for rule in (*group.ingress_rules, *group.egress_rules)]
-    return any((rule.source_group or {}).get("GroupId") == group_id for rule in rules)
 
 
 @resource("AWS::EC2::SecurityGroup", _delete_group, "GroupId Id VpcId")

@@ -1,0 +1,164 @@
+"""EC2's networks: subnets, gateways, route tables, interfaces and addresses that are in use or in another VPC.
+
+Source: AWS's page of EC2's error codes; tests/data/refusals.yaml has a request for each.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
+from moto.ec2.models import EC2Backend
+from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfaces
+from moto.ec2.responses.internet_gateways import InternetGateways
+from moto.ec2.responses.route_tables import RouteTables
+
+from phalanx.localcloud.refusals.before import Given, before
+
+_SMALLEST_SUBNET = 28
+
+
+@before(EC2Backend, "create_subnet")
+def _a_subnet_is_too_small_or_in_no_zone(backend: Any, given: Given) -> None:
+    zones = [zone.name for zone in backend.describe_availability_zones()]
+    if given.availability_zone and given.availability_zone not in zones:
+        what = f"Value ({given.availability_zone}) for parameter availabilityZone is invalid."
+        known = f"Subnets can currently only be created in the following availability zones: {', '.join(zones)}."
+        raise EC2ClientError("InvalidParameterValue", f"{what} {known}")
+    if _prefix(given.cidr_block) > _SMALLEST_SUBNET:
+        raise EC2ClientError("InvalidSubnet.Range", f"The CIDR '{given.cidr_block}' is invalid.")
+
+
+def _prefix(block: str) -> int:
+    """Return the length of a network's prefix; 0 for a text that moto is going to refuse."""
+    try:
+        return ipaddress.ip_network(block).prefixlen
+    except ValueError:
+        return 0
+
+
+@before(EC2Backend, "delete_subnet")
+def _a_subnet_is_in_use(backend: Any, given: Given) -> None:
+    if any(interface.subnet.id == given.subnet_id for interface in list(backend.enis.values())):
+        raise DependencyViolationError(f"The subnet '{given.subnet_id}' has dependencies and cannot be deleted.")
+
+
+@before(EC2Backend, "attach_internet_gateway")
+def _a_vpc_has_a_gateway(backend: Any, given: Given) -> None:
+    backend.get_internet_gateway(given.internet_gateway_id)
+    backend.get_vpc(given.vpc_id)
+    if any(gateway.vpc and gateway.vpc.id == given.vpc_id for gateway in list(backend.internet_gateways.values())):
+        own = backend.internet_gateways[given.internet_gateway_id].vpc
+        if own is None:
+            text = f"Network {given.vpc_id} already has an internet gateway attached"
+            raise EC2ClientError("InvalidParameterValue", text)
+
+
+@before(InternetGateways, "detach_internet_gateway")
+def _a_gateway_has_public_addresses(response: Any, _given: Given) -> None:
+    """Refuse the call; a stack's deletion waits for the addresses, and is not affected."""
+    backend, vpc_id = response.ec2_backend, response._get_param("VpcId")
+    gateway = backend.get_internet_gateway(response._get_param("InternetGatewayId"))
+    if gateway.vpc and gateway.vpc.id == vpc_id and _has_public_address(backend, vpc_id):
+        raise DependencyViolationError(
+            f"Network {vpc_id} has some mapped public address(es)."
+            " Please unmap those public address(es) before detaching the gateway."
+        )
+
+
+def _has_public_address(backend: Any, vpc_id: str) -> bool:
+    interfaces = [one for one in list(backend.enis.values()) if one.subnet.vpc_id == vpc_id]
+    mapped = {id(address.eni) for address in backend.addresses if address.eni is not None}
+    return any(id(interface) in mapped or interface.public_ip for interface in interfaces)
+
+
+@before(RouteTables, "delete_route_table")
+def _a_route_table_is_the_main_one(response: Any, _given: Given) -> None:
+    table = response.ec2_backend.route_tables.get(response._get_param("RouteTableId"))
+    if table is not None and table.main_association_id:
+        raise DependencyViolationError(f"The routeTable '{table.id}' has dependencies and cannot be deleted.")
+
+
+@before(EC2Backend, "associate_route_table")
+def _a_subnet_has_a_route_table_or_another_vpc(backend: Any, given: Given) -> None:
+    table = backend.get_route_table(given.route_table_id)
+    if not given.subnet_id:
+        return
+    if backend.get_subnet(given.subnet_id).vpc_id != table.vpc_id:
+        belong = f"Route table {table.id} and subnet {given.subnet_id} belong to different networks"
+        raise EC2ClientError("InvalidParameterValue", belong)
+    others = [other for other in list(backend.route_tables.values()) if other is not table]
+    if any(given.subnet_id in other._associations.values() for other in others):
+        conflict = f"the specified association for route table {table.id} conflicts with an existing association"
+        raise EC2ClientError("Resource.AlreadyAssociated", conflict)
+
+
+@before(EC2Backend, "create_route", "replace_route")
+def _a_gateway_is_elsewhere(backend: Any, given: Given) -> None:
+    gateway_id = str(given.gateway_id or "")
+    if not gateway_id.startswith("igw-"):
+        return
+    gateway = backend.internet_gateways.get(gateway_id)
+    if gateway is None:
+        raise EC2ClientError("InvalidGatewayID.NotFound", f"The gateway ID '{gateway_id}' does not exist")
+    table = backend.get_route_table(given.route_table_id)
+    if gateway.vpc is None or gateway.vpc.id != table.vpc_id:
+        belong = f"route table {table.id} and network gateway {gateway_id} belong to different networks"
+        raise EC2ClientError("InvalidParameterValue", belong)
+
+
+@before(EC2Backend, "create_route", "replace_route")
+def _a_nat_gateway_is_gone(backend: Any, given: Given) -> None:
+    if given.nat_gateway_id and given.nat_gateway_id not in backend.nat_gateways:
+        text = f"The NAT gateway ID '{given.nat_gateway_id}' does not exist"
+        raise EC2ClientError("InvalidNatGatewayID.NotFound", text)
+
+
+@before(EC2Backend, "create_nat_gateway")
+def _a_nat_gateway_lacks_an_address(backend: Any, given: Given) -> None:
+    backend.get_subnet(given.subnet_id)
+    if given.allocation_id:
+        backend.address_by_allocation([given.allocation_id])
+    elif given.connectivity_type != "private":
+        raise EC2ClientError("MissingParameter", "The request must contain the parameter AllocationId")
+
+
+@before(EC2Backend, "delete_nat_gateway")
+def _a_nat_gateway_is_unknown(backend: Any, given: Given) -> None:
+    if given.nat_gateway_id not in backend.nat_gateways:
+        raise EC2ClientError("NatGatewayNotFound", f"The Nat Gateway {given.nat_gateway_id} was not found")
+
+
+@before(EC2Backend, "create_vpc_endpoint")
+def _a_service_is_unknown(backend: Any, given: Given) -> None:
+    backend.get_vpc(given.vpc_id)
+    last = str(given.service_name).rpartition(".")[2]
+    if not given.service_name.startswith(f"com.amazonaws.{backend.region_name}.") or last not in _SERVICES:
+        text = f"The Vpc Endpoint Service '{given.service_name}' does not exist"
+        raise EC2ClientError("InvalidServiceName", text)
+
+
+# The services whose endpoints a VPC of the local cloud may have.
+_SERVICES = frozenset(
+    (
+        *("autoscaling", "cloudformation", "dynamodb", "ec2", "ec2messages", "elasticfilesystem", "guardduty-data"),
+        *("lambda", "logs", "monitoring", "s3", "sns", "sqs", "ssm", "ssmmessages", "sts"),
+    )
+)
+
+
+@before(ElasticNetworkInterfaces, "delete_network_interface")
+def _an_interface_is_in_use(response: Any, _given: Given) -> None:
+    interface = response.ec2_backend.enis.get(response._get_param("NetworkInterfaceId"))
+    if interface is not None and (interface.instance is not None or interface.attachment_id):
+        text = f"Network interface '{interface.id}' is currently in use."
+        raise EC2ClientError("InvalidNetworkInterface.InUse", text)
+
+
+@before(EC2Backend, "release_address")
+def _an_address_is_in_use(backend: Any, given: Given) -> None:
+    for address in list(backend.addresses):
+        named = given.allocation_id in (None, address.allocation_id) and given.address in (None, address.public_ip)
+        if named and (given.allocation_id or given.address) and address.association_id:
+            raise EC2ClientError("InvalidIPAddress.InUse", f"Address {address.public_ip} is in use.")
