@@ -225,5 +225,10 @@ def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
     assert objects() != before
     monkeypatch.setattr("phalanx.code.fingerprints._RACY_NS", 0)
     before = objects()
+    times = (code / "a").stat()
+    (code / "a").write_text("six")
+    os.utime(code / "a", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert objects() != before, "size and time of the last change are those of before, as after `cp -p` or `touch -r`"
+    before = objects()
     monkeypatch.setattr("phalanx.code.fingerprints._digest", lambda path: pytest.fail(f"{path} was read again"))
     assert objects() == before
