@@ -148,6 +148,23 @@ class Terminal:
         """Run `command` in a shell on a node, as the job user; return its standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
 
+    def typed(self, script: str, home: Path | None = None, **env: str) -> str:
+        """Run lines for bash as a user types them, at home (default: in this directory); return all that they show."""
+        path = f"{PHALANX.parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            # `down` asks on a terminal, and there is none here.
+            ["bash", "-exc", script.replace("phalanx down", "phalanx down --yes --keep no")],
+            cwd=home or self.directory,
+            env={**os.environ, "PATH": path, "PHALANX_STATE_DIR": str(self.state), **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
     def with_example(self, name: str) -> Terminal:
         """Return a terminal in a copy of examples/`name`, on the same cluster."""
         directory = self.state.parent / name

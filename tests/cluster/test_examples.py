@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import EXAMPLES, ONE_THREAD, Terminal
+from conftest import EXAMPLES, ONE_THREAD
 
 pytestmark = pytest.mark.cluster
 ROOT = EXAMPLES.parent
 DOCS = ROOT / "docs"
 GETTING_STARTED = DOCS / "getting-started.md"
-JOB_PAGES = (
-    *(DOCS / f"{name}.md" for name in ("batch", "environments", "launchers")),
-    *(path for path in sorted(EXAMPLES.glob("*/README.md")) if "$ phalanx run" in path.read_text()),
+JOB_PAGES = tuple(
+    path
+    for path in sorted((*DOCS.glob("*.md"), *EXAMPLES.glob("*/README.md")))
+    if path != GETTING_STARTED and re.search(r"^\$ phalanx (run|launch) ", path.read_text(), re.MULTILINE)
 )
 
 
@@ -52,19 +51,23 @@ def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_pa
     sections = dict(re.findall(r"^## \d\. (.+?)\n(.*?)(?=^## )", GETTING_STARTED.read_text(), re.MULTILINE | re.DOTALL))
     # Install is `make fresh`, and Train takes a minute: a shorter training is above.
     page = "".join(text for title, text in sections.items() if title not in ("Install", "Train"))
-    # `down` asks on a terminal, and there is none here.
-    script = as_script(page).replace("phalanx down", "phalanx down --yes --keep no")
-    done = subprocess.run(
-        ["bash", "-exc", script],
-        env={**os.environ, **phalanx_variables(cluster), "HOME": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert sorted(set(re.findall(r"rank \d of \d", done.stdout))) == [f"rank {rank} of 4" for rank in range(4)]
-    assert "Cluster first is deleted; nothing of it is left" in done.stdout
+    shown = cluster.typed(as_script(page), tmp_path, HOME=str(tmp_path))
+    assert sorted(set(re.findall(r"rank \d of \d", shown))) == [f"rank {rank} of 4" for rank in range(4)]
+    assert "Cluster first is deleted; nothing of it is left" in shown
+    of_the_demo = (DOCS / "demo.md").read_text()
+    outlines = [outline(line.replace("fashion", "first")) for line in lines_of_up_and_down(of_the_demo)]
+    assert len(outlines) > 15
+    assert set(outlines) <= set(map(outline, shown.splitlines()))
+
+
+def test_the_five_commands_of_the_readme_run_one_after_the_other(cluster, tmp_path):
+    project = tmp_path / "mine"
+    project.mkdir()
+    (project / "train.py").write_text("open('checkpoint.pt', 'w').write('weights')\n")
+    section = (ROOT / "README.md").read_text().partition("## Five commands")[2].partition("For a cluster on AWS")[0]
+    shown = cluster.typed(as_script(section), project)
+    assert (project / "checkpoint.pt").read_text() == "weights"
+    assert "Cluster mine is deleted; nothing of it is left" in shown
 
 
 @pytest.mark.parametrize("page", JOB_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -75,17 +78,15 @@ def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
     (tmp_path / "hosts").write_text("deeplearning-worker1\ndeeplearning-worker2\n")
     commands = re.findall(r"^\$ phalanx (run|launch) (.+)$", page.read_text(), re.MULTILINE)
     script = "".join(f"phalanx {verb} -c contract --dry-run {rest}\n" for verb, rest in commands)
-    done = subprocess.run(
-        ["bash", "-exc", script],
-        cwd=tmp_path,
-        env={**os.environ, **phalanx_variables(cluster)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("deeplearning-worker1") >= len(commands) > 0
+    shown = cluster.typed(script, tmp_path)
+    assert shown.count("deeplearning-worker1") >= len(commands) > 0
+
+
+def test_the_data_page_lists_what_it_says(cluster, tmp_path):
+    """`data fetch` itself fetches from a server of its own in tests/parts/test_datasets.py."""
+    (listed, _), *_ = re.findall(r"```console\n\$ (.+)\n\$ (.+)\n", (DOCS / "data.md").read_text())
+    shown = cluster.typed(listed, tmp_path)
+    assert all(name in shown for name in ("mnist", "fashion-mnist", "cifar10"))
 
 
 def test_the_commands_of_older_tutorials_run_on_the_head(cluster):
@@ -93,6 +94,17 @@ def test_the_commands_of_older_tutorials_run_on_the_head(cluster):
     mpiexec, loop = re.findall(r"^\$ (.+)$", block, re.MULTILINE)
     assert len(set(cluster.on("head", loop).split())) == 4
     assert sorted(cluster.on("head", mpiexec).split()) == sorted(cluster.on("head", loop).split() * 2)
+
+
+def lines_of_up_and_down(page: str) -> Iterator[str]:
+    """Yield what the demo's page shows of `up` and `down`; a line with … stands for others."""
+    for section in re.findall(r"^== [^\n]*phalanx (?:up|down)\n(.*?)^$\n(?===)", page, re.MULTILINE | re.DOTALL):
+        yield from (line for line in section.splitlines() if line and "…" not in line and "local cloud" not in line)
+
+
+def outline(line: str) -> str:
+    """Return the line without its numbers and spaces."""
+    return re.sub(r"[\d. ]+", " ", line).strip()
 
 
 def as_script(page: str) -> str:
@@ -104,9 +116,3 @@ def as_script(page: str) -> str:
         else:
             lines += re.findall(r"^\$ (.+)$", block, re.MULTILINE)
     return "\n".join(lines)
-
-
-def phalanx_variables(cluster: Terminal) -> dict[str, str]:
-    """Return the variables with which a shell finds phalanx and this test's local cloud."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {"PHALANX_STATE_DIR": str(cluster.state), "PATH": path}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, DNS_ADDRESS,
 from phalanx.ssh.remote import close_all
 
 pytestmark = pytest.mark.cluster
+LOCAL_CLOUD_PAGE = Path(__file__).parents[2] / "docs/local-cloud.md"
 
 # Packets are dropped, not refused, so only a timeout shows it. A first packet that was lost is repeated after 1 s.
 REACH_S = 2.5
@@ -193,6 +196,18 @@ def test_connections_outlive_their_rule(network: Network):
     with network.without_rules("HeadSecurityGroup", "ingress", but=never):
         _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
         assert network.terminal.on("worker1", "echo here") == "here\n", "the connection was made before"
+    _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
+
+
+def test_the_program_of_the_page_closes_the_head_s_port(network: Network):
+    (program,) = re.findall(r"```python\n(.*?)```", LOCAL_CLOUD_PAGE.read_text(), re.DOTALL)
+    taken = network.rules("HeadSecurityGroup", "ingress")
+    try:
+        network.terminal.typed(f"eval \"$(phalanx local env)\"\npython - <<'END'\n{program}END")
+        _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
+    finally:
+        group = network.made["HeadSecurityGroup"]
+        network.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=taken)
     _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
 
 

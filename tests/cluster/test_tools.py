@@ -291,11 +291,8 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
 def test_boto3_reaches_the_local_cloud_as_the_page_says(cluster):
     page = (Path(__file__).parents[2] / "docs/getting-started.md").read_text()
     lines = re.findall(r"^\$ (eval .*|python -c .*)$", page, re.MULTILINE)
-    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state), "AWS_PROFILE": "of-another-account"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    argv = ["bash", "-ec", "\n".join(lines)]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
-    assert (len(lines), done.stdout) == (2, "contract\n"), done.stderr
+    shown = cluster.typed("\n".join(lines), AWS_PROFILE="of-another-account")
+    assert (len(lines), shown.splitlines()[-1]) == (2, "contract"), shown
 
 
 def test_the_program_of_the_python_page_runs_as_it_stands(cluster, tmp_path):

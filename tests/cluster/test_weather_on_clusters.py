@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from benchmarks import weather
@@ -15,6 +17,7 @@ from conftest import Terminal, a_terminal
 pytestmark = pytest.mark.cluster
 
 SEEDS = (1, 2, 3)
+GETTING_STARTED = Path(__file__).parents[2] / "docs/getting-started.md"
 SPEC = "name: forbidden\ncloud: local\nnodes: 2\ntype: c5.large\nkeep: no\nnode_timeout: 60s\n"
 
 
@@ -22,6 +25,13 @@ SPEC = "name: forbidden\ncloud: local\nnodes: 2\ntype: c5.large\nkeep: no\nnode_
 def terminal() -> Iterator[Terminal]:
     with a_terminal(SPEC) as made:
         yield made
+
+
+def test_the_commands_of_getting_started_bring_weather_and_end_it(terminal):
+    _, _, section = GETTING_STARTED.read_text().partition("## In bad weather")
+    commands = re.findall(r"^\$ (.+)$", section.partition("\n## ")[0], re.MULTILINE)
+    shown = terminal.typed("\n".join([*commands, "phalanx down"]))
+    assert "is deleted; nothing of it is left" in shown
 
 
 def test_clusters_live_through_all_weather_at_once(tmp_path):

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from phalanx.cli import cli
+from phalanx.spec.spec_load import load
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(place))
@@ -43,6 +44,59 @@ def exists(path: list[str]) -> bool:
             break
         command = command.get_command(click.Context(command), word)
     return command is not None
+
+
+# The test that runs a document's console blocks and programs: on a cluster or, if that takes long, as said beside it.
+RUN_BY = {
+    "README.md": "cluster/test_examples.py::test_the_five_commands_of_the_readme_run_one_after_the_other",
+    "CONTRIBUTING.md": "unit/test_docs.py::test_targets_of_make_exist",
+    # A rehearsal; its interruption is a test, and all of it is `make smoke-aws ENDPOINT=local`, which takes minutes.
+    "docs/aws-smoke.md": "cluster/test_smoke.py::test_ctrl_c_ends_it_with_everything_deleted_and_a_report",
+    "docs/data.md": "cluster/test_examples.py::test_the_data_page_lists_what_it_says",
+    "docs/getting-started.md": "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other",
+    # Builds an image for minutes.
+    "docs/images.md": "unit/test_docs.py::test_the_image_of_the_page_is_what_make_full_os_builds",
+    # For AWS, with a policy of the reader's own.
+    "docs/jobs.md": "attacks/test_metadata.py::test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted",
+    "docs/local-cloud.md": "cluster/test_networks.py::test_the_program_of_the_page_closes_the_head_s_port",
+    "docs/python.md": "cluster/test_tools.py::test_the_program_of_the_python_page_runs_as_it_stands",
+    "docs/nodes.md": "cluster/test_examples.py::test_the_commands_of_older_tutorials_run_on_the_head",
+}
+# Jobs that train for minutes are planned as the page says; shorter ones are in tests/cluster/test_engine_*, test_via.
+PLANNED = "cluster/test_examples.py::test_the_jobs_of_a_page_are_planned_as_it_says"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_console_blocks_are_run_by_a_test(document: Path) -> None:
+    name, text = str(document.relative_to(ROOT)), document.read_text()
+    if re.search(r"^```(console|sh|bash|python)\b", text, re.MULTILINE):
+        file, _, test = RUN_BY.get(name, PLANNED).partition("::")
+        assert name in RUN_BY or re.search(r"^\$ phalanx (run|launch) ", text, re.MULTILINE), f"no test runs {name}"
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text()
+
+
+def test_targets_of_make_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        target
+        for path in DOCUMENTS
+        for target in re.findall(r"(?:^\$ |`)make ([a-z-]+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 10
+    assert named - targets == set()
+
+
+def test_the_image_of_the_page_is_what_make_full_os_builds() -> None:
+    (command,) = re.findall(r"```sh\n(phalanx local image build .*?) *#", (ROOT / "docs/images.md").read_text())
+    assert f".venv/bin/{command}\n" in (ROOT / "scripts/full-os").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_for_phalanx_yaml_are_valid(document: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)
+    for block in (block for block in blocks if re.search(r"^nodes: ", block, re.MULTILINE) and "name: " in block):
+        (tmp_path / "phalanx.yaml").write_text(block)
+        load(tmp_path / "phalanx.yaml")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
