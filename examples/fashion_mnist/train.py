@@ -22,6 +22,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, Subset
 
+# The directory that `phalanx run --checkpoint` keeps for the job.
+OUT = Path(os.environ.get("PHALANX_CHECKPOINT", "out"))
 COLUMNS = ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
 
 
@@ -134,7 +136,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="for checkpoint.pt, metrics.csv (%(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="for checkpoint.pt, metrics.csv (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="images per process and step (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from data import DEFAULT_DIRECTORY, load
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Axes
 from model import adam, initial, loss
+
+# The directory that `phalanx run --checkpoint` keeps for the job.
+OUT = Path(os.environ.get("PHALANX_CHECKPOINT", "out"))
+# The weights, and the two moments that Adam keeps of each.
+State = tuple[dict, dict, dict]
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -25,11 +31,10 @@ def train(arguments: argparse.Namespace) -> None:
 
     images, labels = load(arguments.data, "train")
     images, labels = images[: arguments.images], labels[: arguments.images]
-    drawn = initial(arguments.seed)
-    zeros = jax.tree.map(np.zeros_like, drawn)
-    weights, moments = jax.device_put(drawn, shared), (jax.device_put(zeros, shared), jax.device_put(zeros, shared))
-    number, started = 0, time.monotonic()
-    for epoch in range(1, arguments.epochs + 1):
+    done, state = resume(arguments.out, initial(arguments.seed))
+    weights, *moments = jax.device_put(state, shared)
+    number, started = done * (len(images) // arguments.batch_size), time.monotonic()
+    for epoch in range(done + 1, arguments.epochs + 1):
         losses = []
         for batch in batches(len(images), arguments.batch_size, arguments.seed + epoch):
             number += 1
@@ -40,7 +45,7 @@ def train(arguments: argparse.Namespace) -> None:
         mean = float(np.mean(jax.device_get(losses)))
         if jax.process_index() == 0:
             print(f"epoch {epoch}: loss {mean:.4f}, {time.monotonic() - started:.1f} s", flush=True)
-            save(arguments.out, weights)
+            save(arguments.out, epoch, (weights, *moments))
 
 
 def batches(images: int, size: int, seed: int) -> list[np.ndarray]:
@@ -50,17 +55,29 @@ def batches(images: int, size: int, seed: int) -> list[np.ndarray]:
     return list(order.reshape(-1, jax.process_count(), share)[:, jax.process_index()])
 
 
-def save(directory: Path, weights: dict[str, jax.Array]) -> None:
-    """Write a temporary file and rename it, so that a reader never sees partial weights."""
+def save(directory: Path, epoch: int, state: State) -> None:
+    """Write a temporary file and rename it, so that a reader never sees a partial one."""
     directory.mkdir(parents=True, exist_ok=True)
-    np.savez(directory / "partial.npz", **jax.device_get(weights))
+    weights, *moments = jax.device_get(state)
+    named = {f"moment{order}/{name}": value for order, moment in enumerate(moments) for name, value in moment.items()}
+    np.savez(directory / "partial.npz", epoch=epoch, **weights, **named)
     (directory / "partial.npz").replace(directory / "weights.npz")
+
+
+def resume(directory: Path, drawn: dict[str, np.ndarray]) -> tuple[int, State]:
+    """Return the epochs that are done, the weights and Adam's moments; without a file, those of a beginning."""
+    if not (directory / "weights.npz").exists():
+        zeros = jax.tree.map(np.zeros_like, drawn)
+        return 0, (drawn, zeros, zeros)
+    with np.load(directory / "weights.npz") as saved:
+        first, second = ({name: saved[f"moment{order}/{name}"] for name in drawn} for order in range(2))
+        return int(saved["epoch"]), ({name: saved[name] for name in drawn}, first, second)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the four idx.gz files (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="for weights.npz (%(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="for weights.npz (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=192, help="images per step, all processes (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import model as network  # imported before tensorflow, because it selects the version of Keras
@@ -10,6 +11,8 @@ import tensorflow as tf
 from data import DEFAULT_DIRECTORY, load
 
 Strategy = tf.distribute.Strategy
+# The directory that `phalanx run --checkpoint` keeps for the job.
+OUT = Path(os.environ.get("PHALANX_CHECKPOINT", "out"))
 
 
 def strategy_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Strategy:
@@ -51,11 +54,16 @@ def train(arguments: argparse.Namespace, strategy: Strategy, task: int) -> None:
         )
     # Mirrored workers save together, each to its own directory; only the first worker's is used.
     out = arguments.out if is_chief else arguments.out / f"worker{task}"
-    checkpoints = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(out), max_to_keep=2)
+    checkpoint = tf.train.Checkpoint(model=model)
+    checkpoints = tf.train.CheckpointManager(checkpoint, str(out), max_to_keep=2)
+    with strategy.scope():
+        checkpoint.restore(tf.train.latest_checkpoint(str(arguments.out)))  # does nothing if there is none
     logs = tf.keras.callbacks.TensorBoard(str(arguments.out / "logs"), write_graph=False)
     model.fit(
         data,
         epochs=arguments.epochs,
+        # One is saved after each epoch.
+        initial_epoch=int(checkpoint.save_counter.numpy()),
         steps_per_epoch=images // arguments.batch_size,
         callbacks=[logs, tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: checkpoints.save())],
         verbose=2 if is_chief else 0,
@@ -70,7 +78,7 @@ def train(arguments: argparse.Namespace, strategy: Strategy, task: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_DIRECTORY, help="the data's files (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="for checkpoints and logs (%(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="for checkpoints and logs (%(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=192, help="images per step, all workers (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)

@@ -13,8 +13,8 @@ FIRST_USE_S = 900
 
 def test_three_processes_train_one_network(engines):
     example = engines.with_example("jax_fashion_mnist")
-    program = ("python", "train.py", "--epochs", "1", "--images", "12000", "--out", "/efs/jax")
-    arguments = ("--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
+    program = ("python", "train.py", "--epochs", "1", "--images", "12000")
+    arguments = ("--name", "jax", "--checkpoint", "jax", "--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "jax", *arguments, timeout_s=FIRST_USE_S)
     assert sorted(re.findall(r"^\[(\d)\] process (\d) of 3", trained.stdout, re.M)) == [(n, n) for n in "012"]
     assert "no process of it is left on 4 nodes" in trained.stderr
@@ -22,3 +22,6 @@ def test_three_processes_train_one_network(engines):
     arguments = ("--launcher", "exec", "-n", "1", "--", *program)
     evaluated = example.phalanx("run", "--recipe", "jax", *arguments, timeout_s=FIRST_USE_S)
     assert re.search(r"test accuracy 0\.8\d+ on 10,000 images", evaluated.stdout)
+    longer = ("python", "train.py", "--epochs", "2", "--images", "12000")
+    resumed = example.phalanx("run", "--resume", "jax", "--", *longer, timeout_s=FIRST_USE_S)
+    assert re.findall(r"epoch (\d): loss", resumed.stdout) == ["2"]

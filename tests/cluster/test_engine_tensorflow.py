@@ -106,12 +106,19 @@ def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example
     assert re.search(r"Event statistics for /efs/mirrored/logs/train:(?s:.)*num_steps +2\b", done.stdout)
 
 
-def test_a_worker_that_dies_ends_the_job(example, mirrored):
-    arguments = ("-n", "2", "--name", "dies", "--detach", "--", "python", "train.py", "--epochs", "999")
-    example.phalanx(*RUN, *arguments)
-    example.wait_until_printed("dies", "Epoch 1/999", timeout_s=300)
+def test_a_worker_that_dies_ends_the_job_which_resumes_from_its_last_epoch(example, mirrored):
+    program = ("python", "train.py", "--images", "960", "--batch-size", "96", "--epochs", "9999")
+    example.phalanx(*RUN, "-n", "2", "--name", "dies", "--checkpoint", "dies", "--detach", "--", *program)
+    example.wait_until_printed("dies", "Epoch 3/9999", timeout_s=300)
     example.on(NODES[1], "pkill -KILL -f [t]rain.py")
     job = example.phalanx("logs", "-f", "dies", check=False, timeout_s=FIRST_USE_S)
     assert job.returncode != 0
     assert "worker 1 on deeplearning-worker2 was ended by SIGKILL" in job.stderr
     assert "no process of it is left on 4 nodes" in job.stderr
+    last = int(re.findall(r"Epoch (\d+)/", job.stdout)[-1])
+
+    example.phalanx("run", "--resume", "dies", "--detach")
+    example.wait_until_printed("dies", "Epoch ", timeout_s=300)
+    again = int(re.findall(r"Epoch (\d+)/", example.phalanx("logs", "dies").stdout)[0])
+    example.phalanx("stop", "dies")
+    assert last - 1 <= again <= last + 1

@@ -34,8 +34,8 @@ def test_hello_mpi_runs_on_every_node(cluster):
 def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     code = ("run", "--directory", str(EXAMPLES / "fashion_mnist"))
     training = cluster.phalanx(
-        *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1"),
-        *("--", "train.py", "--epochs", "1", "--out", "/efs/fashion_mnist"),
+        *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--name", "fashion"),
+        *("--checkpoint", "fashion_mnist", "--", "train.py", "--epochs", "1"),
         timeout_s=300,
     )
     assert "[0] 2 processes, 55,000 training images" in training.stdout
@@ -45,6 +45,10 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
         *("--", "python", "evaluate.py", "/efs/fashion_mnist/checkpoint.pt", "--at-least", "0.8"),
     )
     assert "test accuracy 0.8" in evaluation.stdout
+    resumed = cluster.phalanx(*code, "--resume", "fashion", timeout_s=300)
+    # It has nothing left to train, and shows the epoch that the first one trained.
+    rows = [re.findall(r"^\[0\] 1 +\S.*$", job.stdout, re.MULTILINE) for job in (training, resumed)]
+    assert rows[0] == rows[1] != []
 
 
 def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_path):

@@ -87,7 +87,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @debug_option
-@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(
     name: str | None,
     file: Path | None,
@@ -125,6 +125,8 @@ def command(
       phalanx run --via slurm --via-option "--partition gpu --time 4:00:00" -n 8 -- python train.py
       phalanx run --detach --name long --tag model=resnet --env LR=0.1 -- python train.py
       phalanx run --recipe torch --launcher torchrun -- train.py
+      phalanx run --launcher torchrun --checkpoint checkpoints/mnist --restarts 3 -- train.py
+      phalanx run --resume mnist
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     from phalanx.cli.starting import print_processes, start
@@ -132,6 +134,10 @@ def command(
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
+    if not argv and not chosen["job_resume"]:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
+    if dry_run and chosen["job_resume"]:
+        raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
     cluster = load_cluster(name, file)
     cluster.require_ready()
     fields = chosen_fields(chosen)

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from phalanx.errors import ClusterError, JobError
@@ -76,6 +77,8 @@ def submit(
 
     The first `follow` uses the same connection, unless `detach`.
     """
+    if spec.resume:
+        spec = replace(spec, resume=open_job(cluster, spec.resume).id)
     job = Job(cluster, _new_id())
     connection = _begin(job, cluster, spec, detach)
     try:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
+# A path without ".." and without a scheme such as s3://.
+_PATH = re.compile(r"(?!.*(^|/)\.\.(/|$))/?[^/:\0\n]+(/[^/\0\n]+)*/?")
+# The options that go with --resume; all others come from the earlier job.
+_WITH_RESUME = ("resume", "directory")
 # Of the directory, the contents are sent; secrets take another way.
 _NOT_SENT = ("directory", "secrets")
 
@@ -55,6 +59,9 @@ class JobSpec:
     `env` reaches the processes through files and connections that only the job user can read, never through argv.
     `links` are symbolic links in the copy of the code: their paths there, and what they lead to on the nodes, absolute
     or relative to the shared directory.
+    `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
+    time uses it. `resume` is an earlier job with such a directory: all but the code, the secrets and, if it is given,
+    the command comes from that job.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. With `nodes_min` and `nodes_max` (both or none; torchrun)
     the job continues with the nodes that are left, and grows again. `options` are the launcher's own, by name;
@@ -76,6 +83,12 @@ class JobSpec:
         "--link", "A link in the job's copy of the code, such as data=datasets/mnist. Repeatable.", default_factory=dict
     )
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checkpoint: str | None = _option(
+        "--checkpoint",
+        "A directory for checkpoints on the shared directory, which outlives the job: PHALANX_CHECKPOINT.",
+        default=None,
+    )
+    resume: str | None = _option("--resume", "Go on from this job's checkpoints, with its command.", default=None)
     restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
     wait: bool = _option("--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = _option("--wait-limit", "With --wait: give up after so many seconds.", default=86400)
@@ -90,7 +103,7 @@ class JobSpec:
     via_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.command:
+        if not self.command and not self.resume:
             raise JobError("there is no command to run", "Name one: `phalanx run -- python train.py`.")
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
@@ -99,6 +112,12 @@ class JobSpec:
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
         self._check_nodes()
         self._check_via()
+        self._check_resume()
+        if self.checkpoint is not None and not _PATH.fullmatch(self.checkpoint):
+            raise JobError(
+                f"--checkpoint '{self.checkpoint}' is no directory of the cluster",
+                "Give a path on the shared directory, such as checkpoints/mnist.",
+            )
         for path in self.links:
             if path.startswith("/") or not set(path.split("/")).isdisjoint({"", ".", ".."}):
                 raise JobError(f"--link {path}=… is no path in the code", "Give a relative one without '..'.")
@@ -138,6 +157,15 @@ class JobSpec:
             what = "the nodes (--nodes, a hosts file)" if self.hosts else "how many nodes there are (--nodes)"
             raise JobError(f"with --via {self.via}, {self.via} decides {what}", "Request processes with -n and -N.")
 
+    def _check_resume(self) -> None:
+        given = (one for one in fields(self) if self.resume and one.metadata and one.name not in _WITH_RESUME)
+        for option in given:
+            if getattr(self, option.name) not in (option.default, {}):
+                raise JobError(
+                    f"{option.metadata['flag']} can't be changed with --resume, which takes it from job {self.resume}",
+                    "To change it, start a new job with the same --checkpoint.",
+                )
+
     def _check_nodes(self) -> None:
         fewest, most = self.nodes_min, self.nodes_max
         if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
@@ -163,6 +191,8 @@ class JobOptions(TypedDict, total=False):
     tags: Mapping[str, str]
     links: Mapping[str, str]
     secrets: Mapping[str, str]
+    checkpoint: str | None
+    resume: str | None
     restarts: int
     wait: bool
     wait_limit_s: int

@@ -114,6 +114,11 @@ class Occupancy:
             for node, numbers in state["gpus"].items():
                 self._gpus.setdefault(node, set()).update(numbers)
 
+    @property
+    def running(self) -> List[str]:
+        """The ids of these jobs."""
+        return [state["id"] for state in self._others]
+
     def roomy(self, job: JobDescription, roster: Roster) -> Roster:
         """Return the roster for placing `-n` processes: only free slots if they suffice, the freest nodes first.
 

@@ -14,6 +14,7 @@ from phalanx.runner.head.slots import Occupancy
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER, WORK
 from phalanx.runner.process import JobDescription, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
+from phalanx.runner.verbs import checkpoints
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, Dict, Sequence
@@ -36,7 +37,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     # Here, because the head's starter and its processes inherit it.
     raise_file_limit()
     try:
-        job = _read_job()
+        job = checkpoints.continued(directory, _read_job())
         roster = _roster()
         occupancy = Occupancy(directory)
         processes = _planned(job, directory, plugins, roster, occupancy)
@@ -45,6 +46,8 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         return _refuse(error)
     try:
         job["secrets"] = _receive(directory)
+        checkpoints.require_secrets(directory, job)
+        checkpoints.claim(directory, job, occupancy.running)
         _link(directory, job.get("links", {}))
         # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)

@@ -1,0 +1,94 @@
+"""Where a job keeps its checkpoints, which outlive it, and how a later job goes on from them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from phalanx.node.validate import Invalid
+from phalanx.runner.files import state as states
+from phalanx.runner.names import RECORD
+from phalanx.runner.process import RefusedError
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
+VARIABLE = "PHALANX_CHECKPOINT"
+"""In the environment of each process: the absolute path of the job's directory for checkpoints."""
+
+# What belongs to a submission, and not to the job that it continues.
+_OWN = ("id", "submitted_at", "stack", "resume")
+
+
+def continued(directory: str, job: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the job as it is, or with all that it takes from the job that it continues. Raises RefusedError."""
+    if not job.get("resume"):
+        return job
+    earlier = _record(os.path.join(os.path.dirname(directory), job["resume"]))
+    if not earlier.get("checkpoint"):
+        raise RefusedError(
+            f"job {job['resume']} has no directory for checkpoints\n"
+            "Only a job that was started with --checkpoint can be resumed."
+        )
+    return {**earlier, **{name: job[name] for name in _OWN}, "command": job["command"] or earlier["command"]}
+
+
+def require_secrets(directory: str, job: Dict[str, Any]) -> None:
+    """Raise RefusedError if the job continues one with secrets, which are kept nowhere, and has none."""
+    if job.get("resume") and not job["secrets"]:
+        try:
+            earlier = states.read(os.path.join(os.path.dirname(directory), job["resume"]))
+        except (OSError, Invalid):
+            return
+        if earlier["has_secrets"]:
+            raise RefusedError(
+                f"job {job['resume']} had secrets, which are kept nowhere\nGive them again with --secret."
+            )
+
+
+def claim(directory: str, job: Dict[str, Any], running: List[str]) -> None:
+    """Make the job's directory for checkpoints, and give its path to the processes. Raises RefusedError, OSError.
+
+    `running` are the ids of the other jobs that run now: none of them may use the same directory.
+    """
+    if not job.get("checkpoint"):
+        return
+    jobs = os.path.dirname(directory)
+    shared = os.path.dirname(os.path.dirname(jobs))
+    path = os.path.normpath(os.path.join(shared, job["checkpoint"]))
+    if not path.startswith(f"{os.path.normpath(shared)}/"):
+        raise RefusedError(f"--checkpoint {job['checkpoint']} is not below {shared}\nOnly that is on all nodes.")
+    for other in running:
+        if path == _path_of(os.path.join(jobs, other)):
+            raise RefusedError(f"job {other} keeps its checkpoints in {path}\nWait for its end, or stop it.")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"--checkpoint: can't make {path}: {error.strerror}") from None
+    job["env"] = {**job["env"], VARIABLE: path}
+
+
+def _path_of(directory: str) -> str:
+    try:
+        return _record(directory)["env"].get(VARIABLE, "")
+    except RefusedError:
+        return ""
+
+
+def _record(directory: str) -> Dict[str, Any]:
+    """Read a job's description, which any job can have changed: its types are checked. Raises RefusedError."""
+    try:
+        with open(os.path.join(directory, RECORD)) as file:
+            record = json.load(file)
+        command, env = record["command"], record["env"]
+        is_sound = bool(command) and isinstance(command, list) and isinstance(env, dict) and bool(record["launcher"])
+        if not is_sound or not all(isinstance(word, str) for word in (*command, *env, *env.values())):
+            raise ValueError
+    except FileNotFoundError:
+        raise RefusedError(f"there is no job {os.path.basename(directory)}\n`phalanx jobs` lists the jobs.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise RefusedError(
+            f"the record of job {os.path.basename(directory)} is damaged\nStart a new job with the same --checkpoint."
+        ) from None
+    return record
