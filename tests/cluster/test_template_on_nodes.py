@@ -50,7 +50,7 @@ def test_it_reaches_every_node(terminal):
     assert len(agent) > 10 and {len(text) for text in agent[:-1]} == {4096}
 
 
-def test_choices_of_disk_image_rights_and_tags_are_in_the_cluster(terminal):
+def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     """The boundary allows nodes what they need, and jobs less than their own policies."""
     iam, ec2 = api(terminal, "iam"), api(terminal, "ec2")
     allowing = {"boundary": {"NotAction": "ec2:DescribeSubnets"}, "jobs": {"Action": "ec2:Describe*"}}
@@ -66,6 +66,11 @@ def test_choices_of_disk_image_rights_and_tags_are_in_the_cluster(terminal):
         "image": image["ImageId"],
         "tags": {"team": "vision", "cost center": "ML-7"},
         "disk": {"size_gib": 20, "iops": 4000},
+        "head": {"type": "m5.large"},
+        "type": "g5.8xlarge",
+        "efa": "yes",
+        "placement": "cluster",
+        "slots": 1,
         "policies": [policies["jobs"]],
         "permissions_boundary": policies["boundary"],
     }
@@ -76,6 +81,11 @@ def test_choices_of_disk_image_rights_and_tags_are_in_the_cluster(terminal):
     assert [one["ImageId"] for one in instances] == [image["ImageId"]] * 2
     attached = [{"Name": "attachment.instance-id", "Values": [one["InstanceId"] for one in instances]}]
     assert [disk["Size"] for disk in ec2.describe_volumes(Filters=attached)["Volumes"]] == [20, 20]
+    assert [one["InstanceType"] for one in instances] == ["m5.large", "g5.8xlarge"]
+    (group,) = ec2.describe_placement_groups(Filters=tagged)["PlacementGroups"]
+    assert [one["Placement"].get("GroupName") for one in instances] == ["", group["GroupName"]]
+    (only,) = terminal.phalanx("run", "-c", "choices", "--", "hostname").stdout.split()[1::2]
+    assert only.replace("-", ".") == "ip." + instances[1]["PrivateIpAddress"]
     called = terminal.phalanx("run", "-c", "choices", "-n", "1", "--", sys.executable, "-c", CALL, check=False)
     assert "VPCs" in called.stdout
     assert "no permissions boundary allows the ec2:DescribeSubnets action" in called.stderr

@@ -33,6 +33,7 @@ from phalanx.localcloud import (  # noqa: E402
     functions,
     iam,
     notifications,
+    placement_groups,
     queues,
     refusals,
     tables,
@@ -248,7 +249,19 @@ def cloud(state: Path) -> Iterator[Cloud]:
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
-    for module in (ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam, refusals):
+    parts = (
+        ec2,
+        placement_groups,
+        account_quotas,
+        functions,
+        queues,
+        notifications,
+        autoscaling,
+        tables,
+        iam,
+        refusals,
+    )
+    for module in parts:
         module.install(context)
     endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, gate.wrap(api.MOTO))))
     try:

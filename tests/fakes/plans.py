@@ -6,10 +6,12 @@ from typing import Any
 
 from clusters import FACTS, GPU_FACTS, aws_spec, plan
 
-from phalanx.plan.plan import make_plan
+from phalanx.plan.network_cards import Card
+from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.template import synthesize
 
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
+P5 = tuple(Card(index, 2, "efa-only") for index in range(32))
 WORST = make_plan(
     aws_spec(
         name="n" * 48,
@@ -20,12 +22,15 @@ WORST = make_plan(
         shared="/" + "s" * 127,
         key_pair="k" * 255,
         boot=NOISE,
+        placement="cluster",
+        efa="yes",
+        head={"type": "m5.large"},
         disk={"size_gib": 65536, "type": "io2", "iops": 256000},
         policies=[f"arn:aws:iam::123456789012:policy/{n}{'p' * 120}" for n in range(10)],
         permissions_boundary=f"arn:aws:iam::123456789012:policy/{'b' * 128}",
         tags={f"{n:02}{'k' * 30}": "v" * 60 for n in range(10)},
     ),
-    replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999),
+    replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999, cards=P5, head=HeadFacts(2, 8, "x86_64")),
 )
 PLANS = {
     "local": plan(),

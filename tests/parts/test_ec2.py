@@ -115,6 +115,47 @@ def test_a_quota_failure_says_quota(local):
         run(local, subnet)
 
 
+def launched_into(local: Cloud, **data) -> dict:
+    """Run an instance of a launch template with this data."""
+    _, (subnet,) = local.network()
+    api = local.client("ec2")
+    template = {"LaunchTemplateId": local.template(**data)}
+    return api.run_instances(LaunchTemplate=template, SubnetId=subnet, MinCount=1, MaxCount=1)["Instances"][0]
+
+
+def test_a_placement_group_holds_instances_until_they_have_ended(local):
+    api, group = local.client("ec2"), name("group")
+    tags = [{"ResourceType": "placement-group", "Tags": [{"Key": "team", "Value": "vision"}]}]
+    api.create_placement_group(GroupName=group, Strategy="cluster", TagSpecifications=tags)
+    (shown,) = api.describe_placement_groups(Filters=[{"Name": "tag:team", "Values": ["vision"]}])["PlacementGroups"]
+    assert (shown["GroupName"], shown["Strategy"], shown["State"]) == (group, "cluster", "available")
+    made = launched_into(local, Placement={"GroupName": group})
+    assert described(local, made["InstanceId"])["Placement"]["GroupName"] == group
+    with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.InUse"):
+        api.delete_placement_group(GroupName=group)
+    api.terminate_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    api.delete_placement_group(GroupName=group)
+    with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.Unknown"):
+        launched_into(local, Placement={"GroupName": group})
+
+
+def test_a_burstable_type_is_refused_in_a_cluster_placement_group(local):
+    group = name("group")
+    local.client("ec2").create_placement_group(GroupName=group, Strategy="cluster")
+    with pytest.raises(ClientError, match=r"Cluster placement groups are not supported by the 't3\.large'"):
+        launched_into(local, InstanceType="t3.large", Placement={"GroupName": group})
+
+
+def test_interfaces_of_the_fabric_are_counted_and_have_no_address(local):
+    kinds = [(0, 0, "interface"), (0, 1, "efa-only"), (1, 0, "efa-only"), (2, 0, "efa-only"), (3, 0, "efa-only")]
+    interfaces = [{"NetworkCardIndex": n, "DeviceIndex": m, "InterfaceType": kind} for n, m, kind in kinds]
+    made = launched_into(local, InstanceType="p4d.24xlarge", NetworkInterfaces=interfaces)
+    assert len(described(local, made["InstanceId"])["NetworkInterfaces"]) == 1
+    with pytest.raises(ClientError, match=r"EFA interface count exceeds the limit for c5\.large\. The maximum is 0"):
+        launched_into(local, InstanceType="c5.large", NetworkInterfaces=interfaces[:2])
+
+
 @pytest.mark.parametrize(
     ("disk", "refused"),
     [

@@ -34,6 +34,7 @@ CONFIG = {
     "shared": "/efs",
     "file_system": "fs-1",
     "slots": "0",
+    "efa": "",
     "gpus": "",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",

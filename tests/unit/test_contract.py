@@ -52,6 +52,15 @@ def test_a_nodes_own_name_has_no_loopback_address(root, before, after):
     assert (root / "etc/hosts").read_text().splitlines()[0] == after
 
 
+def test_a_head_that_does_not_train_is_no_worker(root):
+    head, worker = ROSTER.nodes
+    apply(root, replace(ROSTER, nodes=(replace(head, slots=0), worker)))
+    assert (root / "opt/deeplearning/workers").read_text() == "deeplearning-worker2\n"
+    assert (root / "opt/phalanx/hostfile").read_text() == "deeplearning-worker2 slots=2\n"
+    assert "DEEPLEARNING_WORKERS_COUNT='1'" in (root / "etc/profile.d/phalanx.sh").read_text()
+    assert "10.0.1.11 deeplearning-worker1 deeplearning-master" in (root / "etc/hosts").read_text()
+
+
 def test_a_silent_node_can_be_reached_and_is_not_used(root):
     apply(root, replace(ROSTER, silent=(a_node(4),)))
     assert "10.0.1.14 deeplearning-worker4 ip-10-0-1-14" in (root / "etc/hosts").read_text().splitlines()

@@ -134,6 +134,20 @@ def test_a_disk_smaller_than_the_image_is_refused():
     assert plan(large, image="/my/image", disk={"size_gib": 100}).spec.disk == {"size_gib": 100}
 
 
+def test_a_separate_head_is_in_the_price_the_quotas_and_the_words():
+    wanted = aws_spec(nodes=3, type="p4d.24xlarge", head={"type": "m5.large"})
+    facts = offline_facts(wanted)
+    assert facts and facts.head
+    made = make_plan(wanted, facts)
+    assert made.cost_usd_per_hour == pytest.approx(2 * 21.957642 + 0.096 + 0.045 + 2 * 0.005, abs=1e-4)
+    assert [(one.name, one.needed) for one in facts.quotas if one.unit == "vCPU"] == [
+        ("Running On-Demand P instances", 192),
+        ("Running On-Demand Standard instances", 2),
+    ]
+    assert "1 × m5.large: the head, which does not train; 2 × p4d.24xlarge: workers" in "\n".join(explain(made))
+    assert offline_facts(aws_spec(head={"type": "c99.large"})) is None
+
+
 def test_unknown_type_is_allowed_and_its_price_unknown():
     made = make_plan(aws_spec(type="c99.large"), FACTS)
     assert made.cost_usd_per_hour is None
@@ -146,7 +160,7 @@ def test_unknown_type_is_allowed_and_its_price_unknown():
         ({"ssh_from": "anywhere"}, FACTS, "open to the whole internet"),
         ({"type": "t3.large"}, FACTS, "burstable"),
         ({"slots": 5}, FACTS, "5 slots on 2 vCPUs"),
-        ({"type": "p5.48xlarge"}, GPU_FACTS, "32 network cards, and only the first is used"),
+        ({"type": "p5.48xlarge"}, GPU_FACTS, "32 network cards, and only the first is used: `efa: yes` uses all"),
         ({"region": "eu-west-1"}, FACTS, "prices of us-east-1 (2026-11); eu-west-1 differs"),
         ({}, replace(FACTS, zones=("us-east-1c",)), "only us-east-1c offers c5.large"),
     ],

@@ -119,6 +119,9 @@ WRONG = {
     "keep": st.from_regex(r"\A[a-z]{4,6}\Z"),
     "disk": st.dictionaries(st.sampled_from(["size_gib", "iops", "throughput_mib_s"]), st.just(0), min_size=1)
     | st.just({"speed": 1}),
+    "head": st.just({"type": "large"}) | st.just({"trains": "no"}),
+    "placement": st.from_regex(r"\A[*!]{1,9}\Z"),
+    "efa": st.from_regex(r"\A[a-z]{4,6}\Z"),
     "policies": st.lists(st.from_regex(r"\Aarn:aws:iam::[b-z]{1,3}:policy/x\Z"), min_size=1),
     "permissions_boundary": st.from_regex(r"\A[a-zA-Z]{1,9}\Z"),
     "tags": st.dictionaries(

@@ -92,6 +92,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "min": "1000",
         "node_timeout_s": "2700",
         "slots": "1024",
+        "efa": "1",
         "shared": "/" + "s" * 127,
         "file_system": "fs-" + "0" * 17,
         "ssh_public_key": "k" * 800,

@@ -121,10 +121,11 @@ class LocalCloud(ApiCloud):
 
 
 def _has_to_ask(spec: ClusterSpec) -> bool:
-    """Whether the spec names things that may not exist in the local cloud."""
+    """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
     from phalanx.plan.machine_images import is_ami
 
-    return bool(spec.file_system or spec.policies or spec.permissions_boundary or is_ami(spec.image))
+    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.efa == "yes")
+    return any(named) or is_ami(spec.image)
 
 
 def connect(region: str) -> LocalCloud:

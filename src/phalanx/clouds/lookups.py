@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from phalanx.clouds import file_systems, usage
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
-from phalanx.plan import quotas
+from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
-from phalanx.plan.plan import Facts, unknown_type_hint
+from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -35,14 +35,16 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
-    architecture = described["ProcessorInfo"]["SupportedArchitectures"][-1]
+    architecture = _architecture(described)
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
-    asked, unknown = usage.ask(api, spec.name, quotas.of(spec, vcpus) if spec.cloud == "aws" else [])
+    head = _head_facts(api, spec)
+    wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if spec.cloud == "aws" else []
+    asked, unknown = usage.ask(api, spec.name, wanted)
     image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
-        zones=_zones(api, spec.type),
+        zones=_zones_of_all(api, spec),
         vcpus=vcpus,
         gpus=gpus,
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
@@ -52,21 +54,47 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         image=_require_image(api, image_id) if image_id else None,
         ssh_public_key=ssh_public_key,
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
+        cards=network_cards.cards(described),
+        strategies=_strategies(described),
+        head=head,
         quotas=asked,
         quotas_unknown=unknown,
     )
 
 
-def _describe_type(api: Api, instance_type: str) -> dict[str, Any]:
+def _architecture(described: dict[str, Any]) -> str:
+    return described["ProcessorInfo"]["SupportedArchitectures"][-1]
+
+
+def _head_facts(api: Api, spec: ClusterSpec) -> HeadFacts | None:
+    if not spec.head:
+        return None
+    described = _describe_type(api, spec.head["type"], "head")
+    memory_gib = described["MemoryInfo"]["SizeInMiB"] / 1024
+    return HeadFacts(described["VCpuInfo"]["DefaultVCpus"], memory_gib, _architecture(described))
+
+
+def _strategies(described: dict[str, Any]) -> tuple[str, ...] | None:
+    supported = described.get("PlacementGroupInfo", {}).get("SupportedStrategies")
+    return None if supported is None else tuple(supported)
+
+
+def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str, Any]:
     try:
         return api.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])["InstanceTypes"][0]
     except CloudError as error:
         if "InvalidInstanceType" in str(error):
             raise SpecError(
-                f"type: {api.region} has no instance type '{instance_type}'",
+                f"{key}: {api.region} has no instance type '{instance_type}'",
                 unknown_type_hint(instance_type, api.name),
             ) from error
         raise
+
+
+def _zones_of_all(api: Api, spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the ordinary zones that offer the types of all nodes."""
+    found = _zones(api, spec.type)
+    return tuple(sorted({*found} & {*_zones(api, spec.head["type"])})) if spec.head else found
 
 
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:

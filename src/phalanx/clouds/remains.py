@@ -39,6 +39,7 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_nat_gateways": ("NatGateways", "NatGatewayId", "NAT gateway"),
     "describe_vpc_endpoints": ("VpcEndpoints", "VpcEndpointId", "VPC endpoint"),
     "describe_addresses": ("Addresses", "AllocationId", "Elastic IP"),
+    "describe_placement_groups": ("PlacementGroups", "GroupName", "placement group"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
 }
 SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")

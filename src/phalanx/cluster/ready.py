@@ -29,7 +29,7 @@ def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -
         stack_id=state.stack_id,
         head_address=state.outputs["HeadAddress"],
         shared=settings["shared"],
-        slots=roster.head.slots,
+        slots=max(node.slots for node in roster.nodes),
         nodes=len(roster.nodes),
         table=table,
         admin_user=_admin_user(cloud, state.parameters.get("Image", "")),

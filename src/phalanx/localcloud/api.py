@@ -22,6 +22,7 @@ from phalanx.localcloud import (
     moto_setup,
     notifications,
     parameters,
+    placement_groups,
     queues,
     refusals,
     tables,
@@ -48,7 +49,19 @@ _CLOUDFORMATION = re.compile(r"Credential=[^/]+/\d+/[^/]+/cloudformation/aws4_re
 # One per process, like moto's backends.
 MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
-PARTS = (file_systems, ec2, account_quotas, functions, queues, notifications, autoscaling, tables, iam, refusals)
+PARTS = (
+    file_systems,
+    ec2,
+    placement_groups,
+    account_quotas,
+    functions,
+    queues,
+    notifications,
+    autoscaling,
+    tables,
+    iam,
+    refusals,
+)
 
 
 def build(context: Context) -> tuple[WsgiApp, Engine]:

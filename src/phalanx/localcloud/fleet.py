@@ -70,7 +70,7 @@ class Fleet:
                 _set_state(instance, "pending")
                 self._live[instance.id] = instance
         for instance in reservation.instances:
-            request.associate_profile(instance)
+            request.complete(instance)
         return reservation
 
     def _boot_soon(self, instance: Instance) -> None:
@@ -204,10 +204,9 @@ def install(context: Context) -> Fleet:
 def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation:
     """Call moto's own run_instances, and remove what it leaves behind when it fails."""
     before = set(backend.reservations)
+    kwargs = {**request.kwargs, "nics": placement.addressed(request.kwargs["nics"])}
     try:
-        return _moto_run(
-            backend, request.image_id, request.count, request.user_data, request.group_names, **request.kwargs
-        )
+        return _moto_run(backend, request.image_id, request.count, request.user_data, request.group_names, **kwargs)
     except BaseException:
         for reservation_id in set(backend.reservations) - before:
             for instance in backend.reservations.pop(reservation_id).instances:

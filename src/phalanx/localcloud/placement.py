@@ -17,7 +17,7 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
-from phalanx.localcloud import partitions
+from phalanx.localcloud import partitions, placement_groups
 from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
@@ -90,16 +90,24 @@ class Request:
             return self.backend.get_subnet(subnet_id).availability_zone
         return self.kwargs.get("placement") or f"{self.backend.region_name}a"
 
+    @property
+    def placement_group(self) -> str:
+        """The placement group of the launch template, or ""."""
+        return (self.template.get("Placement") or {}).get("GroupName", "")
+
     def check(self) -> None:
         """Raise EC2ClientError for what EC2 refuses before it looks for capacity."""
         if not self.image_id:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
         _check_type(self.instance_type, self.backend.region_name, self.zone)
         _check_interfaces(self.kwargs["nics"], self.template)
+        _check_adapters(self.instance_type, self.kwargs["nics"])
         _check_key_pair(self.backend, self.kwargs["key_name"])
         _check_disks(self.kwargs["block_device_mappings"])
         _check_architecture(self.backend, self.image_id, self.instance_type)
         self._check_groups()
+        if self.placement_group:
+            placement_groups.require(self.backend.region_name, self.placement_group, self.instance_type)
         self._profile()
         raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
         if len(raw) > USER_DATA_LIMIT_BYTES:
@@ -118,8 +126,10 @@ class Request:
                 text = f"Security group {group_id} and subnet {subnet_id} belong to different networks."
                 raise EC2ClientError("InvalidParameter", text)
 
-    def associate_profile(self, instance: Instance) -> None:
-        """Give the instance the launch template's profile; moto handles one in the call itself."""
+    def complete(self, instance: Instance) -> None:
+        """Give the instance what moto ignores of a launch template: its profile and its placement group."""
+        if self.placement_group:
+            placement_groups.put(instance, self.placement_group)
         if profile := self._profile():
             self.backend.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
 
@@ -234,6 +244,22 @@ def _interfaces(template: dict[str, Any], subnet_id: str | None) -> list[dict[st
         interface.setdefault("DeviceIndex", 0)
         interface.setdefault("DeleteOnTermination", True)
     return interfaces
+
+
+def addressed(interfaces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the interfaces of the first card that have an address: a node has no others, since there is no fabric."""
+    return [one for one in interfaces if not one.get("NetworkCardIndex") and one.get("InterfaceType") != "efa-only"]
+
+
+def _check_adapters(instance_type: str, interfaces: list[dict[str, Any]]) -> None:
+    # docs/aws-behaviour.md 2.5, 2.36
+    network = INSTANCE_TYPES.get(instance_type, {}).get("NetworkInfo", {})
+    most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+    if sum(str(one.get("InterfaceType", "")).startswith("efa") for one in interfaces) > most:
+        raise EC2ClientError(
+            "AttachmentLimitExceeded",
+            f"EFA interface count exceeds the limit for {instance_type}. The maximum is {most}.",
+        )
 
 
 def _check_interfaces(interfaces: list[dict[str, Any]], template: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Agent:
             zone=identity.zone,
             type=identity.type,
             gpus=gpus,
-            slots=self.settings.slots or gpus or os.cpu_count() or 1,
+            slots=max(0, self.settings.slots or gpus or os.cpu_count() or 1),
             head=self.settings.head,
             host_key=validate.key_line(trust.make_key(self.root + HOST_KEY, identity.instance_id)),
             user_key=validate.key_line(trust.make_key(self.root + USER_KEY, identity.instance_id)),

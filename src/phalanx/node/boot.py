@@ -19,6 +19,9 @@ from phalanx.node.settings import Settings
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
 # Of the node's timeout, so that theirs is reported before the node's.
 _TRIES_SHARE = 0.5
+# It fails unless libfabric offers the adapter, whose kernel module and library come with AWS's EFA software
+# (docs/aws-behaviour.md 5.6).
+_OFFERS_EFA = ["/opt/amazon/efa/bin/fi_info", "-p", "efa", "-t", "FI_EP_RDM"]
 _SCRIPT_SHARE = 0.9
 
 
@@ -76,6 +79,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             daemon.start(agent)
 
     return [
+        *([("fabric", lambda: run(_OFFERS_EFA, patience_s))] if settings.efa else []),
         *([("address", lambda: _take_address(agent, patience_s))] if settings.head else []),
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),

@@ -70,7 +70,7 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
     variables: dict[str, Optional[str]] = {
         "PATH": machine.path,
         "DEEPLEARNING_WORKERS_PATH": "/opt/deeplearning/workers",
-        "DEEPLEARNING_WORKERS_COUNT": str(len(roster.nodes)),
+        "DEEPLEARNING_WORKERS_COUNT": str(len(roster.workers)),
         "DEEPLEARNING_WORKER_GPU_COUNT": str(node.gpus),
         "EFS_MOUNT": machine.shared,
         "AWS_DEFAULT_REGION": machine.region,
@@ -93,10 +93,9 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
 def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
     """Return path → text of all files that are only ours. A pure function."""
     variables = environment(roster, node, machine)
-    names = [n.name for n in roster.nodes]
     return {
-        "/opt/deeplearning/workers": _lines(names),
-        "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.nodes]),
+        "/opt/deeplearning/workers": _lines([n.name for n in roster.workers]),
+        "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.workers]),
         "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
         f"{SSH}/authority.pub": papers.authority + "\n",
         f"{SSH}/host-cert.pub": papers.host_certificate + "\n",

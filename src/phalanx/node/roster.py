@@ -16,7 +16,10 @@ _WORKER = "deeplearning-worker"
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that answered. `slots` is how many processes it runs; keys are OpenSSH public key lines."""
+    """A machine that answered; its keys are OpenSSH public key lines.
+
+    `slots` is how many processes it runs: 0 on a head that does not train.
+    """
 
     name: str
     instance_id: str
@@ -59,6 +62,11 @@ class Roster:
     @property
     def head(self) -> Node:
         return next(node for node in self.nodes if node.head)
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        """The nodes that run processes of jobs: all, but for a head that does not train."""
+        return tuple(n for n in self.nodes if n.slots)
 
     @property
     def members(self) -> tuple[Node, ...]:

@@ -26,6 +26,9 @@ class Settings:
     shared: str
     file_system: str
     slots: int
+    """0: one for each GPU, or for each vCPU; -1: none, on a head that does not train."""
+    efa: str
+    """"1" if libfabric must offer EFA, or ""."""
     gpus: str
     """The stack's instance type and how many GPUs it has, as in "p4d.24xlarge=8"; "" if it has none."""
     ssh_public_key: str

@@ -75,11 +75,17 @@ def network_usd_per_hour() -> float:
 
 
 def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
-    """Return the price of so many nodes and the network, without storage and traffic; None if it is not known."""
+    """Return the price of so many nodes and the network, without storage and traffic; None if it is not known.
+
+    The first node is the head, which may be of a type of its own.
+    """
     if spec.cloud == "local":
         return 0.0
-    node = node_usd_per_hour(spec.type)
-    return None if node is None else round(nodes * node + network_usd_per_hour(), 4)
+    node, head = node_usd_per_hour(spec.type), node_usd_per_hour(spec.head["type"] if spec.head else spec.type)
+    if node is None or head is None:
+        return None
+    heads = min(nodes, 1)
+    return round(heads * head + (nodes - heads) * node + network_usd_per_hour(), 4)
 
 
 def source() -> str:

@@ -8,11 +8,21 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import money
+from phalanx.plan import money, network_cards
 from phalanx.plan.machine_images import Image, ImageChoice
+from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
 from phalanx.spec.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What a plan needs to know about the type of a separate head."""
+
+    vcpus: int
+    memory_gib: float
+    architecture: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,12 @@ class Facts:
     """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
     ssh_public_key: str = ""
     network_cards: int = 1
+    cards: tuple[Card, ...] | None = None
+    """The type's network cards if it takes Elastic Fabric Adapters, else none; None if EC2 was not asked."""
+    strategies: tuple[str, ...] | None = None
+    """The strategies of placement groups that the type supports; None if EC2 was not asked."""
+    head: HeadFacts | None = None
+    """The sizes of a head that does not train."""
     quotas: tuple[Quota, ...] = ()
     """On AWS those that the cluster takes of, with their limits if they could be asked."""
     quotas_unknown: str = ""
@@ -86,6 +102,10 @@ class Plan:
     def throughput(self) -> str:
         """The throughput mode of a new file system: bursting or elastic."""
         return self.spec.throughput or "bursting"
+
+    def trains(self, role: str) -> bool:
+        """Whether nodes of a role, head or worker, run processes of jobs."""
+        return role.lower() != "head" or not self.spec.head
 
     def parameters(self) -> dict[str, str]:
         """Return the parameters that are sent with the template, as they may differ for one file."""
@@ -139,15 +159,16 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
 
     Returns None for an unknown type. The tables are all there is to know of the local cloud.
     """
-    sizes = known_sizes(spec.type)
-    if sizes is None:
+    sizes, of_head = known_sizes(spec.type), known_sizes(spec.head["type"]) if spec.head else {}
+    if sizes is None or of_head is None:
         return None
     sizes = {key: value for key, value in sizes.items() if key != "usd_per_hour"}
+    head = HeadFacts(of_head["vcpus"], of_head["memory_gib"], of_head["architecture"]) if of_head else None
     zones = spec.zones or (f"{spec.region}a",)
-    facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, **sizes)
+    facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, head=head, **sizes)
     if spec.cloud == "local":
         return replace(facts, stand_ins=0)
-    return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus)))
+    return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus, head.vcpus if head else None)))
 
 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
@@ -169,4 +190,24 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     if spec.cloud == "aws":
         image.refuse_unsuited()
     image.refuse_small_disk()
+    _refuse_head(spec, facts)
+    network_cards.refuse_impossible(spec, facts.cards)
+    _refuse_placement(spec, facts)
     refuse_exceeded(facts.quotas, spec.region)
+
+
+def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:
+    """Raise SpecError for a separate head that can't run the workers' image, or that has nobody to lead."""
+    if spec.head and facts.head and facts.head.architecture != facts.architecture:
+        raise SpecError(
+            f"head: {spec.head['type']} is {facts.head.architecture}, and {spec.type} is {facts.architecture}",
+            "All nodes have one image: choose a type for the same processor.",
+        )
+
+
+def _refuse_placement(spec: ClusterSpec, facts: Facts) -> None:
+    if spec.placement and facts.strategies is not None and "cluster" not in facts.strategies:
+        raise SpecError(
+            f"placement: {spec.type} can't be in a cluster placement group",
+            "Remove the line, or choose a type that can, such as c5.large.",
+        )

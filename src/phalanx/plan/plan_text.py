@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.plan import money, quotas
+from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE
@@ -47,6 +48,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("cluster", f"{spec.name}, in {_place(plan)}"),
         ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
         ("each node", _sizes(plan)),
+        ("close together", _placement(spec)),
+        ("EFA", _adapters(plan)),
         ("image", plan.image_parameter),
         *_contents(plan),
         (
@@ -92,6 +95,18 @@ def _file_system(plan: Plan) -> str:
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
 
 
+def _placement(spec: ClusterSpec) -> str:
+    if not spec.placement:
+        return ""
+    of_user = f"in your placement group {spec.placement}"
+    return "in a cluster placement group of their own" if spec.placement == "cluster" else of_user
+
+
+def _adapters(plan: Plan) -> str:
+    number = adapters(plan.facts.cards or ()) if plan.spec.efa == "yes" else 0
+    return f"{_plural(number, 'adapter')} on each node that trains" if number else ""
+
+
 def _disk(plan: Plan) -> str:
     """Describe the root disk if the spec chooses it."""
     disk = plan.spec.disk
@@ -122,6 +137,8 @@ def _throughput(plan: Plan) -> list[tuple[str, str]]:
 
 def _nodes(plan: Plan) -> str:
     workers = plan.spec.nodes - 1
+    if plan.spec.head:
+        return f"1 × {plan.spec.head['type']}: the head, which does not train; {workers} × {plan.spec.type}: workers"
     return (
         f"1 × {plan.spec.type}: the head"
         if not workers
@@ -214,8 +231,10 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
         yield f"{spec.type} is burstable: training slows down once its CPU credits are spent"
     if facts.gpus and facts.stand_ins is not None:
         yield _about_stand_ins(spec.type, facts.gpus, facts.stand_ins)
-    if facts.network_cards > 1:
-        yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used"
+    if facts.network_cards > 1 and spec.efa != "yes":
+        yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used: `efa: yes` uses all"
+    if spec.efa == "yes" and spec.cloud == "local":
+        yield "the local cloud has no Elastic Fabric Adapters: jobs use TCP there"
 
 
 def _about_stand_ins(instance_type: str, gpus: int, stand_ins: int) -> str:

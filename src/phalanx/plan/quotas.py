@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
@@ -37,13 +38,16 @@ class Quota:
         return max(0, (self.limit or 0) - self.used)
 
 
-def of(spec: ClusterSpec, vcpus: int) -> list[Quota]:
-    """Return the quotas that the cluster takes of, none of them asked. `vcpus`: of each node."""
-    rows = [
-        (row, "nodes", "vCPU", spec.nodes * vcpus, spec.min * vcpus)
-        for row in table("quotas")["on_demand"]
-        if _family(spec.type) in row["families"]
-    ]
+def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quota]:
+    """Return the quotas that the cluster takes of, none of them asked. `vcpus`: of each node but a separate head."""
+    head = _family(spec.head["type"] if spec.head else spec.type)
+    of_head = vcpus if head_vcpus is None else head_vcpus
+    rows: list[tuple[dict[str, Any], str, str, int, int]] = []
+    for row in table("quotas")["on_demand"]:
+        first = of_head if head in row["families"] else 0
+        each = vcpus if _family(spec.type) in row["families"] else 0
+        if first or each:
+            rows.append((row, "nodes", "vCPU", first + (spec.nodes - 1) * each, first + (spec.min - 1) * each))
     rows += [(row, "", row["unit"], row["needed"], row["needed"]) for row in table("quotas")["network"]]
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least)

@@ -153,10 +153,15 @@ def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence
         if name not in launcher.OPTIONS:
             has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "no options of its own"
             raise RefusedError(f"--{name} is not an option of the launcher {job.launcher}\nIt takes {has}.")
-    processes = launcher.processes(job, _chosen(job, roster))
+    processes = launcher.processes(job, _chosen(job, _training(roster)))
     of_roles = {name for env in job.role_env.values() for name in env}
     refuse_variables(job, {name for process in processes for name in process.env} - of_roles)
     return processes
+
+
+def _training(roster: Roster) -> Roster:
+    """Return the roster without a head that runs no processes of jobs."""
+    return replace(roster, nodes=roster.workers)
 
 
 def refuse_variables(job: JobDescription, own: Collection[str]) -> None:

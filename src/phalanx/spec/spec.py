@@ -11,7 +11,7 @@ from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
-from phalanx.spec.spec_groups import texts
+from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_key import Key, key
 from phalanx.spec.spec_rules import matching, number, one_of, text, time_or_none_s, time_s, whole, word, words
 
@@ -25,7 +25,12 @@ CLOUDS = ("local", "aws")
 MOST_POLICIES = 10
 MOST_TAGS = 40
 POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
+ANY_TYPE = "any of EC2's, such as p4d.24xlarge"
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
+
+
+def _types() -> dict[str, Any]:
+    return {"anyOf": [{"enum": list(table("instance_types")["types"])}, {"pattern": whole(checks.TYPE)}]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +90,19 @@ class ClusterSpec:
         default=1,
     )
     type: str = key(
-        "EC2 instance type, of the head and of the workers.",
-        text(
-            checks.instance_type,
-            lambda: {"anyOf": [{"enum": list(table("instance_types")["types"])}, {"pattern": whole(checks.TYPE)}]},
-            "any of EC2's, such as p4d.24xlarge",
-        ),
+        "EC2 instance type, of the workers and of a head that trains.",
+        text(checks.instance_type, _types, ANY_TYPE),
         "c5.large",
         initial=True,
         default="c5.large",
+    )
+    head: Mapping[str, Any] | None = key(
+        "A separate machine as the head, which runs no processes of jobs: its type, for the same processor as `type`.",
+        group({"type": text(checks.instance_type, _types, ANY_TYPE)}),
+        {"type": "m5.large"},
+        unset="the head is of `type` and trains",
+        beside=checks.head_of_workers,
+        default=None,
     )
     image: str | None = key(
         "Image of the nodes: an alias, an AMI id of the region, or the path of an SSM parameter that holds one.",
@@ -183,6 +192,27 @@ class ClusterSpec:
         DISK,
         {"size_gib": 200, "type": "gp3", "iops": 6000},
         unset="gp3, as large as the image's",
+        default=None,
+    )
+    placement: str | None = key(
+        "Placement group of the nodes that train. `cluster` makes one that keeps them close together in the network, "
+        "and makes a shortage of capacity likelier; a name is that of a group of yours.",
+        matching(
+            r"[A-Za-z0-9 _.:=+@-]{1,255}",
+            "'{}' can't be the name of a placement group",
+            "write cluster, or the name of a placement group",
+            "cluster, or the name of a placement group",
+        ),
+        "cluster",
+        unset="none",
+        default=None,
+    )
+    efa: str | None = key(
+        "Whether the nodes that train have an Elastic Fabric Adapter on each network card that takes one. Their image "
+        "must have AWS's EFA software, as the DLAMIs do; a node without a working adapter is missing.",
+        word(("yes", "no")),
+        "yes",
+        unset="no",
         default=None,
     )
     policies: tuple[str, ...] | None = key(

@@ -101,6 +101,12 @@ def instance_type(value: str) -> str:
     return value
 
 
+def head_of_workers(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    if above.get("nodes") == 1:
+        raise WrongError("does not train, and there is no other node: nodes is 1", "write at least 2 nodes")
+    return value
+
+
 def image(value: str) -> str:
     aliases = table("images")["images"]
     if value not in aliases and not re.fullmatch(IMAGE, value):

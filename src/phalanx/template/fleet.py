@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan.plan import Plan
-from phalanx.template import userdata
-from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, own_tags
+from phalanx.template import interfaces, userdata
+from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
+CLUSTER = "cluster"
 _VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "throughput_mib_s": "Throughput"}
 
 
 def add_to(template: Template, plan: Plan) -> None:
     for resource in (
+        *_placement_group(plan),
         _launch_template("Head", plan, "NodeSecurityGroup", "HeadSecurityGroup"),
         _launch_template("Worker", plan, "NodeSecurityGroup"),
         _workers_group(),
@@ -107,18 +110,42 @@ def _propagated_tags(name: Any) -> list[dict[str, Any]]:
 def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
     data = ec2.LaunchTemplateData(
         ImageId=Ref("Image"),
-        InstanceType=Ref("InstanceType"),
+        InstanceType=_instance_type(role, plan),
         KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
         IamInstanceProfile=ec2.IamInstanceProfile(Arn=GetAtt(f"{role}InstanceProfile", "Arn")),
-        SecurityGroupIds=[Ref(group) for group in groups],
         MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1),
         BlockDeviceMappings=[_root_volume(plan)],
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=own_tags(plan))],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
+        **(_for_speed(plan, groups) if plan.trains(role) else _plain_network(groups)),
     )
     # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
     tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=own_tags(plan))
     return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[tags])
+
+
+def _instance_type(role: str, plan: Plan) -> Any:
+    return Ref("InstanceType") if plan.trains(role) or not plan.spec.head else plan.spec.head["type"]
+
+
+def _plain_network(groups: Sequence[str]) -> dict[str, Any]:
+    return {"SecurityGroupIds": [Ref(group) for group in groups]}
+
+
+def _for_speed(plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
+    """Return the network of a node that trains: its interfaces (docs/aws-behaviour.md 2.4) and its placement group."""
+    network = _plain_network(groups)
+    if plan.spec.efa == "yes" and plan.facts.cards:
+        network = {"NetworkInterfaces": interfaces.of(plan.facts.cards, groups)}
+    if not plan.spec.placement:
+        return network
+    group = Ref("PlacementGroup") if plan.spec.placement == CLUSTER else plan.spec.placement
+    return {**network, "Placement": ec2.Placement(GroupName=group)}
+
+
+def _placement_group(plan: Plan) -> list[ec2.PlacementGroup]:
+    wanted = plan.spec.placement == CLUSTER
+    return [ec2.PlacementGroup("PlacementGroup", Strategy=CLUSTER, Tags=name_tag())] if wanted else []
 
 
 def _root_volume(plan: Plan) -> ec2.LaunchTemplateBlockDeviceMapping:
@@ -145,7 +172,9 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "workers": Ref("Workers"),
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
-        "slots": Ref("Slots"),
+        "slots": Ref("Slots") if plan.trains(role) else "-1",
+        # The local cloud has no adapters: there the interfaces are checked and have no effect.
+        "efa": "1" if plan.spec.efa == "yes" and plan.spec.cloud == "aws" and plan.trains(role) else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "shared": Ref("SharedDirectory"),
         "file_system": FILE_SYSTEM,

@@ -61,7 +61,7 @@ def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
         ),
         "InstanceType": _text(
             plan.spec.type,
-            "Of the head and of the workers; the image must be for its processor.",
+            "Of the nodes that train; the image must be for its processor.",
             r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$",
         ),
     }

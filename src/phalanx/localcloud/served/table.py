@@ -35,7 +35,7 @@ SERVED = {
         DeleteSubnet DeleteTags DeleteVpc DeleteVpcEndpoints DetachInternetGateway DisassociateAddress
         DisassociateIamInstanceProfile DisassociateRouteTable ImportKeyPair ModifyInstanceAttribute
         ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyManagedPrefixList ModifyNetworkInterfaceAttribute
-        ModifySecurityGroupRules ReplaceNetworkAcl*
+        ModifySecurityGroupRules ReplaceNetworkAcl* CreatePlacementGroup DeletePlacementGroup
         ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
         ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
         TerminateInstances UpdateSecurityGroupRuleDescriptions*""",

@@ -1,4 +1,4 @@
-"""AWS::EC2::LaunchTemplate, AWS::AutoScaling::AutoScalingGroup and AWS::AutoScaling::ScheduledAction."""
+"""Launch templates, placement groups, and Auto Scaling groups with their scheduled actions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import base64
 from moto.core.types import Base64EncodedString
 from moto.ec2.utils import convert_tag_spec
 
-from phalanx.localcloud import autoscaling
+from phalanx.localcloud import autoscaling, placement_groups
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.network import ec2
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
@@ -56,6 +56,19 @@ def _user_data(encoded: str | None) -> Base64EncodedString | None:
     if len(raw) > USER_DATA_LIMIT_BYTES:
         raise ResourceFailed(f"User data is limited to {USER_DATA_LIMIT_BYTES} bytes (Service: Ec2, Status Code: 400)")
     return Base64EncodedString(encoded)
+
+
+def _delete_placement_group(request: Request, physical_id: str) -> None:
+    if placement_groups.exists(ec2(request), physical_id):
+        placement_groups.delete(ec2(request), physical_id)
+
+
+@resource("AWS::EC2::PlacementGroup", _delete_placement_group, "GroupName")
+def _placement_group(request: Request) -> Made:
+    name = request.name("", 255)
+    strategy = request.properties.get("Strategy", "cluster")
+    placement_groups.create(ec2(request), name, strategy, request.tag_map())
+    return Made(name, {"GroupName": name})
 
 
 def _delete_group(request: Request, physical_id: str) -> bool:

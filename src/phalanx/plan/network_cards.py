@@ -1,0 +1,60 @@
+"""Elastic Fabric Adapters: what EC2 says of a type's network cards, and whether a cluster can use them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.errors import SpecError
+from phalanx.spec.spec import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Card:
+    """A network card: how many interfaces it takes, and the kind that is only for EFA; "" if it has none."""
+
+    index: int
+    most: int
+    efa: str
+
+
+def cards(described: Mapping[str, Any]) -> tuple[Card, ...]:
+    """Return the cards of a type as DescribeInstanceTypes describes it; none if it takes no EFA."""
+    network = described.get("NetworkInfo", {})
+    if not network.get("EfaSupported"):
+        return ()
+    return tuple(
+        Card(one["NetworkCardIndex"], one["MaximumNetworkInterfaces"], _efa(one.get("InterfaceTypes", ())))
+        for one in network["NetworkCards"]
+    )
+
+
+def _efa(kinds: Any) -> str:
+    """Return "efa-only", which takes no address, or else "efa"."""
+    return next((kind for kind in ("efa-only", "efa") if kind in kinds), "")
+
+
+def adapters(found: tuple[Card, ...]) -> int:
+    """Return how many adapters a node gets."""
+    return sum(bool(card.efa) for card in found)
+
+
+def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...] | None) -> None:
+    """Raise SpecError if the nodes can't have the adapters that the spec wants."""
+    if spec.efa != "yes":
+        return
+    if found is None:
+        raise SpecError("efa: only EC2 knows the network cards of a type", "Plan with credentials and a connection.")
+    if not found:
+        raise SpecError(
+            f"efa: {spec.type} has no Elastic Fabric Adapter",
+            "Remove the line, or choose a type that has one: `aws ec2 describe-instance-types --filters "
+            "Name=network-info.efa-supported,Values=true` lists them.",
+        )
+    if len(found) > 1 and not spec.head:
+        raise SpecError(
+            f"efa: a head of type {spec.type} would have {len(found)} network cards, and EC2 gives no public address "
+            "to an instance with several",
+            "Add a head that does not train, such as `head: {type: m5.xlarge}`; the workers have all cards.",
+        )
