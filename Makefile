@@ -65,8 +65,8 @@ smoke-aws: setup ## Try phalanx on your AWS account, for less than 20 cents; it 
 fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh
 
-full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os BUILD=1
-	@BUILD=$(BUILD) ONLY="$(ONLY)" scripts/full-os
+full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=ubuntu-24.04
+	@BUILD=$(BUILD) IMAGE=$(IMAGE) ONLY="$(ONLY)" scripts/full-os
 
 fuzz: SECONDS ?= 3600
 fuzz: setup ## Fuzz everything that reads untrusted input, for SECONDS (default: an hour): make fuzz SECONDS=60 SEED=1

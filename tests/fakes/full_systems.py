@@ -1,4 +1,4 @@
-"""Clusters whose nodes boot Debian 12 with systemd and cloud-init; `make full-os` builds the image before its tests."""
+"""Clusters whose nodes boot a full operating system; `make full-os IMAGE=…` builds its image before the tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from conftest import Terminal, a_cluster
 from phalanx.clouds import images
 from phalanx.localcloud import userns
 from phalanx.localcloud.images import store
+from phalanx.plan.machine_images import admin_user_of
 
-SPEC = "cloud: local\ntype: c5.large\nimage: debian-12-full\nkeep: no\n"
+IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "debian-12")
+ADMINISTRATOR = admin_user_of(IMAGE)
+SPEC = f"cloud: local\ntype: c5.large\nimage: {IMAGE}-full\nkeep: no\n"
 # systemd, cloud-init, the installation of what the image lacks: on a busy machine.
 UP_S = 900.0
 
@@ -31,10 +34,10 @@ def a_full_cluster(name: str, nodes: int) -> Iterator[Terminal]:
 @contextmanager
 def a_copy_of_the_image() -> Iterator[Path]:
     """Yield a value for XDG_DATA_HOME with a copy of the image. New files in it do not change the image."""
-    original = images.directory() / "debian-12"
+    original = images.directory() / IMAGE
     # On the same file system, because the copy has hard links.
     with tempfile.TemporaryDirectory(dir=images.directory()) as place:
-        copy = Path(place) / "phalanx/images/debian-12"
+        copy = Path(place) / "phalanx/images" / IMAGE
         copy.parent.mkdir(parents=True)
         as_nodes_root(["cp", "-al", str(original), str(copy)])
         yield Path(place)

@@ -1,11 +1,11 @@
-"""Debian's own services in the way: apt's locks held at boot, and upgrades while a job runs."""
+"""The system's own services in the way: apt's locks held at boot, and upgrades while a job runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from full_systems import a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
+from full_systems import IMAGE, a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
 
 pytestmark = pytest.mark.full_os
 
@@ -41,7 +41,7 @@ def hold_apts_locks(tree: Path, scratch: Path) -> None:
 def test_nodes_wait_for_an_apt_that_runs_at_boot(tmp_path, monkeypatch):
     """apt-get waits for dpkg's lock, but not for the lists': it fails in less than a second."""
     with a_copy_of_the_image() as place:
-        hold_apts_locks(place / "phalanx/images/debian-12/tree", tmp_path)
+        hold_apts_locks(place / "phalanx/images" / IMAGE / "tree", tmp_path)
         monkeypatch.setenv("XDG_DATA_HOME", str(place))
         with a_full_cluster("aptheld", 2) as terminal:
             log = as_root(terminal, "worker2", "cat /var/log/cloud-init-output.log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from prompts import Prompt
 
 from phalanx.clouds import endpoint
 from phalanx.clouds import images as client
+from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.localcloud import parameters, probe
-from phalanx.localcloud.images import build, command, debian, store
+from phalanx.localcloud.images import build, command, distributions, store
+from phalanx.localcloud.images.distributions import DISTRIBUTIONS
 from phalanx.localcloud.images.store import Image
 from phalanx.localcloud.nodes import image_layer, operating_system
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import make_plan
 
 MACHINE = Machine(
@@ -43,15 +47,29 @@ def test_packages_come_from_this_machines_sources_of_the_same_release(tmp_path, 
     (tmp_path / "sources.list.d").mkdir()
     source = tmp_path / "sources.list.d" / name
     source.write_text(text)
-    assert debian.sources("bookworm", tmp_path) == ([str(source)] if offers else [])
+    assert distributions.sources(DISTRIBUTIONS["debian-12"], tmp_path) == ([str(source)] if offers else [])
 
 
-def test_a_machine_of_another_release_uses_debians_mirrors_and_needs_their_keys(monkeypatch, tmp_path):
-    monkeypatch.setattr(debian, "sources", lambda _release: [])
-    monkeypatch.setattr(debian, "_transport", list)
-    assert debian.command("debian-12", "unshare")[-3:] == debian.mirror("bookworm")
-    monkeypatch.setattr(debian, "_KEYRING", tmp_path / "none")
-    assert debian.needs_keyring("debian-12")
+def test_a_machine_of_another_release_uses_the_distributions_mirrors_and_needs_their_keys(monkeypatch):
+    monkeypatch.setattr(distributions, "sources", lambda _distribution: [])
+    monkeypatch.setattr(distributions, "_transport", list)
+    assert distributions.command("debian-12", "unshare")[-3:] == ["bookworm", "-", "-"]
+    debian, ubuntu = DISTRIBUTIONS["debian-12"], DISTRIBUTIONS["ubuntu-24.04"]
+    text = distributions.mirrors(debian)
+    assert "Suites: bookworm bookworm-updates\n" in text and "Suites: bookworm-security\n" in text
+    assert f"Signed-By: {debian.keys}\n" in text
+    assert distributions.needs_keyring(replace(debian, keys=Path("/none")))
+    assert not distributions.needs_keyring(ubuntu), "its key comes with phalanx"
+    text = distributions.mirrors(ubuntu)
+    assert "Suites: noble noble-updates noble-security\nComponents: main universe\nSigned-By:\n -----BEGIN" in text
+    assert "\n .\n" in text and "\n\n" not in text, "an empty line would end the stanza"
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_an_image_has_the_administrator_that_phalanx_logs_in_as(name, monkeypatch):
+    monkeypatch.setattr(distributions, "_transport", list)
+    user = admin_user_of(table("images")["images"][f"{name}-full"]["parameter"])
+    assert any(f"name: {user}\n" in word for word in distributions.command(name, "root"))
 
 
 def test_a_build_says_what_is_missing_and_the_line_that_installs_it(monkeypatch, tmp_path, capsys):

@@ -17,17 +17,17 @@ def image() -> None:
 
     \b
     Examples:
-      phalanx local image build debian-12
+      phalanx local image build ubuntu-24.04
       phalanx local image list
     """
 
 
 @image.command("build")
-@click.argument("name", metavar="NAME")
+@click.argument("name", type=click.Choice(images.buildable()))
 @json_option
 @debug_option
 def build(name: str, as_json: bool) -> None:
-    """Build an image from this machine's package sources, in about four minutes; `debian-12` is the only one.
+    """Build an image from this machine's package sources or the distribution's mirrors, in about four minutes.
 
     Needs mmdebstrap. An image that exists is replaced once the new one is complete. Ctrl-C leaves nothing behind.
     """
@@ -44,7 +44,7 @@ def list_images(as_json: bool) -> None:
     if as_json:
         print_json(built)
     elif not built:
-        say("No image is built. `phalanx local image build debian-12` builds one.")
+        say("No image is built. `phalanx local image build ubuntu-24.04` builds one.")
     else:
         columns = ("name", "built", "packages", "size", "path")
         sized = [{**one, "size": f"{one['size_bytes'] / 1e6:.0f} MB"} for one in built]
@@ -52,7 +52,7 @@ def list_images(as_json: bool) -> None:
 
 
 @image.command("rm")
-@click.argument("name", metavar="NAME")
+@click.argument("name", type=click.Choice(images.buildable()))
 @debug_option
 def remove(name: str) -> None:
     """Remove an image. Nodes that run it must have ended."""

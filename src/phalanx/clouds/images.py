@@ -24,6 +24,11 @@ def local_name(alias: str | None) -> str:
     return table("images")["images"].get(alias or "", {}).get("local", "")
 
 
+def buildable() -> list[str]:
+    """Return the names of the images that can be built here."""
+    return [row["local"] for row in table("images")["images"].values() if "local" in row]
+
+
 def is_built(name: str) -> bool:
     return (directory() / name / "image.json").exists()
 

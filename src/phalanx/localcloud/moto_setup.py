@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from phalanx.localcloud.images.distributions import DISTRIBUTIONS
+
 MOTO_VERSION = "5.2.5"
 # The services that clusters use, in the order of their first requests.
 SERVICES = ("ssm", "ec2", "autoscaling", "iam", "efs", "sqs", "sns", "dynamodb", "logs", "awslambda", "sts")
@@ -41,7 +43,7 @@ NAMES = (
 )
 IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
 # The images of `phalanx local image build`, by name.
-FULL_IMAGES = {"debian-12": "ami-0fa1a9c0de000de12"}
+FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.items()}
 _OFFERINGS = "ec2/resources/instance_type_offerings"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -11,13 +12,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from phalanx.localcloud import probe, userns
-from phalanx.localcloud.images import debian, store
+from phalanx.localcloud.images import distributions, store
+from phalanx.localcloud.images.distributions import DISTRIBUTIONS
 from phalanx.localcloud.images.store import PARTIAL, TREE, Image
 from phalanx.localcloud.nodes import isolation
 from phalanx.localcloud.nodes.machine import Site
@@ -46,7 +47,7 @@ def build(directory: Path, name: str, say: Say) -> Image:
     began_s = time.monotonic()
     with _lock(directory, name), _clean(directory / f"{name}{PARTIAL}") as place:
         say(f"building {name} from {_origin(name)}; this takes some minutes")
-        _unpack_into(place / TREE, debian.command(name, _mmdebstrap_mode()), say)
+        _unpack_into(place / TREE, name, say)
         image = _describe(directory, name, place)
         store.complete(place, image)
     say(f"{name} is built: {image.packages} packages, {image.size_bytes >> 20} MiB, {time.monotonic() - began_s:.0f} s")
@@ -54,19 +55,20 @@ def build(directory: Path, name: str, say: Say) -> Image:
 
 
 def _require_tools(name: str) -> None:
-    if name not in debian.RELEASES:
-        raise CannotBuild(f"there is no recipe for an image '{name}'\nknown: {', '.join(debian.RELEASES)}")
+    if name not in DISTRIBUTIONS:
+        raise CannotBuild(f"there is no recipe for an image '{name}'\nknown: {', '.join(DISTRIBUTIONS)}")
     missing = probe.linux_before(_MIN_LINUX, "An image") or probe.try_mode(_MODE)
     if missing:
         raise CannotBuild(f"{missing.what}\n{missing.fix}")
     if not shutil.which("mmdebstrap"):
         raise CannotBuild("mmdebstrap is not installed.\nsudo apt-get install -y --no-install-recommends mmdebstrap")
-    if debian.needs_keyring(name):
+    if distributions.needs_keyring(DISTRIBUTIONS[name]):
         raise CannotBuild("Debian's keys are not installed.\nsudo apt-get install -y debian-archive-keyring")
 
 
 def _origin(name: str) -> str:
-    return ", ".join(debian.sources(debian.RELEASES[name])) or "Debian's mirrors"
+    distribution = DISTRIBUTIONS[name]
+    return ", ".join(distributions.sources(distribution) or [url for url, _suites in distribution.mirrors])
 
 
 def _mmdebstrap_mode() -> str:
@@ -74,7 +76,7 @@ def _mmdebstrap_mode() -> str:
     return "root" if os.geteuid() == 0 else "unshare"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lock(directory: Path, name: str) -> Iterator[None]:
     with (directory / f"{name}.lock").open("w") as file:
         try:
@@ -84,7 +86,7 @@ def _lock(directory: Path, name: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _clean(place: Path) -> Iterator[Path]:
     """Yield an empty directory, and remove it unless it was renamed."""
     if place.exists():
@@ -97,8 +99,9 @@ def _clean(place: Path) -> Iterator[Path]:
             store.remove(place)
 
 
-def _unpack_into(tree: Path, command: list[str], say: Say) -> None:
+def _unpack_into(tree: Path, name: str, say: Say) -> None:
     """Run mmdebstrap, and unpack what it writes. Raises CannotBuild."""
+    command = distributions.command(name, _mmdebstrap_mode())
     tree.mkdir()
     root = userns.root_of_nodes(_MODE)
     os.chown(tree, root or -1, root or -1)
@@ -107,7 +110,7 @@ def _unpack_into(tree: Path, command: list[str], say: Say) -> None:
         unpacking = userns.spawn(_MODE, partial(_unpack, tree, reader, writer, errors.fileno()))
         os.close(reader)
         try:
-            made, lines = _run(command, writer, say)
+            made, lines = _run(command, distributions.mirrors(DISTRIBUTIONS[name]), writer, say)
         finally:
             os.close(writer)
             unpacked = userns.exit_status(os.waitpid(unpacking, 0)[1])
@@ -120,12 +123,15 @@ def _unpack_into(tree: Path, command: list[str], say: Say) -> None:
             )
 
 
-def _run(command: list[str], output: int, say: Say) -> tuple[int, list[str]]:
+def _run(command: list[str], given: str, output: int, say: Say) -> tuple[int, list[str]]:
     """Run mmdebstrap; return its exit code and the last lines of its messages. Ends it when this is interrupted."""
     # A session of its own, with apt and dpkg in it: the terminal's Ctrl-C must not end them one by one.
-    process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, start_new_session=True)
-    assert process.stderr
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=output, stderr=pipe, start_new_session=True)
+    assert process.stdin and process.stderr
     try:
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(given.encode())
         lines = _follow(process.stderr, say)
         return process.wait(), lines
     except BaseException:

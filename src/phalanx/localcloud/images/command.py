@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from phalanx.localcloud.images import build, debian, store
+from phalanx.localcloud.images import build, distributions, store
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--images", type=Path, required=True, metavar="DIR")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("build", "rm"):
-        commands.add_parser(command).add_argument("name", choices=list(debian.RELEASES))
+        commands.add_parser(command).add_argument("name", choices=list(distributions.DISTRIBUTIONS))
     commands.add_parser("list")
     return parser
 

@@ -11,25 +11,19 @@ from pathlib import Path
 from phalanx.localcloud.nodes import programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
-# The name that Debian's own AMIs have (https://wiki.debian.org/Cloud/AmazonEC2Image/Bookworm).
-_ADMIN = "admin"
-
-_CLOUD_CONFIG = f"""\
+_CLOUD_CONFIG = """\
 # On one line, by which ds-identify takes it without a look at the machine.
 datasource_list: [ Ec2 ]
-datasource: {{ Ec2: {{ strict_id: false, timeout: 5, max_wait: 20 }} }}
+datasource: { Ec2: { strict_id: false, timeout: 5, max_wait: 20 } }
 manage_etc_hosts: true
 # The local cloud has made eth0 before process 1 starts.
-network: {{ config: disabled }}
+network: { config: disabled }
+# No udev runs, which would tell it of another interface.
+updates: { network: { when: [ boot-new-instance ] } }
+# Packages come from where those of the image came from.
+apt: { preserve_sources_list: true }
 locale: C.UTF-8
 ssh_genkeytypes: [ ed25519 ]
-system_info:
-  default_user:
-    name: {_ADMIN}
-    gecos: Debian
-    groups: [ adm, sudo ]
-    sudo: [ "ALL=(ALL) NOPASSWD:ALL" ]
-    shell: /bin/bash
 """
 
 # Units that fail in a user namespace. Debian's others skip themselves in containers.
