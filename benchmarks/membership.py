@@ -173,6 +173,7 @@ class Member:
             report=self._report,
             machine=lambda: None,
             root="",
+            head_address=cluster.head.address,
             workers=NODES - 1,
             log=SimpleNamespace(say=lambda _: None),
         )
@@ -222,6 +223,7 @@ class Cluster:
 
     def run(self) -> None:
         nodes = [_node(number) for number in range(1, NODES + 1)]
+        self.head = nodes[0]
         self.aws.instances = tuple(node.instance_id for node in nodes[1:])
         for _ in nodes[1:]:
             self.aws.send({"Type": "Notification"}, self.chance.uniform(0, BOOT_WITHIN_S))

@@ -91,6 +91,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
     )
     return SimpleNamespace(
         workers=nodes - 1,
+        head_address="",
         settings=settings,
         root=str(home),
         table=memory,

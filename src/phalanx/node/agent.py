@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from phalanx.node import account, contract, services, trust, validate
+from phalanx.node import account, contract, files, loader, services, trust, validate
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, insist
@@ -35,6 +35,8 @@ class Agent:
         self.answered: list[tuple[str, str]] = []
         # How many workers poll the table: as many as the cluster was created with, then as in the newest roster.
         self.workers = settings.workers
+        # Of the head that was there when this worker was made.
+        self.head_address = files.read(loader.HEAD)
         self.identity = metadata.identity()
         aws = Aws(settings.region, settings.domain, metadata.credentials)
         self.queue = services.Queue(aws, settings.queue_url)

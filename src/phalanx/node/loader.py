@@ -26,6 +26,9 @@ _PATIENCE = 0.9
 SCRIPT = f"{_DIRECTORY}/boot-script"
 """The path of the user's boot script, if there is one."""
 
+HEAD = f"{_DIRECTORY}/head"
+"""The path of the address of the head that handed the agent on to this worker."""
+
 
 def complete(settings: Settings, metadata: Metadata) -> None:
     """Fetch stage 2 unless it is here. Raises AwsError if that fails for most of the node's timeout."""
@@ -33,7 +36,7 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     if files.read(mark) == settings.digest:
         return
     aws = Aws(settings.region, settings.domain, metadata.credentials)
-    packed = _insist(aws, settings)
+    packed = _insist(aws, settings, metadata)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:
         raise OSError(f"the agent's rest has SHA-256 {found}, and the user data wants {settings.digest}")
@@ -54,13 +57,15 @@ def _unpack(stream: bytes) -> None:
             file.write(text)
 
 
-def _insist(aws: Aws, settings: Settings) -> str:
+def _insist(aws: Aws, settings: Settings, metadata: Metadata) -> str:
     """Read it, again and again: a new machine may have no way out, no credentials and no rights for minutes."""
     end = time.monotonic() + _PATIENCE * settings.node_timeout_s
     count = 0
     while True:
         try:
-            return (_from_stack if settings.head else _from_table)(aws, settings)
+            if settings.head:
+                return _from_stack(aws, settings, metadata.identity().address)
+            return _from_table(aws, settings)
         except (OSError, AwsError) as error:
             if time.monotonic() > end:
                 raise AwsError("the rest of the agent", "", str(error)) from error
@@ -69,15 +74,18 @@ def _insist(aws: Aws, settings: Settings) -> str:
         count += 1
 
 
-def _from_stack(aws: Aws, settings: Settings) -> str:
-    """Join the values of the stack's parameters Agent01, Agent02 and so on, and hand them on through the table."""
+def _from_stack(aws: Aws, settings: Settings, address: str) -> str:
+    """Join the values of the stack's parameters Agent01, Agent02 and so on, and hand them on through the table.
+
+    The head's own address comes along, so that workers need not ask for it in another call.
+    """
     from xml.etree import ElementTree  # 10 ms, which only the head needs
 
     answer = aws.query("cloudformation", "2010-05-15", "DescribeStacks", {"StackName": settings.stack_id})
     given = ElementTree.fromstring(answer).iterfind(".//{*}Parameters/{*}member")
     texts = {one.findtext("{*}ParameterKey", ""): one.findtext("{*}ParameterValue", "") for one in given}
     packed = "".join(texts[key] for key in sorted(texts) if re.fullmatch("Agent[0-9]+", key))
-    item = {"item": {"S": "agent"}, "packed": {"S": packed}}
+    item = {"item": {"S": "agent"}, "packed": {"S": packed}, "head": {"S": address}}
     aws.json("dynamodb", "DynamoDB_20120810.PutItem", {"TableName": settings.table, "Item": item})
     return packed
 
@@ -88,4 +96,5 @@ def _from_table(aws: Aws, settings: Settings) -> str:
     item = aws.json("dynamodb", "DynamoDB_20120810.GetItem", wish).get("Item")
     if not item:
         raise OSError("the head has put none into the table yet")
+    files.write(HEAD, item["head"]["S"])
     return item["packed"]["S"]

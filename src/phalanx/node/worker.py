@@ -25,7 +25,7 @@ _READS_PER_S = 2000
 _UNITS_PER_S = 2500
 _UNITS_PER_NODE = 0.012
 _POLL_SETTLED_S = 15.0
-# A head that answers beats announces the first roster by itself.
+# A head that answers beats announces the first roster by itself; until then, the table is not read.
 _POLL_HEARD_S = 600.0
 # Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
@@ -65,13 +65,14 @@ class Worker:
         self._notice = ""
         self._began = self._hello_at = time.monotonic()
         hello(agent, self.me)
+        beat.aim(agent.head_address)
 
     def turn(self) -> float:
         """Do what is due, and return the pause until the next turn in s."""
         beat = self.beat
         if beat.heard and beat.announced > self.applied:
             self._follow()
-        else:
+        elif self.applied or beat.unanswered or not beat.head:
             self._poll()
         now = time.monotonic()
         if not self.applied and (beat.unknown or not beat.heard) and now - self._hello_at > _HELLO_AGAIN_S:

@@ -1,0 +1,61 @@
+"""A worker's membership: what it asks of the table before it is a member."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from rosters import a_node
+
+from phalanx.node.worker import Worker
+
+
+class Beat:
+    """A worker's end of the beats, without a network."""
+
+    def __init__(self) -> None:
+        self.head, self.unanswered, self.announced, self.generation = "", 0, 0, 0
+        self.heard = self.unknown = False
+
+    def aim(self, head: str) -> None:
+        self.head = head or self.head
+
+
+class Table:
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def get(self, item: str, consistent: bool = True) -> dict:
+        self.read.append(item)
+        return {"head_address": "10.0.1.11"} if item == "generation" else {}
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def a_worker(table: Table, head_address: str) -> Worker:
+    me = a_node(2)
+    agent = SimpleNamespace(
+        describe=lambda: me, table=table, workers=3, head_address=head_address, report=lambda *_, **__: None
+    )
+    return Worker(agent, Beat())
+
+
+def test_a_worker_whose_head_answers_does_not_read_the_table_until_there_is_a_roster(table):
+    worker = a_worker(table, "10.0.1.11")
+    assert worker.turn() < 1 and worker.beat.head == "10.0.1.11"
+    worker.beat.heard = True
+    assert worker.turn() > 60 and table.read == []
+    worker.beat.announced = 1
+    worker.turn()
+    assert table.read[0].startswith("roster") and len(table.read) == 2
+
+
+@pytest.mark.parametrize(("known", "unanswered"), [("", 0), ("10.0.1.99", 1)])
+def test_a_worker_that_knows_no_head_that_answers_finds_it_in_the_table(table, known, unanswered):
+    worker = a_worker(table, known)
+    worker.beat.unanswered = unanswered
+    worker.turn()
+    assert table.read == ["generation"] and worker.beat.head == "10.0.1.11"
