@@ -27,7 +27,7 @@ ATTEMPTS = (
     "echo never > /sys/kernel/mm/transparent_hugepage/enabled",
     "mount -t sysfs none /mnt",
     "mknod /tmp/disk b 8 0",
-    "sysctl -w kernel.core_pattern=x",
+    "echo x > /proc/sys/kernel/core_pattern",
 )
 OWN_ADDRESS = "python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'"
 
