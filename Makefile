@@ -65,7 +65,7 @@ smoke-aws: setup ## Try phalanx on your AWS account, for less than 20 cents; it 
 fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/results/fresh-<date>.txt (root; ONLY=setup, demo or test)
 	@scripts/fresh
 
-full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=ubuntu-24.04
+full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=debian-11
 	@BUILD=$(BUILD) IMAGE=$(IMAGE) ONLY="$(ONLY)" scripts/full-os
 
 fuzz: SECONDS ?= 3600

@@ -17,7 +17,7 @@ from phalanx.localcloud import userns
 from phalanx.localcloud.images import store
 from phalanx.plan.machine_images import admin_user_of
 
-IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "debian-12")
+IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")
 ADMINISTRATOR = admin_user_of(IMAGE)
 SPEC = f"cloud: local\ntype: c5.large\nimage: {IMAGE}-full\nkeep: no\n"
 # systemd, cloud-init, the installation of what the image lacks: on a busy machine.
