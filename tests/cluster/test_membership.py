@@ -173,10 +173,10 @@ def test_a_shortage_is_reported_with_the_clouds_message(terminal):
 
 
 AGAIN = """import os, sys, time
-told = os.path.join(os.environ["EFS_MOUNT"], sys.argv[1])
-with open(told, "a") as file:
+record = os.path.join(os.environ["EFS_MOUNT"], sys.argv[1])
+with open(record, "a") as file:
     print(os.environ["PHALANX_JOB"], file=file)
-while sum(1 for _ in open(told)) < 2 or len(sys.argv) > 2:
+while sum(1 for _ in open(record)) < 2 or len(sys.argv) > 2:
     time.sleep(0.1)
 """
 

@@ -321,7 +321,7 @@ def test_a_python_block_makes_a_cluster_runs_several_jobs_at_once_and_takes_it_d
     steps: list[object] = []
     with phalanx.Cluster.up(tmp_path / "phalanx.yaml", progress=steps.append) as made:
         options: dict[str, Any] = {"launcher": "exec", "directory": tmp_path / "code"}
-        futures = [made.run(["sh", "-c", f"echo {number}; exit {number}"], **options) for number in range(3)]
+        futures = [made.run(f"echo {number}; exit {number}", **options) for number in range(3)]
         for_ever = made.run(["sleep", "600"], **options)
         assert futures[0].result(timeout=120).output(0) == "0\n"
         with pytest.raises(phalanx.JobFailed, match="exit code 2") as failed:

@@ -129,7 +129,7 @@ def test_a_job_waits_in_the_queue_and_can_be_stopped_there(lab):
     lab.on("head", "sbatch --parsable -n 6 --output=/dev/null --wrap 'sleep 1000'")
     until(lambda: lab.on("head", "squeue -h -t R -o %i") != "", "the other job runs")
     job = start(lab, "--via", "slurm", "--launcher", "exec", "--", "true")
-    until(lambda: "(" in status(lab, job)["message"], "Slurm's reason is told")
+    until(lambda: "(" in status(lab, job)["message"], "Slurm reports its reason")
     assert status(lab, job)["message"].startswith("queued in slurm as")
     lab.phalanx("stop", job, check=False)
     found = status(lab, job)

@@ -174,8 +174,8 @@ SAID = (
     (frames.CHECKED, {"problem": "", "code": 0, "taken": [], "boot_id": "b"}, 0),
     (frames.RANK, {"label": "0"}, frames.FIRST_RANK_NUMBER),
     (frames.ASK, {"node": HEAD, "command": "true"}, 1),
-    (frames.EXIT, {"code": 0, "at": 1.0, "told": False, "oom_kills": None}, frames.FIRST_RANK_NUMBER),
-    (frames.EXIT, {"code": 1, "at": 1.0, "told": True, "oom_kills": 3}, 0),
+    (frames.EXIT, {"code": 0, "at": 1.0, "ending": False, "oom_kills": None}, frames.FIRST_RANK_NUMBER),
+    (frames.EXIT, {"code": 1, "at": 1.0, "ending": True, "oom_kills": 3}, 0),
     (frames.LEAVING, {"reason": "its own"}, 0),
     (frames.REPORT, {"ended": ["one"], "killed": [], "left": []}, 0),
 )
@@ -232,8 +232,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         )
     )
     huge = [
-        shown(3, {"code": 1 << 200, "at": 1.0, "told": False, "oom_kills": 1}),
-        shown(4, {"code": -999, "at": 1.0, "told": False, "oom_kills": 1}),
+        shown(3, {"code": 1 << 200, "at": 1.0, "ending": False, "oom_kills": 1}),
+        shown(4, {"code": -999, "at": 1.0, "ending": False, "oom_kills": 1}),
     ]
     fuzz(changed | changed_bytes(valid), check, [valid, *huge])
 

@@ -84,7 +84,7 @@ def test_a_failed_boot_in_words():
     assert outcome.boot_failure(message) == "boot step 'boot script' failed on i-1: x: exit 2: no disk"
 
 
-class Told:
+class Reports:
     """An agent whose messages and log are recorded."""
 
     def __init__(self) -> None:
@@ -94,14 +94,14 @@ class Told:
         self.log = SimpleNamespace(say=lambda _: self.order.append("said"), close=lambda: self.order.append("shipped"))
 
     def report(self, kind: str, **content) -> None:
-        self.order.append("told")
+        self.order.append("sent")
         self.messages.append((kind, content))
 
 
 def test_a_worker_reports_to_the_head_after_its_log_is_shipped():
-    reported = Told()
+    reported = Reports()
     failure.report(SimpleNamespace(head=False), reported, "boot script", CommandError("the boot script", 9, "no disk"))
-    assert reported.order == ["said", "shipped", "told"]
+    assert reported.order == ["said", "shipped", "sent"]
     content = {"step": "boot script", "command": "the boot script", "exit": 9, "output": "no disk"}
     assert reported.messages == [("failed", content)]
 
@@ -130,7 +130,7 @@ def test_only_a_head_of_a_ready_cluster_makes_way_for_another(monkeypatch, head,
 
 
 def test_a_bug_of_ours_is_reported_with_its_place():
-    reported = Told()
+    reported = Reports()
     try:
         raise KeyError("number")
     except KeyError as error:

@@ -32,7 +32,7 @@ def start(tmp_path):
             job.stop()
 
 
-def test_a_result_tells_how_it_went_and_what_each_rank_wrote(start):
+def test_a_result_shows_how_it_ended_and_what_each_rank_wrote(start):
     future = start("echo out $RANK; echo err >&2")
     result = future.result(timeout=20)
     assert (result.state, result.exit_code, result.verified) == (JobState.SUCCEEDED, 0, True)
@@ -84,7 +84,7 @@ def test_several_jobs_are_waited_for_as_any_futures_are(start):
     assert [future.cancelled() for future in concurrent.futures.as_completed([slow], timeout=20)] == [True]
 
 
-def test_a_job_that_fails_is_an_exception_to_those_who_wait(start):
+def test_a_job_that_fails_is_an_exception_to_whatever_waits(start):
     (failed,) = concurrent.futures.wait([start("exit 3")], timeout=20, return_when="FIRST_EXCEPTION").done
     assert failed.exception().result.exit_code == 3
 

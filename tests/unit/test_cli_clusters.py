@@ -40,7 +40,7 @@ def test_up_says_where_networks_decide_nothing(phalanx, cloud):
     assert "note     sudo apt-get install nftables" in phalanx.out
 
 
-def test_on_a_terminal_a_last_line_tells_what_is_being_worked_on(phalanx, cloud, monkeypatch):
+def test_on_a_terminal_the_last_line_shows_what_is_in_progress(phalanx, cloud, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert phalanx("up") == 0
     assert "creating cluster demo" in phalanx.err
@@ -84,7 +84,7 @@ def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
     assert cloud.stopped
 
 
-def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
+def test_ctrl_c_during_up_shows_how_to_go_on(phalanx, cloud, monkeypatch):
     def interrupt(stack_id, after):
         raise KeyboardInterrupt
 
@@ -95,7 +95,7 @@ def test_ctrl_c_during_up_tells_how_to_go_on(phalanx, cloud, monkeypatch):
     assert cloud.describe_stack("demo") is not None
 
 
-def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
+def test_status_shows_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     counts = {"jobs_running": 1, "jobs_damaged": 0}
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)
     cloud.roster = roster(2, missing=[MISSING])
@@ -110,7 +110,7 @@ def test_status_tells_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     assert "jobs      unknown: it reboots\n" in phalanx.out
 
 
-def test_nodes_lists_who_is_there_and_who_is_not(phalanx, cloud):
+def test_nodes_lists_members_and_missing_nodes(phalanx, cloud):
     whole = roster(3, missing=[MISSING])
     cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
     phalanx("up")

@@ -34,7 +34,7 @@ class Starter:
     def __init__(self, loop: Loop) -> None:
         self.found: dict[str, object] = WELL
         self.on_spawn: Callable[[int], None] = lambda _number: None
-        self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_told=True)
+        self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_ending=True)
         self.heard: list[int] = []
         self.commands: list[str] = []
         self._is_dead = False
@@ -50,9 +50,9 @@ class Starter:
     def line(self) -> Line:
         return Line(self._to_fd, self._from_fd, self._error_fd, lambda: None)
 
-    def ends(self, number: int, code: int, was_told: bool = False, at: float | None = None) -> None:
+    def ends(self, number: int, code: int, was_ending: bool = False, at: float | None = None) -> None:
         self._living.remove(number)
-        self._say(frames.EXIT, {"code": code, "at": at or time.time(), "told": was_told, "oom_kills": None}, number)
+        self._say(frames.EXIT, {"code": code, "at": at or time.time(), "ending": was_ending, "oom_kills": None}, number)
 
     def has_rank(self, number: int, label: str) -> None:
         self._living.append(number)

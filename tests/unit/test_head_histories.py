@@ -21,22 +21,22 @@ from phalanx.node.decision import (
     decide,
 )
 
-Told = tuple[str, int]
-TOLD: list[Told] = [(kind, number) for kind in ("hello", "look") for number in (2, 3, 4)]
+Report = tuple[str, int]
+REPORTS: list[Report] = [(kind, number) for kind in ("hello", "look") for number in (2, 3, 4)]
 # Any of the nodes 2 to 9, drawn as one number: sets that are drawn element by element take three times as long.
 NODES = st.integers(0, 255).map(lambda bits: {number + 2 for number in range(8) if bits >> number & 1})
 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    order=st.permutations(TOLD),
-    again=st.binary(max_size=6).map(lambda data: [TOLD[byte % len(TOLD)] for byte in data]),
-    lost=st.integers(0, 7).map(lambda bits: {TOLD[n] for n in range(3) if bits >> n & 1}),
+    order=st.permutations(REPORTS),
+    again=st.binary(max_size=6).map(lambda data: [REPORTS[byte % len(REPORTS)] for byte in data]),
+    lost=st.integers(0, 7).map(lambda bits: {REPORTS[n] for n in range(3) if bits >> n & 1}),
 )
 def test_lost_late_and_repeated_messages_change_nothing(order, again, lost):
     """Messages arrive in any order, twice, or late, and the roster is the same in the end."""
     made, wish = State(machine(1), 0.0), policy()
-    tries: list[Told] = [*(reported for reported in order if reported not in lost), *again, *sorted(lost), *again]
+    tries: list[Report] = [*(reported for reported in order if reported not in lost), *again, *sorted(lost), *again]
     for at, (kind, number) in enumerate(tries, 1):
         if kind == "hello":
             hear(made, number, at=float(at))

@@ -21,7 +21,7 @@ class Api(Protocol):
 
 
 def running(api: Api, cluster: str) -> Running | None:
-    """Return how the cluster's groups stand; None if it has none, or not yet."""
+    """Return the state of the cluster's groups; None if it has none, or not yet."""
     names = [f"{cluster}-{role}" for role in (HEAD, WORKERS)]
     answer = api.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names)
     groups = {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}

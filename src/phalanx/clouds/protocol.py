@@ -157,7 +157,7 @@ class Cloud(Protocol):
         ...
 
     def running(self, cluster: str) -> Running | None:
-        """Return how the cluster's groups stand; None if it has none."""
+        """Return the state of the cluster's groups; None if it has none."""
         ...
 
     def use(self, cluster: str, file_system: str, now_s: float) -> Use:

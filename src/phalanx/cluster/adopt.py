@@ -13,7 +13,7 @@ from phalanx.cluster.stack import require_ours
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import Roster
 
-# What the stack's parameters tell of a ClusterSpec: its field → the parameter.
+# The fields of a ClusterSpec that the stack's parameters show: field → parameter.
 _TEXTS = {"type": "InstanceType", "shared": "SharedDirectory"}
 _NUMBERS = {"min": "MinNodes", "node_timeout_s": "NodeTimeout"}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Longer than CloudFormation tries to create a stack and takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
 DOWN_DEADLINE_S = 30 * 60.0
-# What the stack has deleted is soon gone from all answers; what still is there after that does not end by itself.
+# A deleted resource soon disappears from all answers; one that is still there after this does not go by itself.
 PROOF_DEADLINE_S = 5 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
 ROLE = "AWS::IAM::Role"

@@ -50,7 +50,7 @@ class HeadCommand:
     def send(self, write: Callable[[IO[bytes]], None]) -> None:
         """Write to its stdin and close it. Raises JobError with the end of its stderr when it stopped reading.
 
-        After a KeyboardInterrupt the command continues with the input so far: the caller finds out the result.
+        After a KeyboardInterrupt the command continues with the input so far, and the caller looks up the result.
         """
         assert self._process.stdin is not None
         try:

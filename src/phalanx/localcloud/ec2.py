@@ -100,7 +100,7 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
 
 
 def _credentials(context: Context, instance: Instance, newcomers: Newcomers) -> dict[str, str]:
-    """Return the credentials, or AWS's document that tells the instance why it gets none."""
+    """Return the credentials, or AWS's document with the reason why the instance gets none."""
     if newcomers.lacks_credentials(instance.id):
         return _no_credentials("Please see documentation at https://docs.aws.amazon.com/IAM/latest/UserGuide/.")
     try:

@@ -76,7 +76,7 @@ def _record(state: Path, file_system_id: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write beside and rename, so that a record is whole even if the local cloud is killed meanwhile."""
+    """Write a temporary file and rename it: the record is whole even if the local cloud is killed meanwhile."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)

@@ -22,7 +22,7 @@ Act = Callable[[EC2Backend, str, str], str]
 
 
 class Neighbours:
-    """Decides once for each VPC, when its first instance runs, whether somebody else is there too, and who."""
+    """Decides once for each VPC, when its first instance runs, whether there is another instance, and which."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

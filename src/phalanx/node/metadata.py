@@ -37,7 +37,7 @@ class Metadata:
         self._expires = ""
 
     def identity(self) -> Identity:
-        """Return who this machine is. Raises OSError after 30 s without a good answer."""
+        """Return this machine's identity. Raises OSError after 30 s without a good answer."""
         known = self._document(lambda: "dynamic/instance-identity/document", "instanceType")
         return Identity(known["instanceId"], known["privateIp"], known["availabilityZone"], known["instanceType"])
 

@@ -54,7 +54,7 @@ class Table:
         return {name: plain(value) for name, value in answer.get("Item", {}).items()}
 
     def note(self, item: str, **attributes: Any) -> None:
-        """Write an item on which no decision depends, without checking who is head."""
+        """Write an item on which no decision depends, without checking which node is the head."""
         self._call("PutItem", Item=_item(item, attributes))
 
     def put(self, item: str, **attributes: Any) -> None:
@@ -166,7 +166,7 @@ class Fleet:
         return int(given.get("Idle") or 0), made.get("FleetTopic", "") if given.get("Mail") else ""
 
     def publish(self, topic: str, subject: str, text: str) -> None:
-        """Send a message to those who subscribed to notices. The attribute tells it from Auto Scaling's messages."""
+        """Notify the subscribers to notices. The attribute distinguishes the message from Auto Scaling's."""
         kind = {"Name": "kind", "Value.DataType": "String", "Value.StringValue": "notice"}
         attributes = {f"MessageAttributes.entry.1.{name}": value for name, value in kind.items()}
         message = {"TopicArn": topic, "Subject": subject, "Message": text, **attributes}

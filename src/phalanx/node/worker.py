@@ -87,7 +87,7 @@ class Worker:
         return random.uniform(0, workers * (1 + _UNITS_PER_NODE * workers) / (_UNITS_PER_S * len(ROSTERS)))
 
     def _poll(self) -> None:
-        """Learn from the table who is the head, and the newest generation."""
+        """Read from the table which node is the head, and the newest generation."""
         known = self.agent.table.get("generation", consistent=False)
         self.beat.aim(known.get("head_address", ""))
         notice, self._notice = self._notice, validate.reason(known.get("notice", ""))

@@ -27,7 +27,7 @@ ANSWER = 6  # JSON {"code"}: how the daemon ended that the ASK with this number 
 CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
 OUTPUT = 12  # bytes that the process wrote to `stream`
-# JSON {"code", "at", "told", "oom_kills"}: exit code, or minus the signal's number; its time; whether TERMINATE came
+# JSON {"code", "at", "ending", "oom_kills"}: exit code, or minus the signal's number; its time; whether TERMINATE came
 # before; after SIGKILL, how many processes the kernel has killed for lack of memory since the starter began (null:
 # unknown)
 EXIT = 13
@@ -85,7 +85,7 @@ def _are_texts(values: Any) -> bool:
 _BODIES = {
     CHECKED: {"problem": _is_text, "code": _is_code, "taken": _are_ports, "boot_id": _is_text},
     RANK: {"label": _is_text},
-    EXIT: {"code": _is_code, "at": _is_time, "told": _is_truth, "oom_kills": _is_count_or_null},
+    EXIT: {"code": _is_code, "at": _is_time, "ending": _is_truth, "oom_kills": _is_count_or_null},
     REPORT: {"ended": _are_texts, "killed": _are_texts, "left": _are_texts},
     LEAVING: {"reason": _is_text},
     ASK: {"node": _is_text, "command": _is_text},

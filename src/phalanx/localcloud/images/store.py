@@ -1,6 +1,6 @@
 """The images on this machine: NAME/tree is the file system, whose files belong to the nodes' ids, and NAME/image.json.
 
-An image is complete once it has its image.json. What a build that was killed has left is named NAME.partial.
+An image is complete once it has its image.json. A build that was killed leaves NAME.partial.
 """
 
 from __future__ import annotations

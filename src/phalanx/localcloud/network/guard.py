@@ -23,7 +23,7 @@ _READS = ("Describe", "Get", "GET ")
 
 
 class Guard:
-    """Loads filters on a thread of its own: changes that come meanwhile share the next ruleset.
+    """Loads filters on a thread of its own: changes that arrive in the meantime share the next ruleset.
 
     `read` returns the network of a VPC, or None when it is gone.
     """
@@ -64,7 +64,7 @@ class Guard:
                 log.warning("networks are not up to date after %.0f s", _SETTLE_TIMEOUT_S)
 
     def around(self, app: WsgiApp) -> WsgiApp:
-        """Put the guard behind the API: calls that may change a network are noted once they were carried out."""
+        """Put the guard behind the API: calls that may change a network are noted after they have been carried out."""
 
         def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             answer = app(environ, start_response)

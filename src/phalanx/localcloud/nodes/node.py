@@ -1,4 +1,4 @@
-"""What the supervisor knows of a node."""
+"""What the supervisor knows about a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SYSTEMD_SHUTDOWN_TIMEOUT_S = 100.0
 
 @dataclass
 class Node:
-    """A booted machine that was not killed yet."""
+    """A booted machine that has not been killed yet."""
 
     machine: Machine
     pid: int

@@ -19,7 +19,7 @@ _MOST_FDS = 1 << 16
 # Memory beside what disks and /dev/shm may have. To reload its units, systemd needs 16 MiB of it to be free.
 _RUN = "mode=755,size=64m,nr_inodes=65536"
 _LOCK = "mode=1777,size=5m"
-# What tells cloud-init's detection of its platform that this is EC2, before it asks the metadata service.
+# From this, cloud-init's detection of its platform concludes that it runs on EC2, before it asks the metadata service.
 _UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
 
 

@@ -108,7 +108,7 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
 
 
 def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> None:
-    """Write the stream's content to `target`, each file beside its place and then renamed. Raises CarryError.
+    """Write the stream's content to `target`, each file under a temporary name and then renamed. Raises CarryError.
 
     The sender may be hostile: nothing is written outside `target`, or in excess of what the header announces.
     """

@@ -148,7 +148,7 @@ class OutputReader:
         self.processes: List[Dict[str, Any]] = []
 
     def records(self) -> Iterator[Tuple[int, Record]]:
-        """Yield (position after it, record) of all records that were not read yet. Raises Invalid."""
+        """Yield (position after it, record) of all records that have not been read yet. Raises Invalid."""
         try:
             with os.fdopen(open_to_read(os.path.join(self._directory, _INDEX)), "rb") as file:
                 file.seek(self.position * RECORD.size)

@@ -137,7 +137,7 @@ def set_aside(directory: str, name: str = _FILE) -> None:
 
 
 def write_file(path: str, text: str, mode: int = 0o600, is_synced: bool = False) -> None:
-    """Write beside and rename: a reader sees the old text or the new one, whole.
+    """Write a temporary file and rename it: a reader sees the whole old text or the whole new one.
 
     With `is_synced`, also after a power failure: the text is on the disk before it gets its name. Without it, an empty
     file may be left, which is enough for a file that is written again.

@@ -48,14 +48,14 @@ class Member(NamedTuple):
 class End(NamedTuple):
     """How a process ended: `code` is its exit code, or minus the signal's number.
 
-    `at`: when its node noticed it, by the node's clock; `was_told`: whether its node had been asked to end its
+    `at`: when its node noticed it, by the node's clock; `was_ending`: whether its node had been asked to end its
     processes by then; `oom_kills`: how many processes the node's kernel has killed for lack of memory since the job
     began there.
     """
 
     code: int
     at: float
-    was_told: bool
+    was_ending: bool
     oom_kills: Optional[int] = None
 
     @property

@@ -238,7 +238,7 @@ class Conductor:
             return
         # Failures after TERMINATE are its consequence. One before it, by the node's account, may be the first failure,
         # although another node's was received first.
-        if not self._crew.is_terminated or (self.outcome and not end.was_told):
+        if not self._crew.is_terminated or (self.outcome and not end.was_ending):
             life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
             self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
         self._on_failure(member, code)

@@ -204,7 +204,7 @@ class Crew:
             self._listener.on_rank()
             self._add(Member(body["label"], channel.node, is_rank=True), number)
         elif kind == frames.EXIT:
-            end = End(body["code"], body["at"], body["told"], body["oom_kills"])
+            end = End(body["code"], body["at"], body["ending"], body["oom_kills"])
             self._on_exit(self._number(channel, number), end)
         elif kind == frames.CHECKED:
             self._listener.on_checked(channel, body)

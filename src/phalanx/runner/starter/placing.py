@@ -36,7 +36,7 @@ def _directories(source: str) -> Iterator[Tuple[str, Iterator[str]]]:
 def _place(source: str, target: str) -> None:
     if _is_same(source, target):
         return
-    # Written beside and renamed: another node may write the same file on a shared directory.
+    # Written as a temporary file and renamed: another node may write the same file on a shared directory.
     beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
     shutil.copy2(source, beside, follow_symlinks=False)
     os.replace(beside, target)

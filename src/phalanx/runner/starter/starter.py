@@ -253,7 +253,7 @@ class Starter:
                 kill(pid, _signal.SIGKILL)
 
     def _ended(self, number: int, code: int) -> None:
-        body = {"code": code, "at": time.time(), "told": self._is_terminated, "oom_kills": None}
+        body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
         if code == -_signal.SIGKILL and self._oom_kills_before is not None:
             body["oom_kills"] = max(0, (oom_kills() or 0) - self._oom_kills_before)
         self._output.drain(number)

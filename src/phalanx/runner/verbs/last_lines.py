@@ -16,7 +16,7 @@ def first_of_last_lines(reader: OutputReader, span: range, lines: int, label: Op
     `label`: count only lines of the process with this label. Output after the last newline does not count.
     """
     reader.refresh()
-    cut: Set[Tuple[int, int]] = set()  # processes' streams with a line whose beginning was not found yet
+    cut: Set[Tuple[int, int]] = set()  # processes' streams with a line whose beginning has not been found yet
     position = span.stop
     for before, record in reader.backwards(span):
         if lines <= 0 and not cut:
