@@ -43,6 +43,20 @@ def test_clusters_live_through_all_weather_at_once(tmp_path):
     assert all(sum(trial.struck.values()) > 10 for trial in trials)
 
 
+def test_a_zone_without_capacity_is_named_and_another_one_works(terminal):
+    file = terminal.directory / "phalanx.yaml"
+    with bad_weather(terminal, 1, "elsewhere"):
+        done = terminal.phalanx("up", check=False)
+        assert done.returncode == 4
+        assert "sufficient c5.large capacity in the Availability Zone you requested (us-east-1a)" in done.stderr
+        file.write_text(f"{SPEC}zones: [us-east-1b]\n")
+        try:
+            terminal.phalanx("up")
+            terminal.phalanx("down", "--yes")
+        finally:
+            file.write_text(SPEC)
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [

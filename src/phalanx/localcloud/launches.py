@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from moto.ec2.models.instances import Instance
 
 from phalanx.localcloud.capacity import CapacityError, capacity_message
@@ -27,8 +29,12 @@ def group_of(request: Request) -> str:
 
 
 def refuse_in_bad_weather(weather: Weather, request: Request) -> None:
-    """Raise CapacityError for a launch that fails; the same group's next launch works."""
+    """Raise CapacityError for a launch that fails: the same group's next one works, or none does in this zone."""
     group = group_of(request)
+    first, *others = request.zones_with_type() or ("",)
+    if weather.forbids("elsewhere") and others and first == request.zone:
+        weather.struck("elsewhere", f"a launch in {group} failed: {first} has no {request.instance_type}")
+        raise CapacityError("InsufficientInstanceCapacity", _choose(request.instance_type, first, others))
     draw = weather.draw("launches", group)
     if draw and draw.number % 2 == 0 and draw.happens(_PROBABILITY):
         refusal = draw.choice(_refusals(request))
@@ -61,6 +67,13 @@ def _is_public(instance: Instance) -> bool:
     tables = list(instance.ec2_backend.route_tables.values())
     routes = [route for table in tables if instance.subnet_id in table._associations.values() for route in table.routes]
     return any(route.destination_cidr_block == "0.0.0.0/0" and route.gateway is not None for route in routes)
+
+
+def _choose(instance_type: str, zone: str, others: Sequence[str]) -> str:
+    return (
+        f"{capacity_message(instance_type, zone)} You can currently get {instance_type} capacity by not specifying an"
+        f" Availability Zone in your request or choosing {', '.join(others)}."
+    )
 
 
 def _refusals(request: Request) -> tuple[CapacityError, ...]:

@@ -95,6 +95,11 @@ class Request:
         """The placement group of the launch template, or ""."""
         return (self.template.get("Placement") or {}).get("GroupName", "")
 
+    def zones_with_type(self) -> list[str]:
+        """Return the region's ordinary zones that offer the type: us-east-1a, but not us-east-1-atl-2a."""
+        region = self.backend.region_name
+        return [zone for zone in _zones_offering(self.instance_type, region) if zone[:-1] == region]
+
     def check(self) -> None:
         """Raise EC2ClientError for what EC2 refuses before it looks for capacity."""
         if not self.image_id:
