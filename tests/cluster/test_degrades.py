@@ -39,16 +39,28 @@ def vcpus_in_use(terminal):
 
 
 @pytest.mark.parametrize(
-    ("type_", "fault", "script", "reason"),
+    ("type_", "fault", "script", "reason", "cause"),
     [
-        ("m5.large", {"capacity": {"m5.large": 2}}, "", "We currently do not have sufficient m5.large capacity"),
-        ("c5.large", {"vcpu_limit": 4}, "", "You have requested more vCPU capacity than your current vCPU limit"),
-        ("c5.large", {}, "kill -9 $PPID", "never said hello in 8 s"),
-        ("c5.large", {}, "echo no disk; false", "boot step 'boot script' failed on"),
+        (
+            "m5.large",
+            {"capacity": {"m5.large": 2}},
+            "",
+            "We currently do not have sufficient m5.large capacity",
+            "no capacity",
+        ),
+        (
+            "c5.large",
+            {"vcpu_limit": 4},
+            "",
+            "You have requested more vCPU capacity than your current vCPU limit",
+            "quota of vCPUs",
+        ),
+        ("c5.large", {}, "kill -9 $PPID", "never said hello in 8 s", "never reported"),
+        ("c5.large", {}, "echo no disk; false", "boot step 'boot script' failed on", "the boot script failed"),
     ],
     ids=["capacity", "quota", "silent", "boot"],
 )
-def test_a_missing_node_has_its_reason_everywhere(beside, type_, fault, script, reason):
+def test_a_missing_node_has_its_reason_everywhere(beside, type_, fault, script, reason, cause):
     text = f"nodes: 3\nmin: 2\ntype: {type_}\nnode_timeout: 8s\n"
     if script:
         text += f"boot: |\n  {ONE_WORKER.format(shared='/efs')}\n  {script}\n"
@@ -64,6 +76,7 @@ def test_a_missing_node_has_its_reason_everywhere(beside, type_, fault, script, 
         for missing in (reported["missing"], status["missing"], outcome(terminal)["missing"]):
             assert [(one["name"], reason in one["reason"]) for one in missing] == [("deeplearning-worker3", True)]
         assert reason in terminal.phalanx("status").stdout
+        assert cause in json.loads(terminal.phalanx("why", "--json").stdout)["cause"]
     finally:
         break_on_purpose(terminal, capacity={"m5.large": None}, vcpu_limit=None)
 

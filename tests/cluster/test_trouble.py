@@ -135,15 +135,29 @@ BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
 
 
 @pytest.mark.parametrize(
-    ("script", "reported"),
+    ("script", "reported", "cause"),
     [
-        ("sleep 1000", ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"]),
-        ("reboot; sleep 1000", ["boot step 'boot script' failed on i-", "the machine restarted while it ran"]),
-        ("poweroff -f; sleep 1000", ["heads were launched one after another, and each ended during its step 'boot"]),
+        (
+            "sleep 1000",
+            ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"],
+            "the boot script failed",
+        ),
+        (
+            "reboot; sleep 1000",
+            ["boot step 'boot script' failed on i-", "the machine restarted while it ran"],
+            "the boot script failed",
+        ),
+        (
+            "poweroff -f; sleep 1000",
+            ["heads were launched one after another, and each ended during its step 'boot"],
+            "one machine after another",
+        ),
     ],
 )
-def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, reported):
+def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, reported, cause):
     (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
     done = alone.phalanx("up", check=False)
     assert (done.returncode, [message for message in reported if message not in done.stderr]) == (4, []), done.stderr
+    assert f"The cause: {cause}" in done.stderr
     assert_nothing_is_left(alone, alone.local_cloud_pids())
+    assert cause in alone.phalanx("why").stdout, "after the rollback, and without a local cloud"

@@ -58,18 +58,23 @@ def test_a_zone_without_capacity_is_named_and_another_one_works(terminal):
 
 
 @pytest.mark.parametrize(
-    ("rule", "message"),
+    ("rule", "message", "cause"),
     [
-        ("explicit-deny", "with an explicit deny in a service control policy"),
-        ("service-linked-role", "The default Service-Linked Role for Auto Scaling could not be created"),
+        ("explicit-deny", "with an explicit deny in a service control policy", "a rule of the organisation"),
+        (
+            "service-linked-role",
+            "The default Service-Linked Role for Auto Scaling could not be created",
+            "no service-linked",
+        ),
         (
             "tag-policy",
             "The tag policy does not allow the specified value for the following tag key: 'phalanx:cluster'",
+            "tag policy",
         ),
-        ("disk-key", "Client.InternalError: Client error on launch"),
+        ("disk-key", "Client.InternalError: Client error on launch", "key that encrypts the disks"),
     ],
 )
-def test_an_organisations_rule_is_named_within_60_s(terminal, rule, message):
+def test_an_organisations_rule_is_named_within_60_s(terminal, rule, message, cause):
     with bad_weather(terminal, 1, rule):
         began = time.monotonic()
         done = terminal.phalanx("up", check=False)
@@ -78,3 +83,4 @@ def test_an_organisations_rule_is_named_within_60_s(terminal, rule, message):
     assert message in done.stderr, done.stderr
     assert "capacity" not in done.stderr
     assert took_s < 60
+    assert cause in terminal.phalanx("why").stdout

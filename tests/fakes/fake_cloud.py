@@ -6,7 +6,16 @@ from dataclasses import dataclass, field, replace
 
 from rosters import a_node
 
-from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, Running, SshRoute, StackEvent, StackState
+from phalanx.clouds.protocol import (
+    CLUSTER_TAG,
+    Heads,
+    Resource,
+    Running,
+    ScalingActivity,
+    SshRoute,
+    StackEvent,
+    StackState,
+)
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
 from phalanx.plan.money import Use
@@ -78,6 +87,7 @@ class FakeCloud:
     logs: dict[str, str] = field(default_factory=lambda: {"10.0.0.5": "line 1\nfalse: exit 1"})
     deleted_groups: list[str] = field(default_factory=list)
     running_now: Running | None = None
+    activities_now: dict[str, list[ScalingActivity]] = field(default_factory=dict)
     use_now: Use = field(default_factory=lambda: Use(2.0, 2, 0.0))
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
@@ -162,6 +172,9 @@ class FakeCloud:
 
     def use(self, cluster, file_system, now_s):
         return self.use_now
+
+    def activities(self, group):
+        return self.activities_now.get(group.rpartition("-")[2], [])
 
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)

@@ -296,3 +296,24 @@ def test_a_spent_budget_starts_no_nodes(phalanx, cloud):
     assert phalanx("up") != 0
     assert "of which $9.99 are spent, pays this cluster for" in phalanx.err
     assert cloud.started == []
+
+
+def test_why_names_the_cause_after_the_rollback_too(phalanx, cloud):
+    cloud.script = list(HEAD_FAILED)
+    assert phalanx("up") != 0
+    assert "The cause: the boot script failed" not in phalanx.err, "its words are not the agent's here"
+    assert phalanx("why") == 0
+    assert "boot script failed: `false` ended with 1" in phalanx.out
+    assert phalanx("why", "--json") == 0
+    assert json.loads(phalanx.out)["evidence"][0]["source"] == "up"
+
+
+def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
+    assert phalanx("why") != 0
+    assert "no failed creation of it is known" in phalanx.err
+    phalanx("up")
+    assert phalanx("why") == 0
+    assert "nothing is wrong" in phalanx.out
+    cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
+    phalanx("why")
+    assert "both groups are at 0" in phalanx.out

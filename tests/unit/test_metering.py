@@ -1,27 +1,24 @@
 """What a cluster has used and cost, from Auto Scaling's record of its instances."""
 
-from datetime import datetime, timedelta, timezone
-
 import pytest
 
 from phalanx.clouds.metering import node_hours
+from phalanx.clouds.protocol import ScalingActivity
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Use
 
-BEGAN = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
-NOW_S = (BEGAN + timedelta(hours=10)).timestamp()
+NOW_S = 10 * 3600.0
 
 
-def activity(description: str, begin_h: float, end_h: float | None, status: str = "Successful") -> dict:
-    end = {} if end_h is None else {"EndTime": BEGAN + timedelta(hours=end_h)}
-    return {"Description": description, "StartTime": BEGAN + timedelta(hours=begin_h), "StatusCode": status, **end}
+def activity(description: str, begin_h: float, end_h: float, status: str = "Successful") -> ScalingActivity:
+    return ScalingActivity(begin_h * 3600, end_h * 3600, description, "", status)
 
 
-def launch(instance: str, at_h: float, **how) -> dict:
+def launch(instance: str, at_h: float, **how) -> ScalingActivity:
     return activity(f"Launching a new EC2 instance: {instance}", at_h, at_h + 0.01, **how)
 
 
-def end(instance: str, at_h: float) -> dict:
+def end(instance: str, at_h: float) -> ScalingActivity:
     return activity(f"Terminating EC2 instance: {instance}", at_h - 0.01, at_h)
 
 

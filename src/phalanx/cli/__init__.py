@@ -38,6 +38,7 @@ COMMANDS = {
         "up": ("phalanx.cli.up", "Create the cluster and wait until its nodes have answered."),
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),
         "status": ("phalanx.cli.status", "Show the state of the cluster: nodes, address, jobs."),
+        "why": ("phalanx.cli.why", "Name the cause of a cluster that failed or is stuck."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
         "extend": ("phalanx.cli.extend", "Move the end of the cluster's lease."),
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),

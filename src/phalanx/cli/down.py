@@ -41,7 +41,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
       phalanx down -c demo --yes
       phalanx down --keep no
     """
-    found = _where(name, file)
+    found = where(name, file)
     if found is None:
         return _report("", None, 0.0, as_json)
     wanted, cloud, region = found
@@ -85,7 +85,7 @@ def _keep_now(name: str, file: Path | None) -> str | None:
     return load_value(path, "keep")
 
 
-def _where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
+def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
     """Return the name, cloud and region of the chosen cluster; None if there is no cluster.
 
     They come from the record or, without one (on another machine), from the file.

@@ -12,8 +12,17 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import foreign, heads, leases, remains, transcript
-from phalanx.clouds.protocol import CLUSTER_TAG, Heads, Resource, Running, SshRoute, StackEvent, StackState
+from phalanx.clouds import activities, foreign, heads, leases, remains, transcript
+from phalanx.clouds.protocol import (
+    CLUSTER_TAG,
+    Heads,
+    Resource,
+    Running,
+    ScalingActivity,
+    SshRoute,
+    StackEvent,
+    StackState,
+)
 from phalanx.clouds.refusals import is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
@@ -200,6 +209,9 @@ class ApiCloud(ABC):
 
     def start_nodes(self, cluster: str, workers: int) -> None:
         leases.start(self, cluster, workers)
+
+    def activities(self, group: str) -> list[ScalingActivity]:
+        return activities.of(self, group)
 
     def heads(self, group: str) -> Heads:
         return heads.of(self, group)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds.refusals import is_gone
-from phalanx.errors import CloudError
+from phalanx.clouds import activities
+from phalanx.clouds.protocol import ScalingActivity
 from phalanx.plan.money import Use
 
 _BEGIN = re.compile(r"Launching a new EC2 instance: (i-\w+)")
@@ -21,39 +21,28 @@ class Api(Protocol):
 
 def use(api: Api, cluster: str, file_system: str, now_s: float) -> Use:
     """Return what the cluster has used until now."""
-    activities = [one for role in ("head", "workers") for one in _activities(api, f"{cluster}-{role}")]
-    hours, running = node_hours(activities, now_s)
+    found = [one for role in ("head", "workers") for one in activities.of(api, f"{cluster}-{role}")]
+    hours, running = node_hours(found, now_s)
     return Use(hours, running, _stored_gib(api, file_system) if file_system else 0.0)
 
 
-def node_hours(activities: Iterable[Mapping[str, Any]], now_s: float) -> tuple[float, int]:
+def node_hours(found: Iterable[ScalingActivity], now_s: float) -> tuple[float, int]:
     """Return the hours of all instances that these activities launched, and how many of them still run.
 
     A launch counts from the start of its activity; a failed one that got an instance ends with it.
     """
     began: dict[str, float] = {}
     ended: dict[str, float] = {}
-    for one in activities:
-        start_s = one["StartTime"].timestamp()
-        end_s = one["EndTime"].timestamp() if one.get("EndTime") else now_s
-        if launch := _BEGIN.match(one["Description"]):
-            began[launch[1]] = start_s
-            if one["StatusCode"] in ("Failed", "Cancelled"):
+    for one in found:
+        end_s = now_s if one.ended_s is None else one.ended_s
+        if launch := _BEGIN.match(one.description):
+            began[launch[1]] = one.began_s
+            if one.status in ("Failed", "Cancelled"):
                 ended[launch[1]] = end_s
-        elif end := _END.match(one["Description"]):
+        elif end := _END.match(one.description):
             ended[end[1]] = end_s
     seconds = sum(max(0.0, ended.get(instance, now_s) - start_s) for instance, start_s in began.items())
     return seconds / 3600, len(began.keys() - ended.keys())
-
-
-def _activities(api: Api, group: str) -> list[Mapping[str, Any]]:
-    """Return the group's activities; none if there is no such group (yet)."""
-    try:
-        return list(api.pages("autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=group))
-    except CloudError as error:
-        if isinstance(error.__cause__, Exception) and is_gone(error.__cause__):
-            return []
-        raise
 
 
 def _stored_gib(api: Api, file_system: str) -> float:

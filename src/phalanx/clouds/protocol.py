@@ -103,6 +103,18 @@ class Running:
 
 
 @dataclass(frozen=True)
+class ScalingActivity:
+    """An activity of an Auto Scaling group. Times are in seconds since the epoch; one that goes on has no end."""
+
+    began_s: float
+    ended_s: float | None
+    description: str
+    cause: str
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class SshRoute:
     """How ssh reaches a cloud's heads: options for ssh_config."""
 
@@ -170,6 +182,10 @@ class Cloud(Protocol):
 
     def start_nodes(self, cluster: str, workers: int) -> None:
         """Start the head and so many workers of a stopped cluster."""
+        ...
+
+    def activities(self, group: str) -> list[ScalingActivity]:
+        """Return what an Auto Scaling group did, newest first; nothing if there is no such group."""
         ...
 
     def heads(self, group: str) -> Heads:

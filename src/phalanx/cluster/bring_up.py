@@ -6,12 +6,14 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.cluster import causes
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.evidence import collect, keep
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import Resumption
 from phalanx.cluster.spending import limits_now
@@ -25,6 +27,7 @@ from phalanx.cluster.stack import (
     read_roster,
     require_ours,
 )
+from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan.plan import Plan, make_plan
@@ -172,6 +175,7 @@ class BringUp:
         """Save the boot logs, delete the stack, and raise StackFailed with the reason."""
         logs, failure = creation.boot_logs(), creation.failure()
         saved = save_boot_logs(cluster, logs)
+        diagnosis = self._diagnose(cluster, creation, failure, logs)
         reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_log_tails(logs, failure)])
         try:
             # Nobody has used its file systems yet.
@@ -181,7 +185,17 @@ class BringUp:
             raise StackFailed(f"{reason}\n\n{left}", error.hint) from error
         cluster.forget(keep_logs=True)
         hint = "Everything was rolled back and the stack was deleted: nothing is left, and the name is free."
+        if diagnosis.cause not in (None, causes.UNKNOWN):
+            hint = f"The cause: {diagnosis.cause.name}. {diagnosis.cause.advice}\n{hint}"
         raise StackFailed(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
+
+    def _diagnose(self, cluster: Cluster, creation: Creation, failure: str, logs: Mapping[str, str]) -> Diagnosis:
+        """Name the cause, and store its evidence for `phalanx why`: the stack is about to be deleted."""
+        found = Evidence(verdict=failure, logs=logs)
+        if creation.state is not None:
+            found = replace(collect(self.cloud, creation.state, failure, with_logs=False), logs=logs)
+        keep(cluster, found)
+        return diagnose(found)
 
     def _require_same(self, found: StackState) -> None:
         """Raise ClusterError unless an existing stack has this machine's key and the requested settings."""

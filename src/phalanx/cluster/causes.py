@@ -1,0 +1,200 @@
+"""The known causes of clusters that fail or are stuck: by what AWS or a node says, with a name and what to do about it.
+
+The texts are those of docs/aws-behaviour.md 2.17, 2.33, 3.27, 3.40, 11.6 to 11.12, and of the agent's own messages.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause: its name for people, and what to do. `pattern` recognizes it in a message."""
+
+    name: str
+    advice: str
+    pattern: str = "(?!)"
+
+
+UNKNOWN = Cause("the reason is not among the causes that phalanx knows", "Read the evidence; it is all that AWS said.")
+NO_MACHINE = Cause(
+    "Auto Scaling launched no machine for the head, and gave no reason",
+    "Look at the group's activities in the EC2 console; run `phalanx down`, then `phalanx up` again.",
+)
+MUTE = Cause(
+    "a machine started, and its agent never reported anything",
+    "Does the image run user data with cloud-init, and have Python 3.9 or newer? Can its subnet reach AWS's API? The "
+    "system log of the instance in the EC2 console shows more.",
+    r"never said hello|agent has reported nothing|WaitCondition timed out",
+)
+STOPPED = Cause(
+    "the cluster stopped its nodes: nobody used it, or they were set to 0 by hand",
+    "`phalanx up` starts them again. `idle` in phalanx.yaml decides how long nobody may use it.",
+    r"explicitly set group desired capacity changing the desired capacity from \d+ to 0",
+)
+LEASE = Cause(
+    "the lease ended, or the budget was spent, and AWS stopped the nodes",
+    "`phalanx up` starts them again with a new lease; `phalanx extend` moves the end of one that runs.",
+    r"scheduled action update of AutoScalingGroup constraints to min: 0, max: 0",
+)
+ENDED = Cause(
+    "one machine after another ended while it started",
+    "The step during which they ended is the place to look: the boot script, or an image that restarts its machine.",
+    r"heads were launched one after another|the agent of the head \S+ was ended",
+)
+
+CAUSES = (
+    LEASE,
+    STOPPED,
+    Cause(
+        "the account's quota of vCPUs for this type is used up",
+        "`phalanx plan` shows the quota and what is in use; request more with `aws service-quotas "
+        "request-service-quota-increase`, or choose fewer nodes or a smaller type.",
+        r"current (vCPU|instance) limit|VcpuLimitExceeded",
+    ),
+    Cause(
+        "the account's quota of Spot instances is used up",
+        "Request more in Service Quotas, or use on-demand instances.",
+        r"spot instance count exceeded|MaxSpotInstanceCountExceeded",
+    ),
+    Cause(
+        "the account's quota of Elastic IPs is used up",
+        "Release an address that nothing uses, or request more: a cluster takes two.",
+        r"AddressLimitExceeded|maximum number of addresses",
+    ),
+    Cause(
+        "the account's quota of VPCs is used up",
+        "Delete a VPC that nothing uses, or request more: each cluster makes one.",
+        r"VpcLimitExceeded|maximum number of VPCs",
+    ),
+    Cause(
+        "AWS has no capacity left for this type in this zone",
+        "Try again later, or choose other `zones`, another `type`, or a smaller `min`.",
+        r"sufficient \S+ capacity|InsufficientInstanceCapacity|insufficient capacity|no Spot capacity",
+    ),
+    Cause(
+        "the type is not offered in this zone",
+        "`phalanx plan` shows a zone that offers it; leave `zones` out to have it chosen.",
+        r"not supported in your requested Availability Zone|requested configuration is currently not supported",
+    ),
+    Cause(
+        "a rule of the organisation denies it",
+        "Ask whoever looks after the service control policies; no policy of your own can allow it.",
+        r"explicit deny in a service control policy|explicit deny",
+    ),
+    Cause(
+        "a tag policy of the organisation refuses a tag's value",
+        "Change `tags` in phalanx.yaml to a value that the message allows.",
+        r"TagPolicyViolation|tag policy",
+    ),
+    Cause(
+        "the account has no service-linked role for Auto Scaling, and you may not create it",
+        "Have an administrator run `aws iam create-service-linked-role --aws-service-name autoscaling.amazonaws.com` "
+        "once.",
+        r"Service-Linked Role for Auto Scaling could not be created",
+    ),
+    Cause(
+        "Auto Scaling may not use the key that encrypts the disks",
+        "Let the role AWSServiceRoleForAutoScaling use that key, or use AWS's own for EBS encryption.",
+        r"client error on launch|inaccessible AWS KMS key|InvalidKMSKey|KMS",
+    ),
+    Cause(
+        "the EC2 key pair does not exist in this region",
+        "Correct `key_pair`, or leave it out: phalanx makes a key for each cluster.",
+        r"key pair '[^']*' does not exist|InvalidKeyPair",
+    ),
+    Cause(
+        "the machine image does not exist, or is not shared with this account",
+        "Correct `image`; an AMI's id is valid in one region only.",
+        r"image id '[^']*' does not exist|InvalidAMIID|not authorized for images",
+    ),
+    Cause(
+        "the machine image is for another processor",
+        "Choose an image for the architecture of `type`; `phalanx plan` shows both.",
+        r"not match the arch|architecture '[^']*' of the specified instance type",
+    ),
+    Cause(
+        "the machine image must be subscribed to in AWS Marketplace first",
+        "Open the link in the message and accept the terms, or choose another image.",
+        r"accept terms|OptInRequired",
+    ),
+    Cause(
+        "AWS is still checking this account or region, which is new",
+        "Wait: it takes minutes as a rule, and up to four hours.",
+        r"PendingVerification|being validated",
+    ),
+    Cause(
+        "AWS has blocked the account",
+        "Write to AWS's support: only they can lift it.",
+        r"account is (currently )?blocked|Blocked:",
+    ),
+    Cause(
+        "the boot script failed",
+        "Correct `boot` in phalanx.yaml: its last output is in the evidence.",
+        r"boot step 'boot script' failed",
+    ),
+    Cause(
+        "packages could not be installed while the node started",
+        "Can the node reach its distribution's package servers? An image that has the packages needs no network.",
+        r"boot step 'packages' failed",
+    ),
+    Cause(
+        "the shared directory could not be mounted",
+        "Does the file system exist, with a mount target in the cluster's VPC? Does its policy demand TLS or a role?",
+        r"boot step 'shared directory' failed",
+    ),
+    Cause(
+        "GPUs of a node do not work",
+        "A machine that has lost one is replaced; if all have none, the image lacks NVIDIA's driver for the type.",
+        r"GPUs work|boot step 'GPUs' failed|nvidia-smi",
+    ),
+    Cause(
+        "the head could not take its Elastic IP",
+        "Was the address released or moved by hand? `phalanx down` and `phalanx up` make a new one.",
+        r"boot step 'address' failed",
+    ),
+    Cause(
+        "a node had no credentials: its instance profile did not work",
+        "Was the role or the instance profile changed by hand? IAM takes a minute as a rule; then try again.",
+        r"AssumeRoleUnauthorizedAccess|security-credentials|no credentials",
+    ),
+    Cause(
+        "a node has no way out to AWS's API",
+        "Was a route, a NAT gateway or a security group changed? Does a firewall of the organisation stand between?",
+        r"(?<!WaitCondition )timed out|Network is unreachable|No route to host|name resolution|Connection refused",
+    ),
+    Cause(
+        "a node accepted no login of the head's",
+        "Has the image an sshd that reads /etc/ssh/sshd_config.d, and does nothing on it deny the user phalanx?",
+        r"acknowledged, but ssh",
+    ),
+    Cause(
+        "a right is missing",
+        "The message names the action: `phalanx policy` prints all that are needed.",
+        r"not authorized to perform|AccessDenied|UnauthorizedOperation",
+    ),
+    Cause(
+        "something of this name exists already",
+        "Choose another `name`, or delete the resource that the message names.",
+        r"already exists|AlreadyExists",
+    ),
+    Cause(
+        "AWS throttled the calls",
+        "Try again in a few minutes; many stacks at a time in one account bring this about.",
+        r"Rate exceeded|Throttl|RequestLimitExceeded",
+    ),
+    Cause(
+        "something that phalanx did not make is in the cluster's VPC",
+        "Delete what the message names, then run `phalanx down` again.",
+        r"DependencyViolation|has dependencies and cannot be deleted",
+    ),
+    ENDED,
+    MUTE,
+)
+
+
+def name(text: str) -> Cause:
+    """Return the cause that a message describes; UNKNOWN if none does."""
+    return next((cause for cause in CAUSES if re.search(cause.pattern, text, re.IGNORECASE)), UNKNOWN)

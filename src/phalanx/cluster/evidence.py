@@ -1,0 +1,48 @@
+"""Collect what AWS and the nodes recorded about a cluster, and store it before a failed `up` deletes its stack."""
+
+from __future__ import annotations
+
+from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster.stack import read_roster
+from phalanx.cluster.why import Evidence
+from phalanx.errors import PhalanxError
+
+_FILE = "evidence.json"
+# What a stack that was rolled back still says of its groups, whose names do not depend on it.
+_GROUPS = ("head", "workers")
+
+
+def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
+    """Return all evidence about a stack that still exists. Raises CloudError."""
+    made = {one.logical_id: one.physical_id for one in cloud.resources(state.stack_id)}
+    table, running = made.get("RosterTable", ""), cloud.running(state.name)
+    roster = read_roster(cloud, table) if table else None
+    progress = cloud.item(table, "progress") if table and roster is None else None
+    head = (progress or {}).get("head", "")
+    return Evidence(
+        status=state.status,
+        verdict=verdict,
+        events=tuple(event for event in cloud.events(state.stack_id, None) if event.failed),
+        activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
+        missing=tuple(one.reason for one in roster.missing) if roster else (),
+        progress={"step": progress.get(head, "")} if progress else None,
+        logs=cloud.boot_logs(made["LogGroup"]) if with_logs and "LogGroup" in made else {},
+        stopped=running is not None and running.stopped and state.ready,
+    )
+
+
+def keep(cluster: store.Cluster, evidence: Evidence) -> None:
+    """Store the evidence of a failed creation beside its boot logs."""
+    store.write_private(cluster.directory / store.BOOT_LOGS / _FILE, evidence.to_json())
+
+
+def kept(name: str) -> Evidence | None:
+    """Return the evidence of the last failed creation of that name; None without any."""
+    path = store.cluster_directory(name) / store.BOOT_LOGS / _FILE
+    try:
+        return Evidence.from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PhalanxError(f"{path} is damaged: {error}", "Delete it, and run `phalanx up` again.") from error

@@ -1,0 +1,129 @@
+"""Name one cause for a cluster that failed or is stuck, from all that AWS and the nodes recorded. Pure.
+
+A failed `up` deletes its stack, so that it stores the evidence beside the boot logs before that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from phalanx.clouds.protocol import ScalingActivity, StackEvent
+from phalanx.cluster import causes
+from phalanx.cluster.causes import Cause
+from phalanx.cluster.stack import describe_cause
+
+_ADDRESS = re.compile(r"[0-9.]+")
+_TAIL_LINES = 5
+_WAITED = re.compile(r"WaitCondition timed out", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about a cluster: its stack's status and events, its groups' activities, newest first, and logs.
+
+    `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
+    reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0.
+    """
+
+    status: str = ""
+    verdict: str = ""
+    events: tuple[StackEvent, ...] = ()
+    activities: tuple[ScalingActivity, ...] = ()
+    missing: tuple[str, ...] = ()
+    progress: Mapping[str, str] | None = None
+    logs: Mapping[str, str] | None = None
+    stopped: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> Evidence:
+        """Read what `to_json` wrote. Raises ValueError, TypeError or KeyError."""
+        given = json.loads(text)
+        events = tuple(StackEvent(**event) for event in given.pop("events"))
+        activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
+        return cls(**{**given, "events": events, "activities": activities, "missing": tuple(given["missing"])})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A statement that says what went wrong, and where it was found."""
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The cause, None if nothing is wrong, and the findings that led to it, the decisive one first."""
+
+    cause: Cause | None
+    findings: tuple[Finding, ...]
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Return the cause that the strongest finding names; the others only support it."""
+    found = list(_findings(evidence))
+    if not found:
+        return Diagnosis(causes.NO_MACHINE if _waited_in_vain(evidence) else None, ())
+    named = [(causes.name(one.text), one) for one in found]
+    # The first that is known and not only a symptom: a head that never spoke has a reason elsewhere, if there is one.
+    known = [pair for pair in named if pair[0] not in (causes.UNKNOWN, causes.MUTE, causes.ENDED)]
+    cause, decisive = next(iter(known or [pair for pair in named if pair[0] is not causes.UNKNOWN] or named))
+    return Diagnosis(cause, (decisive, *(one for one in found if one is not decisive)))
+
+
+def _findings(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what speaks of a failure, the most direct first."""
+    if evidence.stopped:
+        yield from _stops(evidence.activities)
+        return
+    if evidence.verdict:
+        yield Finding("up", evidence.verdict)
+    failed = [event for event in evidence.events if event.is_cause or event.status == "DELETE_FAILED"]
+    for event in failed[:1]:
+        yield Finding("stack", describe_cause(event))
+    yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
+    if _is_ready(evidence) and not evidence.missing:
+        return
+    yield from _refusals(evidence.activities)
+    yield from _from_logs(evidence.logs or {})
+    if evidence.progress and not _is_ready(evidence) and evidence.progress.get("step"):
+        yield Finding("head", f"its last step was '{evidence.progress['step']}'")
+
+
+def _stops(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
+    """Yield why the groups are at 0: the newest activity that ended an instance names it."""
+    ends = (one.cause for one in activities if one.description.startswith("Terminating"))
+    yield Finding("Auto Scaling", next(ends, "both groups are at 0, and no activity says why"))
+
+
+def _refusals(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
+    """Yield each reason of failed launches once; failures before a launch that worked no longer matter."""
+    since = next((n for n, one in enumerate(activities) if one.status == "Successful"), len(activities))
+    failed = (one.message or one.description for one in activities[:since] if one.status in ("Failed", "Cancelled"))
+    yield from (Finding("Auto Scaling", text) for text in dict.fromkeys(failed))
+
+
+def _from_logs(logs: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the failures in boot logs, and in the function's log, whose stream has no address for a name."""
+    for stream, text in sorted(logs.items()):
+        lines = text.splitlines()
+        if _ADDRESS.fullmatch(stream):
+            told = [line for line in lines if "failed" in line or "trying again" in line][-1:]
+            yield from (Finding(f"boot log of {stream}", line) for line in told)
+        else:
+            told = [line for line in lines if re.search(r"\[ERROR\]|Task timed out|could not be launched", line)][-1:]
+            yield from (Finding("function", line) for line in told)
+
+
+def _is_ready(evidence: Evidence) -> bool:
+    return evidence.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+
+def _waited_in_vain(evidence: Evidence) -> bool:
+    return any(_WAITED.search(event.reason) for event in evidence.events)

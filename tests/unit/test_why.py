@@ -1,0 +1,244 @@
+"""Planted causes, as AWS and the nodes record them: each is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.clouds.protocol import ScalingActivity, StackEvent
+from phalanx.cluster import causes
+from phalanx.cluster.why import Evidence, diagnose
+
+TIMED_OUT = "WaitCondition timed out. Received 0 conditions when expecting 1"
+VCPUS = (
+    "You have requested more vCPU capacity than your current vCPU limit of 32 allows for the instance bucket that the "
+    "specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an "
+    "adjustment to this limit. Launching EC2 instance failed."
+)
+FULL = (
+    "We currently do not have sufficient p4d.24xlarge capacity in the Availability Zone you requested (us-east-1a). "
+    "Our system will be working on provisioning additional capacity. Launching EC2 instance failed."
+)
+
+
+def event(reason: str, logical_id: str = "HeadGroup", status: str = "CREATE_FAILED") -> StackEvent:
+    return StackEvent("e", 1.0, logical_id, "physical", "AWS::AutoScaling::AutoScalingGroup", status, reason)
+
+
+def signalled(text: str) -> StackEvent:
+    words = f"WaitCondition received failed message: '{text}' for uniqueId: phalanx"
+    return StackEvent("e", 1.0, "Ready1", "h", "AWS::CloudFormation::WaitCondition", "CREATE_FAILED", words)
+
+
+def refused(message: str, status: str = "Failed") -> ScalingActivity:
+    return ScalingActivity(1.0, 2.0, "Launching a new EC2 instance.", "At …", status, message)
+
+
+def ended(cause: str) -> ScalingActivity:
+    return ScalingActivity(1.0, 2.0, "Terminating EC2 instance: i-1", cause, "Successful")
+
+
+def of_stack(*events: StackEvent, **more) -> Evidence:
+    return Evidence(status="ROLLBACK_COMPLETE", events=events, **more)
+
+
+PLANTED = {
+    "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
+    "quota of vCPUs of a worker": (Evidence(status="CREATE_COMPLETE", missing=(VCPUS,)), "quota of vCPUs"),
+    "quota of Spot": (of_stack(event("Max spot instance count exceeded.")), "quota of Spot"),
+    "quota of addresses": (
+        of_stack(
+            event("The maximum number of addresses has been reached. (Service: Ec2, Status Code: 400)", "HeadAddress")
+        ),
+        "quota of Elastic IPs",
+    ),
+    "quota of VPCs": (of_stack(event("The maximum number of VPCs has been reached.", "Vpc")), "quota of VPCs"),
+    "capacity, seen in activities only": (
+        of_stack(event(TIMED_OUT, "Ready1"), activities=(refused(FULL), refused(FULL))),
+        "no capacity left",
+    ),
+    "a type that the zone lacks": (
+        of_stack(
+            event("Your requested instance type (trn1.2xlarge) is not supported in your requested Availability Zone")
+        ),
+        "not offered in this zone",
+    ),
+    "an organisation's rule": (
+        of_stack(
+            event(
+                "You are not authorized to perform this operation. … with an explicit deny in a service control policy"
+            )
+        ),
+        "rule of the organisation",
+    ),
+    "a tag policy": (
+        of_stack(event("TagPolicyViolation: The tag policy does not allow the specified value")),
+        "tag policy",
+    ),
+    "no service-linked role": (
+        of_stack(event("The default Service-Linked Role for Auto Scaling could not be created. AccessDenied")),
+        "service-linked role",
+    ),
+    "a disk's key": (
+        of_stack(
+            event(TIMED_OUT, "Ready1"),
+            activities=(
+                refused(
+                    "Instance became unhealthy while waiting for instance to be in InService state. Termination "
+                    "Reason: Client.InternalError: Client error on launch",
+                    "Cancelled",
+                ),
+            ),
+        ),
+        "key that encrypts the disks",
+    ),
+    "a key pair": (of_stack(event("The key pair 'mine' does not exist")), "key pair does not exist"),
+    "an image": (of_stack(event("The image id '[ami-1]' does not exist")), "machine image does not exist"),
+    "an image for another processor": (
+        of_stack(
+            event(
+                "The architecture 'arm64' of the specified instance type does not match the architecture 'x86_64' of …"
+            )
+        ),
+        "for another processor",
+    ),
+    "an image in Marketplace": (
+        of_stack(event("OptInRequired: In order to use this AWS Marketplace product …")),
+        "Marketplace",
+    ),
+    "a new account": (
+        of_stack(event("PendingVerification: Your request for accessing resources in this region is being validated")),
+        "still checking this account",
+    ),
+    "the boot script": (
+        of_stack(signalled("boot step 'boot script' failed on i-1: the boot script: exit 1: no disk")),
+        "the boot script failed",
+    ),
+    "packages": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            missing=("boot step 'packages' failed on i-1: apt-get install: exit 100: Connection timed out",),
+        ),
+        "packages could not be installed",
+    ),
+    "the shared directory": (
+        of_stack(signalled("boot step 'shared directory' failed on i-1: mount: exit 32: timed out")),
+        "shared directory could not be mounted",
+    ),
+    "a lost GPU": (
+        of_stack(signalled("boot step 'agent' failed on i-1: nvidia-smi -L: exit 0: only 7 of 8 GPUs work:")),
+        "GPUs of a node do not work",
+    ),
+    "no way out": (
+        of_stack(
+            event(TIMED_OUT, "Ready1"),
+            logs={"10.0.0.5": "phalanx: the rest of the agent: [Errno 110] Connection timed out; trying again"},
+        ),
+        "no way out",
+    ),
+    "no credentials": (
+        of_stack(signalled("boot step 'agent' failed: AssumeRoleUnauthorizedAccess: EC2 cannot assume the role")),
+        "had no credentials",
+    ),
+    "an agent that never spoke": (
+        Evidence(
+            verdict="the head i-1 runs, but its agent has reported nothing for 600 s: does the image run user data?"
+        ),
+        "never reported anything",
+    ),
+    "a worker that never spoke": (
+        Evidence(status="CREATE_COMPLETE", missing=("i-2 never said hello in 600 s",)),
+        "never reported",
+    ),
+    "heads that end": (
+        Evidence(verdict="3 heads were launched one after another, and each ended during its step 'boot script': At …"),
+        "one machine after another",
+    ),
+    "heads that are not launched": (
+        Evidence(
+            verdict="3 heads were launched one after another, and each ended: At …",
+            activities=(refused(FULL), ended("At …")),
+        ),
+        "no capacity left",
+    ),
+    "sshd": (
+        Evidence(status="CREATE_COMPLETE", missing=("i-2 acknowledged, but ssh deeplearning-worker2 failed: denied",)),
+        "accepted no login",
+    ),
+    "a missing right": (
+        of_stack(
+            event(
+                "User: arn:aws:iam::1:user/me is not authorized to perform: iam:CreateRole on resource: …", "HeadRole"
+            )
+        ),
+        "a right is missing",
+    ),
+    "a name that is taken": (of_stack(event("demo-head already exists in stack arn:…", "HeadGroup")), "exists already"),
+    "throttled": (of_stack(event("Rate exceeded (Service: AutoScaling, Status Code: 400)")), "throttled"),
+    "a neighbour in the VPC": (
+        Evidence(
+            status="DELETE_FAILED",
+            events=(event("The vpc 'vpc-1' has dependencies and cannot be deleted.", "Vpc", "DELETE_FAILED"),),
+        ),
+        "did not make is in the cluster's VPC",
+    ),
+    "a lease that ended": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            stopped=True,
+            activities=(
+                ended("At … a scheduled action update of AutoScalingGroup constraints to min: 0, max: 0, desired: 0"),
+            ),
+        ),
+        "the lease ended",
+    ),
+    "nobody used it": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            stopped=True,
+            activities=(
+                ended(
+                    "At … a user request explicitly set group desired capacity changing the desired capacity from 1 "
+                    "to 0."
+                ),
+            ),
+        ),
+        "nobody used it",
+    ),
+    "no launch and no reason": (of_stack(event(TIMED_OUT, "Ready1", "CREATE_IN_PROGRESS")), "launched no machine"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=list(PLANTED))
+def test_a_planted_cause_is_named_with_advice(planted):
+    evidence, expected = PLANTED[planted]
+    found = diagnose(evidence)
+    assert found.cause is not None
+    assert expected in found.cause.name and found.cause.advice
+    assert found.findings or found.cause is causes.NO_MACHINE
+
+
+def test_a_failure_before_a_launch_that_worked_is_no_longer_the_cause():
+    launched = ScalingActivity(3.0, 4.0, "Launching a new EC2 instance: i-1", "At …", "Successful")
+    evidence = of_stack(signalled("boot step 'boot script' failed on i-1: x"), activities=(launched, refused(FULL)))
+    assert [one.source for one in diagnose(evidence).findings] == ["stack"]
+
+
+def test_nothing_is_wrong_with_a_cluster_that_has_all_its_nodes():
+    log = {"10.0.0.5": "an AWS call failed; trying again"}
+    assert diagnose(Evidence(status="CREATE_COMPLETE", logs=log)).cause is None
+
+
+def test_an_unknown_reason_is_shown_and_not_guessed():
+    found = diagnose(of_stack(event("The moon is in the wrong house.")))
+    assert found.cause is causes.UNKNOWN and found.findings[0].text.endswith("The moon is in the wrong house.")
+
+
+def test_evidence_is_read_as_it_was_stored():
+    evidence = PLANTED["no way out"][0]
+    assert Evidence.from_json(evidence.to_json()) == evidence
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Evidence.from_json("{}")
+
+
+def test_no_two_causes_have_one_name():
+    assert len({cause.name for cause in causes.CAUSES}) == len(causes.CAUSES) >= 20
