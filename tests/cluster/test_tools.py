@@ -137,6 +137,19 @@ def test_links_are_limited_and_shown_by_node(cluster):
     assert {node["rate_bit_s"] for node in json.loads(cluster.phalanx("local", "link", "--json").stdout)} == {0}
 
 
+def test_a_slow_node_is_named_by_the_check_of_the_network(cluster, tmp_path):
+    cluster.phalanx("local", "link", "worker3", "--rate", "100mbit")
+    try:
+        checked = cluster.phalanx("check", "net", "--json", "--plot", str(tmp_path / "net.svg"), check=False)
+    finally:
+        cluster.phalanx("local", "link", "--rate", "none")
+    found = json.loads(checked.stdout)
+    assert (checked.returncode, len(found["links"]), found["engine"]) == (1, 12, "gloo"), checked.stderr
+    assert {node["transport"] for node in found["nodes"]} == {"TCP"}
+    assert [text.split(" Gbit/s")[0][:-5] for text in found["problems"]] == ["deeplearning-worker3 sends"]
+    assert "<svg" in (tmp_path / "net.svg").read_text()
+
+
 def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")

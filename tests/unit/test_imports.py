@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "datasets", "node", "torch"),
+    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "torch"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
@@ -41,6 +41,7 @@ STANDARD_LIBRARY_ONLY = (
 MAY_PRINT = (
     "phalanx.cli",
     "phalanx.datasets",
+    "phalanx.netcheck",
     "phalanx.node",
     "phalanx.runner",
     "phalanx.localcloud.__main__",

@@ -44,6 +44,7 @@ COMMANDS = {
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),
+        "check": ("phalanx.cli.check", "Measure the network between the nodes, and name what is slow."),
         "put": ("phalanx.cli.put", "Upload data to the shared directory."),
         "data": ("phalanx.cli.data", "Place public data sets on the shared directory."),
         "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),

@@ -146,6 +146,11 @@ class ApiCloud(ABC):
 
         return lookups.facts(self, spec, ssh_public_key)
 
+    def promised_bit_s(self, instance_type: str) -> float | None:
+        from phalanx.clouds import lookups
+
+        return lookups.promised_bit_s(self, instance_type)
+
     def image(self, parameter: str) -> Image | None:
         from phalanx.clouds import lookups
 

@@ -72,6 +72,10 @@ class LocalCloud(ApiCloud):
         quick = "KexAlgorithms ^curve25519-sha256"
         return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick))
 
+    def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
+        """Return None: links between nodes here are not those of the type."""
+        return None
+
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
         from phalanx.plan.plan import offline_facts

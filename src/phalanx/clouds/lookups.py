@@ -79,6 +79,13 @@ def _strategies(described: dict[str, Any]) -> tuple[str, ...] | None:
     return None if supported is None else tuple(supported)
 
 
+def promised_bit_s(api: Api, instance_type: str) -> float | None:
+    """Return the baseline of the type's first network card, which TCP uses (NetworkCardInfo of EC2's API)."""
+    cards = _describe_type(api, instance_type).get("NetworkInfo", {}).get("NetworkCards", [])
+    gbit_s = cards[0].get("BaselineBandwidthInGbps") if cards else None
+    return float(gbit_s) * 1e9 if gbit_s else None
+
+
 def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str, Any]:
     try:
         return api.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])["InstanceTypes"][0]

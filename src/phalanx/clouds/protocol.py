@@ -136,6 +136,10 @@ class Cloud(Protocol):
         """Look up what a plan needs; changes nothing."""
         ...
 
+    def promised_bit_s(self, instance_type: str) -> float | None:
+        """Return what a node of this type can send at all times, in bits per second; None if nothing is promised."""
+        ...
+
     def image(self, parameter: str) -> Image | None:
         """Return the machine image that the SSM parameter names now; None if there is none, or it is not a real one."""
         ...

@@ -14,6 +14,7 @@ from typing import Any
 from phalanx.datasets.fetch import CATALOG
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
+from phalanx.reach.own_code import write_package
 
 DIRECTORY = "datasets"
 """Where data sets are, relative to the shared directory."""
@@ -37,20 +38,10 @@ def fetch_job(names: Sequence[str], directory: Path, shared: str, source: str | 
         if not source.startswith(_SCHEMES) or not source.endswith("/"):
             raise JobError(f"--from {source} is not the URL of a directory", "Give one as in https://mirror/mnist/.")
         entries = {name: {**entry, "sources": [source]} for name, entry in entries.items()}
-    _write_program(directory)
+    write_package("datasets", directory)
     (directory / CATALOG).write_text(json.dumps(entries), encoding="utf-8")
     command = ("python3", "-m", "phalanx.datasets.fetch", posixpath.join(shared, DIRECTORY), *names)
     return JobSpec(command=command, launcher="exec", processes=1, directory=directory, name="data-fetch")
-
-
-def _write_program(directory: Path) -> None:
-    """Copy the package `phalanx.datasets` alone, in an empty `phalanx`: it needs nothing else."""
-    package = directory / "phalanx" / "datasets"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    for source in resources.files("phalanx.datasets").iterdir():
-        if source.name.endswith(".py"):
-            (package / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _entry(name: str) -> Mapping[str, Any]:

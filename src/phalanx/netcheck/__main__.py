@@ -1,0 +1,164 @@
+"""`python3 -m phalanx.netcheck` on every node: measures all links and sums over all ranks, and prints a JSON object.
+
+Rank 0 says which ranks measure when: in each round every node is in one pair at most, so that no measurement meets
+another at a node. Its lines that begin with RESULT are the object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from phalanx.netcheck import engines, links
+
+RESULT = "phalanx-net "
+# Characters of the result in one line of output.
+_LINE = 4000
+_MEET_WITHIN_S = 60.0
+# A command's answer takes at most the timeouts of a link, or the sums on a slow one.
+_ANSWER_WITHIN_S = 300.0
+
+
+class Line:
+    """A connection between rank 0 and a rank: a JSON object in each line. Raises OSError, ValueError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(_ANSWER_WITHIN_S)
+        self.address = connection.getpeername()[0]
+        self._file = connection.makefile("rw")
+
+    def send(self, document: Dict[str, Any]) -> None:
+        self._file.write(json.dumps(document) + "\n")
+        self._file.flush()
+
+    def receive(self) -> Dict[str, Any]:
+        return json.loads(self._file.readline())
+
+
+def main() -> None:
+    """Serve rank 0 on every rank, and on rank 0 measure."""
+    mpi = engines.Mpi() if engines.started_by_mpi() else None
+    rank, size, address, listener = _meeting(mpi)
+    port = listener.getsockname()[1] if listener else int(os.environ["MASTER_PORT"])
+    if mpi is not None:
+        address, port = mpi.world.bcast((address, port))
+    serving = threading.Thread(target=_serve, args=(rank, size, address, port, mpi), daemon=True)
+    serving.start()
+    if listener is not None:
+        text = json.dumps(_measured(listener, size, address))
+        for begin in range(0, len(text), _LINE):
+            print(RESULT + text[begin : begin + _LINE], flush=True)
+    serving.join(_ANSWER_WITHIN_S)
+
+
+def _meeting(mpi: Optional[engines.Mpi]) -> Tuple[int, int, str, Optional[socket.socket]]:
+    """Return this process's rank, the number of ranks, rank 0's address, and on rank 0 the socket where all meet."""
+    if mpi is not None:
+        rank, size, name, port = mpi.world.rank, mpi.world.size, socket.gethostname(), 0
+    else:
+        rank, size, name = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
+    return rank, size, name, socket.create_server(("", port), backlog=size) if rank == 0 else None
+
+
+def _serve(rank: int, size: int, address: str, port: int, mpi: Optional[engines.Mpi]) -> None:
+    """Do what rank 0 asks for."""
+    line = Line(_reach(address, port))
+    line.send({"rank": rank, "port": links.listen(), "efa": engines.has_efa()})
+    engine: Any = mpi
+    while True:
+        command = line.receive()
+        if command["do"] == "link":
+            line.send(_link(command["address"], command["port"]))
+        elif command["do"] == "sum":
+            engine, answer = _sum(mpi, rank, size, address, command["port"])
+            line.send(answer)
+        else:
+            if isinstance(engine, engines.Torch):
+                engine.close()
+            return
+
+
+def _reach(address: str, port: int) -> socket.socket:
+    """Connect to rank 0, which may still be starting."""
+    deadline_s = time.monotonic() + _MEET_WITHIN_S
+    while True:
+        try:
+            return socket.create_connection((address, port), _MEET_WITHIN_S)
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
+
+
+def _link(address: str, port: int) -> Dict[str, Any]:
+    try:
+        return {"round_trip_s": links.round_trip_s(address, port), "bit_s": links.rate_bit_s(address, port)}
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+
+
+def _sum(mpi: Optional[engines.Mpi], rank: int, size: int, address: str, port: int) -> Tuple[Any, Dict[str, Any]]:
+    """Return the engine, and its name, network and times; None and the reason if there is no engine."""
+    try:
+        engine = mpi or engines.Torch(rank, size, address, port)
+        times = engines.times_s(engine)
+        return engine, {"engine": engine.name, "transport": engine.transport(), "times": times}
+    except ImportError as error:
+        return None, {"error": f"no module named {error.name}"}
+    except RuntimeError as error:
+        return None, {"error": str(error).split("\n")[0]}
+
+
+def _measured(listener: socket.socket, size: int, address: str) -> Dict[str, Any]:
+    lines, nodes = _meet(listener, size, address)
+    found: List[Dict[str, Any]] = []
+    for pairs in rounds(size):
+        for way in (pairs, [(receiver, sender) for sender, receiver in pairs]):
+            for sender, receiver in way:
+                target = nodes[receiver]
+                lines[sender].send({"do": "link", "address": target["address"], "port": target["port"]})
+            found += [{"from": one, "to": other, **lines[one].receive()} for one, other in way]
+    sums = _all(lines, {"do": "sum", "port": engines.free_port()})
+    for line in lines:
+        line.send({"do": "end"})
+    return {"nodes": nodes, "links": found, "sums": sums}
+
+
+def _meet(listener: socket.socket, size: int, address: str) -> Tuple[List[Line], List[Dict[str, Any]]]:
+    """Wait for all ranks; return their lines, and what each said with the address at which others reach it."""
+    listener.settimeout(_MEET_WITHIN_S)
+    met = []
+    for _ in range(size):
+        line = Line(listener.accept()[0])
+        met.append((line.receive(), line))
+    met.sort(key=lambda one: one[0]["rank"])
+    own = socket.gethostbyname(address)
+    nodes = [{**said, "address": own if said["rank"] == 0 else line.address} for said, line in met]
+    return [line for _, line in met], nodes
+
+
+def _all(lines: List[Line], command: Dict[str, Any]) -> List[Dict[str, Any]]:
+    for line in lines:
+        line.send(command)
+    return [line.receive() for line in lines]
+
+
+def rounds(size: int) -> List[List[Tuple[int, int]]]:
+    """Return rounds of pairs in which every two ranks meet once, and each rank is in one pair of a round at most."""
+    players: List[Optional[int]] = [*range(size), *([None] if size % 2 else [])]
+    found: List[List[Tuple[int, int]]] = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        pairs = zip(players[:half], reversed(players[half:]))  # noqa: B905 - Python 3.9 has no `strict`
+        found.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        players = [players[0], players[-1], *players[1:-1]]
+    return found
+
+
+if __name__ == "__main__":
+    main()

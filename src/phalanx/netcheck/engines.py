@@ -1,0 +1,108 @@
+"""Sums over all ranks through an engine's own backend: PyTorch with NCCL or gloo, or MPI."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import socket
+import time
+from typing import Any, Dict, List
+
+SIZES_BYTES = (4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+_REPEATS = 3
+
+
+def started_by_mpi() -> bool:
+    return "OMPI_COMM_WORLD_RANK" in os.environ or "PMI_RANK" in os.environ
+
+
+class Mpi:
+    """MPI through mpi4py. Raises ImportError without it."""
+
+    name = "mpi"
+
+    def __init__(self) -> None:
+        from mpi4py import MPI  # pyright: ignore[reportMissingImports]
+
+        self._mpi, self.world = MPI, MPI.COMM_WORLD
+
+    def prepare(self, size_bytes: int) -> Any:
+        return bytearray(size_bytes), bytearray(size_bytes)
+
+    def sum(self, buffers: Any) -> None:
+        sent, received = buffers
+        self.world.Allreduce([sent, self._mpi.FLOAT], [received, self._mpi.FLOAT])
+
+    def transport(self) -> str:
+        return str(self._mpi.Get_library_version()).splitlines()[0].strip("\0 ,")[:60]
+
+
+class Torch:
+    """PyTorch: NCCL if this node has GPUs, else gloo. Raises ImportError without it."""
+
+    def __init__(self, rank: int, size: int, address: str, port: int) -> None:
+        self._log = f"{os.environ.get('TMPDIR', '/tmp')}/nccl-{os.getpid()}.log"
+        # NCCL reports only in its log which network it uses (docs/aws-behaviour.md 2.47).
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=self._log)
+        import torch
+        import torch.distributed.nn  # before there is a group, which it would keep (pytorch issue 190489)
+
+        self._torch = torch
+        self._device = "cuda:0" if torch.cuda.is_available() else "cpu"
+        self.name = "nccl" if torch.cuda.is_available() else "gloo"
+        where = f"tcp://{address}:{port}"
+        torch.distributed.init_process_group(self.name, init_method=where, rank=rank, world_size=size)
+
+    def prepare(self, size_bytes: int) -> Any:
+        return self._torch.zeros(size_bytes // 4, device=self._device)
+
+    def sum(self, buffers: Any) -> None:
+        self._torch.distributed.all_reduce(buffers)
+        if self.name == "nccl":
+            self._torch.cuda.synchronize()
+
+    def transport(self) -> str:
+        """Return what NCCL says it uses: Socket, AWS Libfabric, IB …; gloo has only TCP."""
+        return network_of(_read(self._log)) if self.name == "nccl" else "TCP"
+
+    def close(self) -> None:
+        self._torch.distributed.destroy_process_group()
+
+
+def network_of(log: str) -> str:
+    """Return the network that NCCL's log names, or "unknown"."""
+    found = re.findall(r"Using network (.+)", log)
+    return found[-1].strip() if found else "unknown"
+
+
+def times_s(engine: Any) -> List[Dict[str, float]]:
+    """Return the time of a sum for each size; the first one of a size is not counted."""
+    found: List[Dict[str, float]] = []
+    for size_bytes in SIZES_BYTES:
+        buffers = engine.prepare(size_bytes)
+        engine.sum(buffers)
+        began_s = time.perf_counter()
+        for _ in range(_REPEATS):
+            engine.sum(buffers)
+        found.append({"bytes": size_bytes, "s": (time.perf_counter() - began_s) / _REPEATS})
+    return found
+
+
+def has_efa(root: str = "") -> bool:
+    """Whether this node has an Elastic Fabric Adapter."""
+    drivers = glob.glob(f"{root}/sys/class/infiniband/*/device/driver")
+    return any(os.path.basename(os.path.realpath(driver)) == "efa" for driver in drivers)
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,131 @@
+"""The verdict on a network: which node or link it names, and what it does not mind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, permutations
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.errors import JobError
+from phalanx.netcheck.__main__ import rounds
+from phalanx.netcheck.engines import network_of
+from phalanx.reach.check_net import Link, Network, network, problems
+from phalanx.reach.net_plot import svg
+
+NODES = ("one", "two", "three", "four")
+USUAL = 9.4e9
+
+
+def measured(**slow: float) -> Network:
+    """Return four nodes whose links carry USUAL, but for those of the nodes in `slow`."""
+    links = [Link(a, b, min(slow.get(a, USUAL), slow.get(b, USUAL)), 0.0001) for a, b in permutations(NODES, 2)]
+    return Network(NODES, links, "gloo", [(4096, 0.001), (1 << 20, 0.01)], transports=dict.fromkeys(NODES, "TCP"))
+
+
+def with_link(found: Network, sender: str, receiver: str, **changed: Any) -> Network:
+    return replace(
+        found,
+        links=[
+            replace(one, **changed) if (one.sender, one.receiver) == (sender, receiver) else one for one in found.links
+        ],
+    )
+
+
+def test_equal_links_are_fine():
+    assert problems(measured(), {}) == []
+    assert problems(measured(two=6e9), {}) == []
+
+
+def test_a_slow_node_is_named_once_and_its_peers_are_not():
+    assert problems(measured(three=1e8), {}) == ["three sends 0.10 Gbit/s, the others 9.40 Gbit/s"]
+
+
+def test_a_node_that_only_receives_slowly_is_named():
+    found = measured()
+    for sender in ("one", "three", "four"):
+        found = with_link(found, sender, "two", bit_s=1e8)
+    assert problems(found, {}) == ["two receives 0.10 Gbit/s, the others 9.40 Gbit/s"]
+
+
+def test_a_slow_link_between_good_nodes_is_named():
+    found = with_link(measured(), "one", "two", bit_s=1e9)
+    assert problems(found, {}) == ["one sends 1.00 Gbit/s to two, but 9.40 Gbit/s to others"]
+
+
+def test_a_cut_link_is_named_with_its_reason():
+    found = with_link(measured(), "four", "one", bit_s=0.0, round_trip_s=0.0, error="timed out")
+    assert problems(found, {}) == ["four can't reach one: timed out"]
+
+
+def test_a_late_node_is_named():
+    found = measured()
+    for one, other in permutations(NODES, 2):
+        if "four" in (one, other):
+            found = with_link(found, one, other, round_trip_s=0.005)
+    assert problems(found, {}) == ["four answers after 5.00 ms, the others after 0.10 ms"]
+
+
+@pytest.mark.parametrize(("promised_bit_s", "slow"), [(0.0, False), (0.75e9, False), (5e9, True), (400e9, True)])
+def test_a_type_s_promise_counts_as_far_as_it_can_be_checked(promised_bit_s, slow):
+    alike = replace(measured(), links=[replace(link, bit_s=1e9) for link in measured().links])
+    promises = dict.fromkeys(NODES, promised_bit_s)
+    assert len(problems(alike, promises)) == (4 if slow else 0)
+    assert problems(measured(), promises) == []
+
+
+@pytest.mark.parametrize(("transport", "named"), [("Socket", True), ("AWS Libfabric", False), ("OFI", False)])
+def test_a_node_whose_adapter_nccl_does_not_use_is_named(transport, named):
+    found = replace(
+        measured(),
+        engine="nccl",
+        with_efa=frozenset(NODES),
+        transports={**dict.fromkeys(NODES, "OFI"), "two": transport},
+    )
+    expected = [f"two has an Elastic Fabric Adapter, but NCCL uses {transport}"] if named else []
+    assert problems(found, {}) == expected
+    assert problems(replace(found, with_efa=frozenset()), {}) == []
+
+
+def test_nccl_s_last_word_on_its_network_counts():
+    log = (
+        "host:1:1 [0] NCCL INFO NET/OFI Selected Provider is efa\nhost:1:1 [0] NCCL INFO Using network AWS Libfabric\n"
+    )
+    assert (network_of(log), network_of("")) == ("AWS Libfabric", "unknown")
+
+
+@given(st.integers(2, 40))
+def test_every_two_ranks_meet_once_and_each_is_in_one_pair_of_a_round(size):
+    found = rounds(size)
+    assert sorted(tuple(sorted(pair)) for pairs in found for pair in pairs) == list(combinations(range(size), 2))
+    assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in found)
+
+
+def test_a_result_is_read_with_the_nodes_names():
+    document = {
+        "nodes": [{"address": "10.0.0.1", "efa": True}, {"address": "10.0.0.9", "efa": False}],
+        "links": [{"from": 0, "to": 1, "bit_s": 1e9, "round_trip_s": 1e-4}, {"from": 1, "to": 0, "error": "timed out"}],
+        "sums": [{"engine": "mpi", "transport": "Open MPI", "times": [{"bytes": 4096, "s": 0.001}]}] * 2,
+    }
+    found = network(document, {"10.0.0.1": "head"})
+    assert (found.nodes, found.engine, found.sums) == (["head", "10.0.0.9"], "mpi", [(4096, 0.001)])
+    assert (found.links[1].error, found.with_efa) == ("timed out", {"head"})
+    assert found.bus_bit_s(4096, 0.001) == pytest.approx(4096 * 8 / 0.001)
+    without = network({**document, "sums": [{"error": "no module named torch"}] * 2}, {})
+    assert (without.engine, without.no_engine) == ("", "no module named torch")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"nodes": [], "links": [{}], "sums": []}, {"nodes": 1, "links": 2, "sums": 3}])
+def test_an_incomplete_result_is_an_error(wrong):
+    with pytest.raises(JobError, match="result can't be read"):
+        network(wrong, {})
+
+
+def test_the_drawing_has_every_link_and_size():
+    drawn = ElementTree.fromstring(svg(with_link(measured(), "one", "two", error="timed out")))
+    texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert (texts.count("9.40"), texts.count("cut"), texts.count("1024 KiB")) == (11, 1, 1)
