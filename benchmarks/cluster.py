@@ -38,9 +38,12 @@ class BenchCluster:
         return self.phalanx("down", "--yes")
 
     def on_head(self, command: str, timeout_s: float = 60) -> str:
-        argv = [self.program, "ssh", "head", "--", command]
+        return self.output("ssh", "head", "--", command, timeout_s=timeout_s)
+
+    def output(self, *arguments: str, timeout_s: float) -> str:
+        """Run `phalanx …`, which must succeed, and return what it prints."""
         done = subprocess.run(
-            argv,
+            [self.program, *arguments],
             cwd=self.directory,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -49,7 +52,7 @@ class BenchCluster:
             timeout=timeout_s,
         )
         if done.returncode:
-            raise SystemExit(f"on the head: {command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise SystemExit(f"phalanx {' '.join(arguments)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         return done.stdout
 
     def show(self, output: Path, *arguments: str, timeout_s: float = 150) -> None:

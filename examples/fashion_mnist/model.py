@@ -1,4 +1,4 @@
-"""A small convolutional network for 28 × 28 grey images: two convolutions, one hidden layer, ten classes."""
+"""A convolutional network for 28 × 28 grey images: two convolutions, one hidden layer, ten classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 class Network(nn.Module):
     """Maps images as bytes of shape (batch, 1, 28, 28) to one score per class, (batch, 10)."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = 128) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(1, 8, kernel_size=3, padding=1),
@@ -19,9 +19,9 @@ class Network(nn.Module):
             nn.MaxPool2d(2),
             nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(16 * 7 * 7, 128),
+            nn.Linear(16 * 7 * 7, hidden),
             nn.ReLU(),
-            nn.Linear(128, 10),
+            nn.Linear(hidden, 10),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,18 @@ def print_table_so_far(history: list[list[float]], images: int, device: torch.de
         print_row(row)
 
 
+def with_exchange(model: DistributedDataParallel, choice: str, images: torch.Tensor) -> DistributedDataParallel:
+    """Exchange gradients as phalanx.torch's CHOICES name it, or as it suggests after measuring."""
+    import phalanx.torch
+
+    if choice != "suggest":
+        return phalanx.torch.apply(model, choice)
+    suggestion = phalanx.torch.suggest(model, images)
+    if dist.get_rank() == 0:
+        print(suggestion, flush=True)
+    return phalanx.torch.apply(model, suggestion)
+
+
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(arguments.seed)
     training, validation = load_training(arguments.data)
@@ -110,8 +122,10 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     validation_batches = batches(validation, Shard(validation), 500)
 
     # This memory format makes convolutions on a CPU a third faster.
-    network = Network().to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    network = Network(arguments.hidden).to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     model = DistributedDataParallel(network)
+    if arguments.exchange:
+        model = with_exchange(model, arguments.exchange, next(iter(training_batches))[0].to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.learning_rate)
     checkpoint = arguments.out / "checkpoint.pt"
     history = resume(checkpoint, model.module, optimizer, device)
@@ -142,6 +156,8 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--threads", type=int, default=1, help="threads per process, on a CPU (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=128, help="width of the hidden layer (%(default)s)")
+    parser.add_argument("--exchange", help="how to exchange gradients: a choice of phalanx.torch, or `suggest`")
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)

@@ -1,0 +1,198 @@
+"""What phalanx.torch's suggestions are worth on slow links: python -m benchmarks.ethernet [--samples 5] [--within 540]
+
+On four nodes of a local cluster whose links are limited, samples of all cases in turn, so that what else the machine
+does meets all of them. Each sample is a job that measures, in turns, a step without exchange, with plain DDP and with
+what `suggest` chose there. Then Fashion-MNIST is trained with plain DDP and with the usual choice, for the accuracy.
+
+Every sample is kept at once in benchmarks/results/ethernet-<date>.jsonl. With --within, no sample begins after so many
+seconds, and the same command goes on. Once all are there, it writes the table (.txt) and the plot (.svg) beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import BenchCluster, bench_cluster
+from benchmarks.drawing import bars
+from benchmarks.measure import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+STEPS = ROOT / "benchmarks" / "ethernet_job"
+TRAINING = ROOT / "examples" / "fashion_mnist"
+SEEDS = (1, 2, 3)
+EPOCHS = 2
+_WITHIN_POINTS = 0.5
+_JOB_WITHIN_S = 900
+
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A link, a workload, and what the suggestion must reach with two nodes: of the ideal speed, or times plain DDP."""
+
+    name: str
+    rate: str
+    ratio: float
+    is_busy: bool
+    reach: float
+    is_efficiency: bool = False
+    turns: int = 3
+
+    def value(self, sample: Sample) -> float:
+        return sample["alone_s" if self.is_efficiency else "plain_s"] / sample["chosen_s"]
+
+
+CASES = (
+    Case("1 Gbit/s, 1:1, compute off the CPU", "1gbit", 1.0, False, 0.95, True),
+    Case("1 Gbit/s, 1:1, on the CPU", "1gbit", 1.0, True, 1.45),
+    Case("1 Gbit/s, 1:2, on the CPU", "1gbit", 0.5, True, 1.65),
+    Case("250 Mbit/s, 1:4, on the CPU", "250mbit", 0.25, True, 3.3, turns=2),
+    Case("unshaped, 1:1, on the CPU", "none", 1.0, True, 0.98, turns=4),
+)
+NODES = (2, 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ethernet", description=__doc__)
+    parser.add_argument("--samples", type=int, default=5, help="of each case (%(default)s)")
+    parser.add_argument("--within", type=float, default=float("inf"), help="begin no sample after so many seconds")
+    parser.add_argument("--nodes", type=int, action="append", choices=NODES, help="only with so many nodes")
+    today = datetime.date.today().isoformat()
+    parser.add_argument("--record", type=Path, default=RESULTS / f"ethernet-{today}.jsonl", help="%(default)s")
+    arguments = parser.parse_args()
+    until_s = time.monotonic() + arguments.within
+    if _complete(arguments.record, list(_wanted(arguments.samples, arguments.nodes or NODES)), until_s):
+        _report(arguments.record)
+    else:
+        print("not all samples are there: run this command again to go on")
+
+
+def _wanted(samples: int, nodes: tuple[int, ...]) -> Iterator[Sample]:
+    """Yield the keys of all samples, in the order in which they are taken."""
+    for number in range(samples):
+        for count in nodes:
+            for case in CASES:
+                yield {"kind": "speed", "case": case.name, "nodes": count, "number": number}
+        if number < len(SEEDS):
+            for exchange in ("plain", "chosen"):
+                yield {"kind": "accuracy", "exchange": exchange, "seed": SEEDS[number]}
+
+
+def _complete(record: Path, wanted: list[Sample], until_s: float) -> bool:
+    """Take the samples that the record lacks; return whether all are there."""
+    missing = [key for key in wanted if not any(key.items() <= sample.items() for sample in _read(record))]
+    if not missing:
+        return True
+    with bench_cluster(max(NODES)) as cluster:
+        cluster.up()
+        for key in missing:
+            if time.monotonic() > until_s:
+                return False
+            sample = {**key, **(_speed if key["kind"] == "speed" else _accuracy)(cluster, key, record)}
+            with record.open("a") as file:
+                file.write(json.dumps(sample) + "\n")
+            print(_line(sample), flush=True)
+        cluster.down()
+    return True
+
+
+def _read(record: Path) -> list[Sample]:
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def _speed(cluster: BenchCluster, key: Sample, _record: Path) -> Sample:
+    case = next(case for case in CASES if case.name == key["case"])
+    cluster.phalanx("local", "link", "--rate", case.rate)
+    busy = ["--busy"] if case.is_busy else []
+    words = ["steps.py", "--ratio", str(case.ratio), "--turns", str(case.turns), *busy]
+    output = _job(cluster, STEPS, key["nodes"], *words)
+    return json.loads(next(line for line in output.splitlines() if "exchange_s" in line).partition(" ")[2])
+
+
+def _accuracy(cluster: BenchCluster, key: Sample, record: Path) -> Sample:
+    """Train with plain DDP, or with what was chosen most often at 1 Gbit/s."""
+    cluster.phalanx("local", "link", "--rate", "1gbit")
+    shaped = [s for s in _read(record) if s["kind"] == "speed" and s["nodes"] == 2 and s["case"].startswith("1 Gbit")]
+    choice = "plain" if key["exchange"] == "plain" else statistics.mode(sample["choice"] for sample in shaped)
+    words = ["--hidden", "4096", "--batch-size", "256", "--epochs", str(EPOCHS), "--seed", str(key["seed"])]
+    output = _job(cluster, TRAINING, 2, "train.py", *words, "--exchange", choice, "--out", f"/tmp/{time.time_ns()}")
+    row = next(line for line in output.splitlines() if line.startswith(f"[0] {EPOCHS} ")).split()
+    return {"choice": choice, "accuracy": 100 * float(row[5])}
+
+
+def _job(cluster: BenchCluster, directory: Path, nodes: int, *words: str) -> str:
+    options = ["--launcher", "torchrun", "-n", str(nodes), "-N", "1", "--no-requirements"]
+    code = ["--env", "OMP_NUM_THREADS=1", "--directory", str(directory)]
+    return cluster.output("run", *options, *code, "--", *words, timeout_s=_JOB_WITHIN_S)
+
+
+def _line(sample: Sample) -> str:
+    if sample["kind"] == "accuracy":
+        return f"accuracy {sample['accuracy']:.2f} %, seed {sample['seed']}, {sample['choice']}"
+    steps = " ".join(f"{name[:-2]} {sample[name] * 1e3:.0f} ms" for name in ("alone_s", "plain_s", "chosen_s"))
+    return f"{sample['case']}, {sample['nodes']} nodes: {steps}, {sample['choice']}"
+
+
+def _report(record: Path) -> None:
+    """Write the table and the plot, and print the table."""
+    samples = _read(record)
+    speeds = [sample for sample in samples if sample["kind"] == "speed"]
+    lines = [f"{'case':<36}{'nodes':>6}{'plain':>9}{'chosen':>9}{'value':>8}{'from-to':>12}{'reach':>7}  choices"]
+    for nodes in NODES:
+        for case in CASES:
+            own = [one for one in speeds if one["case"] == case.name and one["nodes"] == nodes]
+            if own:
+                lines.append(_row(case, nodes, own))
+    lines += [
+        _accuracies(samples),
+        "plain and chosen: speed, of the ideal without any exchange; value: what reach is for",
+    ]
+    text = "\n".join(lines) + "\n"
+    record.with_suffix(".txt").write_text(text)
+    record.with_suffix(".svg").write_text(_plot(speeds))
+    print(text)
+
+
+def _row(case: Case, nodes: int, own: list[Sample]) -> str:
+    values = [case.value(sample) for sample in own]
+    plain, chosen = (statistics.median(one["alone_s"] / one[name] for one in own) for name in ("plain_s", "chosen_s"))
+    verdict = ("met" if statistics.median(values) >= case.reach else "MISSED") if nodes == NODES[0] else ""
+    spread = f"{min(values):.2f}-{max(values):.2f}"
+    choices = ", ".join(sorted({sample["choice"] for sample in own}))
+    numbers = f"{plain:>9.0%}{chosen:>9.0%}{statistics.median(values):>8.2f}{spread:>12}{case.reach:>7.2f}"
+    return f"{case.name:<36}{nodes:>6}{numbers}  {choices}  {verdict}".rstrip()
+
+
+def _accuracies(samples: list[Sample]) -> str:
+    found: Callable[[str], list[Sample]] = lambda name: [s for s in samples if s.get("exchange") == name]  # noqa: E731
+    plain, chosen = (statistics.mean(sample["accuracy"] for sample in found(name)) for name in ("plain", "chosen"))
+    verdict = "met" if chosen >= plain - _WITHIN_POINTS else "MISSED"
+    name = found("chosen")[0]["choice"]
+    return (
+        f"accuracy on Fashion-MNIST, {len(found('plain'))} seeds: plain {plain:.2f} %, {name} {chosen:.2f} %  {verdict}"
+    )
+
+
+def _plot(speeds: list[Sample]) -> str:
+    """Draw the speed of each case with two nodes, of the ideal."""
+    groups = {}
+    for case in CASES:
+        own = [one for one in speeds if one["case"] == case.name and one["nodes"] == NODES[0]]
+        kinds = {"plain DDP": "plain_s", "suggested": "chosen_s"}
+        groups[case.name] = {
+            label: statistics.median(one["alone_s"] / one[name] for one in own) for label, name in kinds.items() if own
+        }
+    return bars("speed, of a training without any exchange (2 nodes)", groups)
+
+
+if __name__ == "__main__":
+    main()
