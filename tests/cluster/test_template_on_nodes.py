@@ -70,6 +70,7 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         "type": "g5.8xlarge",
         "efa": "yes",
         "placement": "cluster",
+        "capacity": "spot",
         "slots": 1,
         "policies": [policies["jobs"]],
         "permissions_boundary": policies["boundary"],
@@ -82,6 +83,7 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     attached = [{"Name": "attachment.instance-id", "Values": [one["InstanceId"] for one in instances]}]
     assert [disk["Size"] for disk in ec2.describe_volumes(Filters=attached)["Volumes"]] == [20, 20]
     assert [one["InstanceType"] for one in instances] == ["m5.large", "g5.8xlarge"]
+    assert [one.get("InstanceLifecycle") for one in instances] == [None, "spot"]
     (group,) = ec2.describe_placement_groups(Filters=tagged)["PlacementGroups"]
     assert [one["Placement"].get("GroupName") for one in instances] == ["", group["GroupName"]]
     (only,) = terminal.phalanx("run", "-c", "choices", "--", "hostname").stdout.split()[1::2]

@@ -9,7 +9,7 @@ from botocore import exceptions as boto
 from clusters import aws_spec
 
 from phalanx import clouds
-from phalanx.clouds import lookups, remains
+from phalanx.clouds import lookups, remains, reservations
 from phalanx.clouds.aws import AwsCloud
 from phalanx.clouds.policies import require_policies
 from phalanx.clouds.protocol import Resource
@@ -17,6 +17,7 @@ from phalanx.clouds.refusals import is_gone, translate
 from phalanx.clouds.usage import ask
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
+from phalanx.plan.capacity import Reservation
 from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
 
@@ -191,6 +192,7 @@ def test_quotas_are_asked_and_what_the_cluster_itself_has_does_not_count():
         {"InstanceType": "m5.xlarge"},
         {"InstanceType": "c5.large", "Tags": own},
         {"InstanceType": "c5.large", **spot},
+        {"InstanceType": "c5.large", "InstanceLifecycle": "capacity-block"},
         {"InstanceType": "p5.48xlarge"},
     ]
     sizes = {"c5.large": 2, "m5.xlarge": 4}
@@ -279,6 +281,27 @@ def test_a_policy_that_is_not_there_is_the_user_s_mistake():
     require_policies(Scripted({("iam", "get_policy"): refused("AccessDenied")}), named)
     with pytest.raises(CloudError):
         require_policies(Scripted({("iam", "get_policy"): refused("ServiceFailure")}), named)
+
+
+def test_a_reservation_is_as_ec2_describes_it():
+    entry = {
+        "CapacityReservationId": "cr-0123abcd",
+        "State": "active",
+        "InstanceType": "p5.48xlarge",
+        "AvailabilityZone": "us-east-1b",
+        "AvailableInstanceCount": 4,
+        "ReservationType": "capacity-block",
+        "EndDate": datetime(2026, 11, 23, 11, 30, tzinfo=timezone.utc),
+    }
+    wanted = aws_spec(capacity="cr-0123abcd")
+    cloud = Scripted({("ec2", "describe_capacity_reservations"): {"CapacityReservations": [entry]}})
+    found = reservations.find(cloud, wanted)
+    ends = "2026-11-23 11:30 UTC"
+    assert found == Reservation("cr-0123abcd", True, "active", "p5.48xlarge", "us-east-1b", 4, ends=ends)
+    gone = {("ec2", "describe_capacity_reservations"): refused("InvalidCapacityReservationId.NotFound")}
+    with pytest.raises(SpecError, match="capacity: cr-0123abcd does not exist in us-east-1"):
+        reservations.find(Scripted(gone), wanted)
+    assert reservations.find(Scripted({}), aws_spec()) is None
 
 
 def test_an_unknown_type_is_the_user_s_mistake():

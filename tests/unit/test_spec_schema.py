@@ -120,6 +120,7 @@ WRONG = {
     "disk": st.dictionaries(st.sampled_from(["size_gib", "iops", "throughput_mib_s"]), st.just(0), min_size=1)
     | st.just({"speed": 1}),
     "head": st.just({"type": "large"}) | st.just({"trains": "no"}),
+    "capacity": st.from_regex(r"\A(cr-[g-z]{8}|[a-c]{1,9})\Z"),
     "placement": st.from_regex(r"\A[*!]{1,9}\Z"),
     "efa": st.from_regex(r"\A[a-z]{4,6}\Z"),
     "policies": st.lists(st.from_regex(r"\Aarn:aws:iam::[b-z]{1,3}:policy/x\Z"), min_size=1),

@@ -128,8 +128,9 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
     """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
     from phalanx.plan.machine_images import is_ami
 
-    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.efa == "yes")
-    return any(named) or is_ami(spec.image)
+    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
+    asks = spec.efa == "yes" or is_ami(spec.image)
+    return any(named) or asks
 
 
 def connect(region: str) -> LocalCloud:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import file_systems, usage
+from phalanx.clouds import file_systems, reservations, usage
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
@@ -56,6 +56,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
         cards=network_cards.cards(described),
         strategies=_strategies(described),
+        reservation=reservations.find(api, spec),
         head=head,
         quotas=asked,
         quotas_unknown=unknown,

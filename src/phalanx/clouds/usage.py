@@ -54,14 +54,13 @@ def _used(api: Api, quota: Quota, cluster: str) -> int:
 
 
 def _vcpus(api: Api, quota: Quota, cluster: str) -> int:
-    """Count the vCPUs of on-demand instances: Spot and Capacity Blocks have their own quotas, or none."""
+    """Count the vCPUs of instances: on-demand and spot ones have their own quotas, and Capacity Blocks have none."""
     reservations = api.pages("ec2", "describe_instances", "Reservations", Filters=[_RUNNING])
     instances = [instance for reservation in reservations for instance in reservation["Instances"]]
     types = Counter(
         instance["InstanceType"]
         for instance in instances
-        if quotas.counts(quota, instance["InstanceType"])
-        and not instance.get("InstanceLifecycle")
+        if quotas.counts(quota, instance["InstanceType"], instance.get("InstanceLifecycle", ""))
         and _of_others(instance, cluster)
     )
     sizes = api.pages("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=list(types)) if types else ()

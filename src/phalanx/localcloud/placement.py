@@ -57,6 +57,7 @@ class Request:
         merged["block_device_mappings"] = _disks(disks)
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
+        merged["instance_market_options"] = kwargs.get("instance_market_options") or _market(template)
         merged.setdefault("region_name", backend.region_name)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
         merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
@@ -239,6 +240,11 @@ def _encoded(user_data: Any) -> Base64EncodedString | None:
     if user_data is None or isinstance(user_data, Base64EncodedString):
         return user_data
     return Base64EncodedString(str(user_data))
+
+
+def _market(template: dict[str, Any]) -> dict[str, Any] | None:
+    options = template.get("InstanceMarketOptions") or {}
+    return options if options.get("MarketType") == "spot" else None
 
 
 def _interfaces(template: dict[str, Any], subnet_id: str | None) -> list[dict[str, Any]]:

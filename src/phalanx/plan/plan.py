@@ -8,7 +8,8 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import money, network_cards
+from phalanx.plan import capacity, money, network_cards
+from phalanx.plan.capacity import Reservation
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
@@ -55,6 +56,8 @@ class Facts:
     """The type's network cards if it takes Elastic Fabric Adapters, else none; None if EC2 was not asked."""
     strategies: tuple[str, ...] | None = None
     """The strategies of placement groups that the type supports; None if EC2 was not asked."""
+    reservation: Reservation | None = None
+    """The reservation that the spec names."""
     head: HeadFacts | None = None
     """The sizes of a head that does not train."""
     quotas: tuple[Quota, ...] = ()
@@ -173,6 +176,8 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
     """Return the zone that the spec prefers among those that offer the type."""
+    if facts.reservation:
+        return facts.reservation.zone
     return next(zone for zone in spec.zones or sorted(facts.zones) if zone in facts.zones)
 
 
@@ -193,6 +198,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     _refuse_head(spec, facts)
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
+    capacity.refuse_impossible(spec, facts.reservation)
     refuse_exceeded(facts.quotas, spec.region)
 
 

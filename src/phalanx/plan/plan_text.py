@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import money, quotas
+from phalanx.plan import capacity, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.spec import ClusterSpec
@@ -48,6 +48,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("cluster", f"{spec.name}, in {_place(plan)}"),
         ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
         ("each node", _sizes(plan)),
+        ("bought as", capacity.described(spec, plan.facts.reservation)),
         ("close together", _placement(spec)),
         ("EFA", _adapters(plan)),
         ("image", plan.image_parameter),
@@ -254,6 +255,10 @@ def _about_money(spec: ClusterSpec) -> Iterator[str]:
 
 
 def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+    if spec.capacity == "spot":
+        yield "AWS may end spot instances at two minutes' notice (`run --restarts`); the cost shown is that on demand"
+    if facts.reservation and facts.reservation.free < spec.nodes - bool(spec.head):
+        yield f"{spec.reservation} has {facts.reservation.free} instances free: not all nodes can start"
     if facts.quotas_unknown:
         yield f"your quotas could not be asked: {facts.quotas_unknown}"
     yield from filter(None, (quotas.warning(quota, spec.region) for quota in facts.quotas))

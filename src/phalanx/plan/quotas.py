@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -43,11 +44,12 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
     head = _family(spec.head["type"] if spec.head else spec.type)
     of_head = vcpus if head_vcpus is None else head_vcpus
     rows: list[tuple[dict[str, Any], str, str, int, int]] = []
-    for row in table("quotas")["on_demand"]:
-        first = of_head if head in row["families"] else 0
-        each = vcpus if _family(spec.type) in row["families"] else 0
-        if first or each:
-            rows.append((row, "nodes", "vCPU", first + (spec.nodes - 1) * each, first + (spec.min - 1) * each))
+    for way in (ON_DEMAND, SPOT):
+        for row in table("quotas")[way]:
+            first = of_head if bought(spec, "head") == way and head in row["families"] else 0
+            each = vcpus if bought(spec, "worker") == way and _family(spec.type) in row["families"] else 0
+            if first or (each and spec.nodes > 1):
+                rows.append((row, "nodes", "vCPU", first + (spec.nodes - 1) * each, first + (spec.min - 1) * each))
     rows += [(row, "", row["unit"], row["needed"], row["needed"]) for row in table("quotas")["network"]]
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least)
@@ -55,9 +57,9 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
     ]
 
 
-def counts(quota: Quota, instance_type: str) -> bool:
-    """Whether an on-demand instance of this type counts against the quota."""
-    rows = table("quotas")["on_demand"]
+def counts(quota: Quota, instance_type: str, lifecycle: str = "") -> bool:
+    """Whether an instance of this type counts against the quota; `lifecycle` is EC2's, "" for one on demand."""
+    rows = table("quotas").get(lifecycle or ON_DEMAND, [])
     return any(quota.code == row["code"] and _family(instance_type) in row["families"] for row in rows)
 
 

@@ -25,6 +25,7 @@ CLOUDS = ("local", "aws")
 MOST_POLICIES = 10
 MOST_TAGS = 40
 POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
+RESERVATION = r"cr-[0-9a-f]{8,17}"
 ANY_TYPE = "any of EC2's, such as p4d.24xlarge"
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
 
@@ -102,6 +103,21 @@ class ClusterSpec:
         {"type": "m5.large"},
         unset="the head is of `type` and trains",
         beside=checks.head_of_workers,
+        default=None,
+    )
+    capacity: str | None = key(
+        "How machines are bought. `spot` makes the workers spot instances, which AWS may take back at two minutes' "
+        "notice; the head stays on demand. With the id of a Capacity Reservation or a Capacity Block, the nodes that "
+        "train are there.",
+        matching(
+            f"on-demand|spot|{RESERVATION}",
+            "'{}' is no way to buy machines",
+            "write on-demand, spot, or the id of a reservation",
+            "on-demand, spot, or the id of a Capacity Reservation or Capacity Block, such as cr-0123456789abcdef0",
+        ),
+        "spot",
+        unset="on-demand",
+        beside=checks.spot_workers,
         default=None,
     )
     image: str | None = key(
@@ -301,6 +317,11 @@ class ClusterSpec:
             raise SpecError("\n".join(f"{key}: {error}" for key, error in wrong.items()))
         for name, value in accepted.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def reservation(self) -> str:
+        """The id of the reservation in `capacity`, or ""."""
+        return self.capacity if self.capacity and self.capacity.startswith("cr-") else ""
 
     @property
     def ssh_network(self) -> str:

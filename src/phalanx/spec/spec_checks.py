@@ -107,6 +107,12 @@ def head_of_workers(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str
     return value
 
 
+def spot_workers(value: str, above: Mapping[str, Any]) -> str:
+    if value == "spot" and above.get("nodes") == 1:
+        raise WrongError("is for workers, and there are none: nodes is 1", "the head is on demand: remove the line")
+    return value
+
+
 def image(value: str) -> str:
     aliases = table("images")["images"]
     if value not in aliases and not re.fullmatch(IMAGE, value):

@@ -7,6 +7,7 @@ from typing import Any
 
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
+from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.plan import Plan
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
@@ -22,14 +23,14 @@ def add_to(template: Template, plan: Plan) -> None:
         *_placement_group(plan),
         _launch_template("Head", plan, "NodeSecurityGroup", "HeadSecurityGroup"),
         _launch_template("Worker", plan, "NodeSecurityGroup"),
-        _workers_group(),
-        _head_group(),
+        _workers_group(plan),
+        _head_group(plan),
         *_leases(),
     ):
         template.add_resource(resource)
 
 
-def _head_group() -> autoscaling.AutoScalingGroup:
+def _head_group(plan: Plan) -> autoscaling.AutoScalingGroup:
     """Make the head's group of one, which replaces a lost head. Its least size lets an idle cluster stop (node.limits).
 
     CloudFormation waits for the desired capacity, whatever the least size is (docs/aws-behaviour.md 1.2).
@@ -43,10 +44,11 @@ def _head_group() -> autoscaling.AutoScalingGroup:
         MaxSize="1",
         DesiredCapacity="1",
         DependsOn="WorkersGroup",
+        **_reserved(plan, "head"),
     )
 
 
-def _workers_group() -> autoscaling.AutoScalingGroup:
+def _workers_group(plan: Plan) -> autoscaling.AutoScalingGroup:
     """Make the workers' group, empty: CloudFormation never waits or fails for a worker, and the head raises its size.
 
     See docs/aws-behaviour.md 1.1. DesiredCapacity is left out, so MinSize applies: a stack update would set it again
@@ -64,6 +66,7 @@ def _workers_group() -> autoscaling.AutoScalingGroup:
         MaxSize=Ref("Workers"),
         TerminationPolicies=["NewestInstance"],
         DependsOn=list(NODE_DEPENDENCIES),
+        **_reserved(plan, "worker"),
     )
 
 
@@ -118,10 +121,31 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=own_tags(plan))],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
         **(_for_speed(plan, groups) if plan.trains(role) else _plain_network(groups)),
+        **_market(plan, role.lower()),
     )
     # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
     tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=own_tags(plan))
     return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[tags])
+
+
+def _market(plan: Plan, role: str) -> dict[str, Any]:
+    """Return the market of a launch template; a Capacity Block has one of its own (docs/aws-behaviour.md 2.14)."""
+    way, reservation = bought(plan.spec, role), plan.facts.reservation
+    kind = "spot" if way == SPOT else ""
+    if way == RESERVED and reservation and reservation.is_block:
+        kind = "capacity-block"
+    return {"InstanceMarketOptions": ec2.InstanceMarketOptions(MarketType=kind)} if kind else {}
+
+
+def _reserved(plan: Plan, role: str) -> dict[str, Any]:
+    """Return a group's target, with which it launches in the reservation alone (docs/aws-behaviour.md 2.15)."""
+    if bought(plan.spec, role) != RESERVED:
+        return {}
+    target = autoscaling.CapacityReservationTarget(CapacityReservationIds=[plan.spec.reservation])
+    only = autoscaling.CapacityReservationSpecification(
+        CapacityReservationPreference="capacity-reservations-only", CapacityReservationTarget=target
+    )
+    return {"CapacityReservationSpecification": only}
 
 
 def _instance_type(role: str, plan: Plan) -> Any:

@@ -1,0 +1,48 @@
+"""The Capacity Reservation or Capacity Block that a spec names, as EC2 describes it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from phalanx.errors import SpecError
+from phalanx.plan.capacity import Reservation
+from phalanx.spec.spec import ClusterSpec
+
+
+class Api(Protocol):
+    name: str
+    region: str
+
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+def find(api: Api, spec: ClusterSpec) -> Reservation | None:
+    """Return the reservation; None if the spec names none. Raises SpecError if it does not exist."""
+    if not spec.reservation:
+        return None
+    if api.name == "local":
+        raise SpecError(
+            "capacity: the local cloud has no Capacity Reservations", "Write on-demand or spot, or use `cloud: aws`."
+        )
+    ids = [spec.reservation]
+    answer = api.exists("ec2", "describe_capacity_reservations", CapacityReservationIds=ids)
+    if not answer or not answer["CapacityReservations"]:
+        raise SpecError(
+            f"capacity: {spec.reservation} does not exist in {api.region}",
+            "`aws ec2 describe-capacity-reservations` lists them.",
+        )
+    return _reservation(answer["CapacityReservations"][0])
+
+
+def _reservation(entry: dict[str, Any]) -> Reservation:
+    begins, ends = entry.get("StartDate"), entry.get("EndDate")
+    return Reservation(
+        entry["CapacityReservationId"],
+        entry.get("ReservationType") == "capacity-block",
+        entry["State"],
+        entry["InstanceType"],
+        entry["AvailabilityZone"],
+        entry["AvailableInstanceCount"],
+        f"{begins:%Y-%m-%d %H:%M} UTC" if begins else "",
+        f"{ends:%Y-%m-%d %H:%M} UTC" if ends else "",
+    )
