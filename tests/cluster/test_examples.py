@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import EXAMPLES, ONE_THREAD
+from conftest import EXAMPLES, ONE_THREAD, SPEC
 
 pytestmark = pytest.mark.cluster
 ROOT = EXAMPLES.parent
@@ -98,6 +98,15 @@ def test_the_commands_of_older_tutorials_run_on_the_head(cluster):
     mpiexec, loop = re.findall(r"^\$ (.+)$", block, re.MULTILINE)
     assert len(set(cluster.on("head", loop).split())) == 4
     assert sorted(cluster.on("head", mpiexec).split()) == sorted(cluster.on("head", loop).split() * 2)
+
+
+def test_what_took_the_place_of_older_commands_runs(cluster, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text(SPEC)
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    shown = cluster.typed(as_script((DOCS / "older-tutorials.md").read_text()), tmp_path)
+    assert len(re.findall(r"^hello$", shown, re.MULTILINE)) == 8, "mpiexec on the head"
+    assert len(re.findall(r"^\[\d\] hello$", shown, re.MULTILINE)) == 8, "run, and its logs"
+    assert shown.count("deeplearning-worker3\n") >= 4
 
 
 def lines_of_up_and_down(page: str) -> Iterator[str]:

@@ -56,6 +56,7 @@ RUN_BY = {
     "docs/getting-started.md": "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other",
     # Builds an image for minutes.
     "docs/images.md": "unit/test_docs.py::test_the_image_of_the_page_is_what_make_full_os_builds",
+    "docs/older-tutorials.md": "cluster/test_examples.py::test_what_took_the_place_of_older_commands_runs",
     # For AWS, with a policy of the reader's own.
     "docs/jobs.md": "attacks/test_metadata.py::test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted",
     "docs/local-cloud.md": "cluster/test_networks.py::test_the_program_of_the_page_closes_the_head_s_port",
