@@ -10,11 +10,14 @@ from botocore.loaders import create_loader
 from botocore.regions import EndpointResolver
 from plans import default_document
 
+from phalanx.clouds.local import LocalCloud
 from phalanx.data import table
+from phalanx.errors import LocalCloudError
 from phalanx.localcloud import partitions
 from phalanx.node import aws_client
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
+from phalanx.spec.spec import ClusterSpec
 from phalanx.template.network import ENDPOINTS
 
 RESOLVER: Any = EndpointResolver(create_loader().load_data("endpoints"))
@@ -30,6 +33,16 @@ def regions() -> Iterator[tuple[str, str]]:
 def test_all_four_partitions_are_tried():
     assert {domain for _, domain in regions()} == {"amazonaws.com", "amazonaws.com.cn", "amazonaws.eu"}
     assert "us-gov-west-1" in dict(regions())
+
+
+@pytest.mark.parametrize("region", [*table("regions")["regions"]])
+def test_the_local_cloud_refuses_regions_of_other_partitions(region):
+    spec = ClusterSpec(name="demo", nodes=1, region=region)
+    if RESOLVER.get_partition_for_region(region) == "aws":
+        assert LocalCloud(region).facts(spec, "").kept_file_system == ""
+        return
+    with pytest.raises(LocalCloudError, match=f"{region} is in another partition"):
+        LocalCloud(region).facts(spec, "")
 
 
 @pytest.mark.parametrize(("region", "domain"), [*regions()])

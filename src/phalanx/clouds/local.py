@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 
+# China, GovCloud and the European Sovereign Cloud, whose ARNs begin differently (docs/aws-behaviour.md 6.1).
+_OTHER_PARTITIONS = ("cn-", "us-gov-", "eusc-")
+
+
 class LocalCloud(ApiCloud):
     """The AWS stand-in on this machine."""
 
@@ -80,6 +84,11 @@ class LocalCloud(ApiCloud):
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
         from phalanx.plan.plan import offline_facts
 
+        if spec.region.startswith(_OTHER_PARTITIONS):
+            raise LocalCloudError(
+                f"the local cloud stands in for AWS's commercial regions, and {spec.region} is in another partition",
+                "Choose another `region:`. With `cloud: aws`, `phalanx plan` and `template` serve it.",
+            )
         if name := images.local_name(spec.image):
             images.require(spec.image or "", name)
             self._require_cgroup(spec.image or "")
