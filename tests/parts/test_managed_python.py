@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.runner.environments import managed_python
+from phalanx.runner.environments.build_log import BuildLog
+from phalanx.runner.environments.environment import CannotMakeError, _run
 from phalanx.runner.environments.interpreters import Interpreter, ask
 
 WANTED = {"python": ">=3.10,<3.12", "variables": {"UV_PYTHON_INSTALL_MIRROR": "file:///mirror"}}
@@ -66,6 +69,22 @@ def test_uv_is_installed_once_where_the_head_has_none(tmp_path, monkeypatch, bas
     for _ in range(2):
         assert managed_python.bring(str(tmp_path), WANTED, base, runs) is not None
     assert runs.names == ["python -m venv", "pip install uv", "uv python install", "uv python install"]
+
+
+def test_a_job_that_waits_for_another_ones_python_gives_up_and_names_the_lock(tmp_path, monkeypatch, base, capfd):
+    monkeypatch.setattr(managed_python, "_LOCKED_WITHIN_S", 0.2)
+    with open(tmp_path / "pythons.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another job has held it for") as caught:
+            managed_python.bring(str(tmp_path), WANTED, base, Runs(tmp_path))
+    assert caught.value.filename == f"{tmp_path}/pythons.lock"
+    assert "another job installs a Python: waiting for it" in capfd.readouterr().out
+
+
+def test_an_installer_that_does_not_end_is_ended_and_named(tmp_path):
+    hangs = ["sh", "-c", "echo downloading; exec sleep 60"]
+    with pytest.raises(CannotMakeError, match=r"uv python install did not end within 0.3 s\nUse a mirror"):
+        _run(BuildLog(str(tmp_path)), hangs, dict(os.environ), "uv python install", "Use a mirror", timeout_s=0.3)
 
 
 def test_a_python_that_does_not_run_here_is_none(tmp_path, monkeypatch, base):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.record import open_to_append
@@ -35,10 +37,10 @@ class BuildLog:
         self._error_at = 0
         self._error: List[bytes] = []
 
-    def follow(self, process: subprocess.Popen[bytes]) -> int:
-        """Log what the process writes to stdout; return its exit code."""
+    def follow(self, process: subprocess.Popen[bytes], end: float = math.inf) -> int:
+        """Log what the process writes to stdout; return its exit code. At `end` (monotonic) it is killed."""
         with os.fdopen(open_to_append(self._path), "ab") as file:
-            for line in _lines(process):
+            for line in _lines(process, end):
                 file.write(line + b"\n")
                 self._take(line)
         return process.wait()
@@ -62,20 +64,22 @@ class BuildLog:
             _show(f"… the rest is in {self._path}".encode())
 
 
-def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
     rest = b""
-    for data in _chunks(process):
+    for data in _chunks(process, end):
         *lines, rest = (rest + data).split(b"\n")
         yield from lines
     if rest:
         yield rest
 
 
-def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+def _chunks(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
     """Yield output until the process has ended: a process that it left (a compiler's cache) may keep stdout open."""
     assert process.stdout is not None
     fd = process.stdout.fileno()
     while is_readable(fd, _LOOK_EVERY_S) or process.poll() is None:
+        if time.monotonic() > end:
+            process.kill()
         if is_readable(fd, 0):
             data = os.read(fd, _READ_BYTES)
             if not data:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -119,7 +120,8 @@ def _interpreter(root: str, wanted: Dict[str, Any], log: BuildLog) -> Interprete
     python, seen = find(wanted["python"], path)
     if python is None and wanted["isolated"] and (base := find("", path)[0]):
         _say(f"no Python {wanted['python']} on the head: uv installs one on the shared directory")
-        python = managed_python.bring(os.path.dirname(root), wanted, base, partial(_run, log, hint=_OTHER_PYTHON))
+        run = partial(_run, log, hint=_OTHER_PYTHON, timeout_s=managed_python.PROGRAM_TIMEOUT_S)
+        python = managed_python.bring(os.path.dirname(root), wanted, base, run)
         if python is None:
             raise CannotMakeError(f"the Python that uv installed does not work on the head\n{_OTHER_PYTHON}")
     if python is None:
@@ -263,9 +265,11 @@ def _run(
     hint: str = "",
     cwd: Optional[str] = None,
     pass_fds: Sequence[int] = (),
+    timeout_s: float = math.inf,
 ) -> None:
     """Run a program with its output in the log. Raises CannotMakeError, with the program's name and the hint."""
-    process = subprocess.Popen(
+    end = time.monotonic() + timeout_s
+    with subprocess.Popen(
         list(argv),
         env=dict(env),
         cwd=cwd,
@@ -274,11 +278,13 @@ def _run(
         stderr=subprocess.STDOUT,
         pass_fds=pass_fds,
         preexec_fn=_die_with_parent,
-    )
-    code = log.follow(process)
+    ) as process:
+        code = log.follow(process, end)
     if code:
         log.explain()
         how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
+        if time.monotonic() > end:
+            how = f"did not end within {timeout_s:g} s"
         raise CannotMakeError(f"{name} {how}\n{hint}".strip())
 
 

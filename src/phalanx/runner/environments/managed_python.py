@@ -6,17 +6,25 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import subprocess
-from typing import Any, Callable, Dict, Mapping, Sequence
+import time
+from typing import IO, Any, Callable, Dict, Mapping, Sequence
 
 from phalanx.runner.environments.interpreters import Interpreter, ask
 from phalanx.runner.environments.uv_settings import QUIET, plain_variables
 
 UV_VERSION = "0.13.9"
 _FIND_TIMEOUT_S = 60
+PROGRAM_TIMEOUT_S = 600.0
+"""For each program that `bring` runs: uv downloads 30 MB, and may make nodes wait for a mirror that does not answer."""
+
+# Each holds the lock for at most three programs.
+_LOCKED_WITHIN_S = 3 * PROGRAM_TIMEOUT_S
+_LOOK_EVERY_S = 0.5
 
 Run = Callable[[Sequence[str], Mapping[str, str], str], None]
 
@@ -31,10 +39,27 @@ def bring(shared: str, wanted: Dict[str, Any], base: Interpreter, run: Run) -> I
     os.makedirs(pythons, mode=0o700, exist_ok=True)
     env = _variables(pythons, wanted["variables"])
     with open(f"{pythons}.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        _lock(held)
         uv = shutil.which("uv") or _install_uv(os.path.join(shared, "uv"), base, env, run)
         run([uv, "python", "install", wanted["python"]], env, "uv python install")
     return ask(_find(uv, wanted["python"], env))
+
+
+def _lock(held: IO[str]) -> None:
+    """Lock the file. Raises TimeoutError."""
+    end, is_said = time.monotonic() + _LOCKED_WITHIN_S, False
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                why = f"another job has held it for {_LOCKED_WITHIN_S:g} s, to install a Python"
+                raise TimeoutError(errno.ETIMEDOUT, why, held.name) from None
+        if not is_said:
+            print("another job installs a Python: waiting for it", flush=True)
+            is_said = True
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _variables(pythons: str, chosen: Mapping[str, str]) -> Dict[str, str]:
