@@ -18,6 +18,7 @@ from conftest import Terminal
 pytestmark = pytest.mark.cluster
 
 ROOT = "/efs/.phalanx/environments"
+HERE = "/var/lib/phalanx/environments"
 INDEX = "--no-index\n--find-links /efs/wheels\n"
 # A package whose build waits forever, so that pip is in the middle of its work for as long as a test needs.
 SLOW = {
@@ -40,6 +41,7 @@ def build_wheel(directory, settings=None, metadata=None):
     sys.exit("error: command '/usr/bin/gcc' failed with exit code 1")
 """,
 }
+LARGE_BYTES = 5_000_000
 BUILDING = "get_requires_for_build_wheel"  # an argument of pip's own process that calls it
 
 
@@ -60,6 +62,7 @@ def wheels(cluster: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Termi
     directory.mkdir()
     for name in ("tiny", "mini", "half"):
         write_wheel(directory, name, f"WORD = '{name} is here'\n")
+    write_wheel(directory, "large", "#" + LARGE_BYTES * " ")
     for package, files in (("slow", SLOW), ("native", NATIVE)):
         (directory / package).mkdir()
         for name, text in files.items():
@@ -104,8 +107,8 @@ def test_packages_of_the_image_stay_visible_and_its_pip_serves_it(wheels: Termin
     code = code_with(tmp_path, "tiny\n")
     look = 'python -c "import numpy, tiny, sys; print(sys.prefix)" && pip show tiny'
     done = run(wheels, code, "sh", "-c", look, options=("-n", "1"))
-    assert f"[0] {ROOT}/requirements-" in done.stdout, done.stderr
-    assert f"[0] Location: {ROOT}/requirements-" in done.stdout, done.stderr
+    assert f"[0] {HERE}/requirements-" in done.stdout, done.stderr
+    assert f"[0] Location: {HERE}/requirements-" in done.stdout, done.stderr
 
 
 def test_no_requirements_leaves_the_file_alone(wheels: Terminal, tmp_path: Path) -> None:
@@ -246,6 +249,31 @@ def test_a_half_made_one_is_made_again(wheels: Terminal, tmp_path: Path) -> None
     done = run(wheels, code, *say_word("half"), options=("-n", "1"))
     assert f"{path} is incomplete: starting over" in done.stdout
     assert "[0] half is here" in done.stdout
+
+
+WHERE = ("sh", "-c", 'readlink -f "$PHALANX_ENVIRONMENT"')
+
+
+def test_every_node_has_a_copy_on_its_own_disk_and_a_new_one_once_it_is_made_again(
+    wheels: Terminal, tmp_path: Path
+) -> None:
+    code = code_with(tmp_path, "tiny  # which every node copies\n")
+    places = re.findall(r"^\[\d\] (\S+)$", run(wheels, code, *WHERE).stdout, re.MULTILINE)
+    assert len(places) == 4 and set(places) == {places[0]} and places[0].startswith(f"{HERE}/copies/requirements-")
+    wheels.on("worker3", f"echo >{places[0]}/planted")
+    environments(wheels, "--prune")
+    assert run(wheels, code, *WHERE).stdout.count(places[0]) >= 4
+    assert wheels.on("worker3", f"ls {places[0]}/planted", check=False) == ""
+
+
+def test_a_node_without_room_for_a_copy_uses_the_shared_directory(wheels: Terminal, tmp_path: Path) -> None:
+    full = f"fallocate -l $(($(stat -fc '%S * %a' ~) - 2 * {LARGE_BYTES})) ~/full"
+    wheels.on("worker2", full)
+    done = run(wheels, code_with(tmp_path, "large\n"), *WHERE)
+    wheels.on("worker2", "rm ~/full")
+    places = dict(re.findall(r"^\[(\d)\] (\S+)$", done.stdout, re.MULTILINE))
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.startswith(f"{ROOT}/") for path in places.values()) == [False, False, False, True]
 
 
 def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:

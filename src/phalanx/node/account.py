@@ -9,6 +9,7 @@ from phalanx.node import files
 _UID = 2000
 _ADMINS = ("ubuntu", "ec2-user", "admin")
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
+ENVIRONMENTS = "/var/lib/phalanx/environments"
 # Files in a home directory that shells and ssh read at their start. All jobs share the home, so root owns them.
 _START_FILES = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".inputrc", ".pam_environment"),
@@ -42,6 +43,13 @@ def make_user(name: str, root: str = "") -> int:
     _append(f"{root}/etc/passwd", f"{name}:x:{uid}:{uid}:phalanx jobs:{home}:/bin/bash")
     _make_home(root + home, uid)
     return uid
+
+
+def make_environments(uid: int, root: str = "") -> None:
+    """Create the directory of the environments of jobs, which jobs fill."""
+    os.makedirs(root + ENVIRONMENTS, exist_ok=True)
+    files.chown(root + ENVIRONMENTS, uid)
+    os.chmod(root + ENVIRONMENTS, 0o700)
 
 
 def uid_of(name: str, root: str = "") -> int:

@@ -55,7 +55,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     settings, root = agent.settings, agent.root
 
     def make_user() -> None:
-        account.make_user(settings.job_user, root)
+        account.make_environments(account.make_user(settings.job_user, root), root)
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
     patience_s = _TRIES_SHARE * settings.node_timeout_s

@@ -29,8 +29,13 @@ StandardOutput=journal+console
 """
 # What user data has just written.
 _NEW = ("agent", "config.json")
-# Its trust and its keys, and files of OpenSSH that refer to them.
-_OF_ANOTHER = (SSH, "/etc/ssh/sshd_config.d/60-phalanx.conf", "/etc/ssh/ssh_config.d/60-phalanx.conf")
+# Its trust and its keys, files of OpenSSH that refer to them, and what its jobs have installed.
+_OF_ANOTHER = (
+    SSH,
+    "/var/lib/phalanx",
+    "/etc/ssh/sshd_config.d/60-phalanx.conf",
+    "/etc/ssh/ssh_config.d/60-phalanx.conf",
+)
 
 
 def begin(root: str = "") -> None:

@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from phalanx.runner.environments.environment import COMPLETE, lock
+from phalanx.runner.environments import node_copy
+from phalanx.runner.environments.environment import lock
 
 if TYPE_CHECKING:
     from typing import Any, Dict
@@ -30,7 +32,11 @@ def _look_at(path: str, prune: bool) -> Dict[str, Any]:
     if held is None:
         return facts
     if prune:
-        # The lock's file stays: a process that waits for it must not find another one.
+        # The lock's file stays: a process that waits for it must not find another one. Copies on other nodes go when
+        # these need room.
+        node_copy.remove(path)
+        with suppress(FileNotFoundError):
+            os.unlink(node_copy.archive_of(path))
         shutil.rmtree(path)
         facts["removed"] = True
     os.close(held)
@@ -39,7 +45,7 @@ def _look_at(path: str, prune: bool) -> Dict[str, Any]:
 
 def _facts(path: str) -> Dict[str, Any]:
     try:
-        with open(os.path.join(path, COMPLETE)) as file:
+        with open(os.path.join(path, node_copy.COMPLETE)) as file:
             used_at = os.fstat(file.fileno()).st_mtime
             return {**json.load(file), "used_at": used_at, "complete": True}
     except FileNotFoundError:

@@ -55,9 +55,10 @@ class Preparation:
             if problem or self._stage.stop_requested:
                 return self._over(problem)
             self._stage.output.ended(self._number, 0)
-            self.path = self._result()["path"]
-            self._lock = lock(self.path, fcntl.LOCK_SH)
-            if self._lock is not None and is_complete(self.path):
+            result = self._result()
+            self.path = result["path"]
+            self._lock = lock(result["kept"], fcntl.LOCK_SH)
+            if self._lock is not None and is_complete(result["kept"]):
                 return None
             # It was removed, or is being made again, since the process ended: repeat.
 

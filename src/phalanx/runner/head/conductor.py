@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from phalanx.runner.head.crew import Crew
 from phalanx.runner.head.daemons import Request
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
-from phalanx.runner.head.membership import Patience, answer_within_s
+from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
 from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, NODE, Life, Outcome
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
@@ -33,6 +33,7 @@ _AFTER_TERMINATE_S = 1.0
 # Added to the deadlines of a sweep itself.
 _REPORT_WITHIN_S = 5.0
 _TAIL_LINES = 20
+_REPORT_COPIES_AFTER_S = 2.0
 
 
 class Conductor:
@@ -87,6 +88,7 @@ class Conductor:
             self._stop()
         elif silent:
             self._try_again()
+            self._report_copies(silent)
             self._check_deadline(silent)
         elif self.findings:
             self._fail(self.findings.message, self.findings.code, None, ENGINE)
@@ -98,6 +100,13 @@ class Conductor:
         for node in self._patience.due():
             self._crew.channels[node].shut()
             self._crew.open(node)
+
+    def _report_copies(self, silent: Sequence[str]) -> None:
+        """Report which nodes still copy what the job needs: the code, or its environment."""
+        within_s = answer_within_s(self._job)
+        if within_s > ANSWER_WITHIN_S and time.monotonic() > self._deadline - within_s + _REPORT_COPIES_AFTER_S:
+            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+            self._stage.on_wait(f"copies of what the job needs to {silent[0]}{more}")
 
     def _check_deadline(self, silent: Sequence[str]) -> None:
         if self._is_late():

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.node import validate
-from phalanx.runner.system import roster_path
+from phalanx.runner.system import ENVIRONMENT, roster_path
 
 if TYPE_CHECKING:
     from typing import Dict, FrozenSet, List, Optional
@@ -22,14 +22,14 @@ _SETTLES_WITHIN_S = 30.0
 _RETRY_AFTER_S = 0.5
 
 
-# From a node's start to its answer to the checks; the second one includes a copy of the code, which may be large.
-_ANSWER_WITHIN_S = 60.0
+# From a node's start to its answer to the checks; the second one includes a copy of the code or the environment.
+ANSWER_WITHIN_S = 60.0
 _PLACED_WITHIN_S = 1800.0
 
 
 def answer_within_s(job: JobDescription) -> float:
     """Return how long an attempt waits for every node's checks. A node without beats is given up long before."""
-    return _PLACED_WITHIN_S if job.sync_dir else _ANSWER_WITHIN_S
+    return _PLACED_WITHIN_S if job.sync_dir or ENVIRONMENT in job.env else ANSWER_WITHIN_S
 
 
 def read_roster() -> Roster:

@@ -1,4 +1,4 @@
-"""Copies the code to a directory of each node, as launch.py's --sync-dst-dir does with rsync."""
+"""Copies a job's environment to each node, and its code, as launch.py's --sync-dst-dir does with rsync."""
 
 from __future__ import annotations
 
@@ -6,8 +6,23 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from phalanx.runner.environments import node_copy
+
 if TYPE_CHECKING:
     from typing import Iterator, Tuple
+
+
+def place(code: str, target: str, kept: str) -> str:
+    """Copy the code to `target` unless it is there, and the environment that is kept at `kept` ("": none) to this disk.
+
+    Return what failed, else "".
+    """
+    if kept:
+        try:
+            node_copy.bring(kept)
+        except OSError as error:
+            return f"the environment can't be used on {{nodes}}: {error.filename or kept}: {error.strerror}"
+    return place_tree(code, target) if code != target else ""
 
 
 def place_tree(source: str, target: str) -> str:

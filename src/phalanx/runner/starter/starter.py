@@ -16,6 +16,7 @@ import select
 import time
 
 from phalanx.runner import frames, lean
+from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
 from phalanx.runner.names import LIBRARY
@@ -35,6 +36,7 @@ from phalanx.runner.starter.guest import Guest
 from phalanx.runner.starter.memory import oom_kills
 from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.system import (
+    ENVIRONMENT,
     MARK,
     RUNNER_SOCKET,
     STARTER_SOCKET,
@@ -80,6 +82,7 @@ class Starter:
         self._contact = Contact()
         self._pace = Pace()
         self._null = os.open(os.devnull, os.O_RDWR)
+        self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
         self._guest = Guest(self._loop, job_id)
         self._oom_kills_before = oom_kills()
@@ -151,7 +154,10 @@ class Starter:
             self._guest.register()
             self._check_in_place(body)
         elif kind == frames.SPAWN:
-            self._spawn(number, body)
+            if self._waiting is None:
+                self._spawn(number, body)
+            else:
+                self._waiting.append((number, body))
         elif kind == frames.TERMINATE:
             self._terminate()
         elif kind == frames.KICK:
@@ -162,27 +168,40 @@ class Starter:
             self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
 
     def _check_in_place(self, body: Dict[str, Any]) -> None:
-        if not body["sync_dir"]:
+        kept = self._kept_environment(body["env"])
+        if not body["sync_dir"] and not kept:
             self._check(body)
             return
-        from phalanx.runner.starter.placing import place_tree  # here, because most starters do not need its 10 ms
+        from phalanx.runner.starter.placing import place  # here, because most starters do not need its 10 ms
 
-        # In a thread: the copy may take longer than a starter may be silent.
+        # In a thread: the copies may take longer than a starter may be silent.
         done_read, done_write = os.pipe()
-        target = os.path.join(os.path.expanduser("~"), os.path.expanduser(body["sync_dir"]))
-        _thread.start_new_thread(lambda: os.write(done_write, _as_message(place_tree(self._work, target))), ())
-        self._loop.watch(done_read, lambda fd: self._on_placed((fd, done_write), target, body))
+        source, self._waiting = self._work, []
+        if body["sync_dir"]:
+            self._work = os.path.join(os.path.expanduser("~"), os.path.expanduser(body["sync_dir"]))
+        _thread.start_new_thread(lambda: os.write(done_write, _as_message(place(source, self._work, kept))), ())
+        self._loop.watch(done_read, lambda fd: self._on_placed((fd, done_write), body))
 
-    def _on_placed(self, pipe: Tuple[int, int], target: str, body: Dict[str, Any]) -> None:
+    def _kept_environment(self, env: Dict[str, str]) -> str:
+        """Return where the job's environment is kept if this node has yet to bring it; else ""."""
+        path = env.get(ENVIRONMENT, "")
+        if not node_copy.is_for_every_node(path):
+            return ""
+        kept = os.path.join(node_copy.root_of(self._directory), os.path.basename(path))
+        return "" if node_copy.is_here(kept) else kept
+
+    def _on_placed(self, pipe: Tuple[int, int], body: Dict[str, Any]) -> None:
         text = os.read(pipe[0], select.PIPE_BUF).decode(errors="replace").strip("\0")
         self._loop.forget(pipe[0])
         for fd in pipe:
             os.close(fd)
+        waiting, self._waiting = self._waiting or [], None
         if text:
             self._answer_check(text, 1)
             return
-        self._work = target
         self._check(body)
+        for number, process in waiting:
+            self._spawn(number, process)
 
     def _check(self, body: Dict[str, Any]) -> None:
         env = self._environment(body["env"])

@@ -48,8 +48,9 @@ def _environment_of(job_directory: str) -> str:
     """Return the environment's path, locked as long as this process lives; "" when there is none."""
     try:
         with open(os.path.join(job_directory, RESULT)) as file:
-            path = json.load(file)["path"]
-        return path if is_complete(path) and lock(path, fcntl.LOCK_SH) is not None else ""
+            result = json.load(file)
+        path, kept = result["path"], result["kept"]
+        return path if is_complete(path) and lock(kept, fcntl.LOCK_SH) is not None else ""
     except (OSError, ValueError, LookupError, TypeError):  # the job may have written anything
         return ""
 

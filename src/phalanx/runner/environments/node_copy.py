@@ -1,0 +1,135 @@
+"""Unpacks a job's environment on a node's own disk, where its imports cost no round trips to the shared directory.
+
+<shared>/.phalanx/environments/NAME-HASH.tar.gz      what is unpacked; complete if the environment beside it is
+/var/lib/phalanx/environments/NAME-HASH              its path on every node: a link to the copy below, or, where there
+                                                     is no room for one, to the environment on the shared directory
+/var/lib/phalanx/environments/copies/NAME-HASH/      this node's copy
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
+
+HOME = "/var/lib/phalanx/environments"
+"""The agent makes it, for the job user."""
+
+COMPLETE = ".complete"
+_COPIES = "copies"
+# A file for the success, because a starter's main thread may take the exit code of every child.
+_UNPACKED = ".unpacked"
+_UNPACK = f'tar -xzf "$1" -C "$2" && : >"$2/{_UNPACKED}"'
+# In as many bytes of a program there is a zero byte, which no script has.
+_TEXT_BYTES = 64
+# Of the free space: a copy must leave room for what jobs write.
+_SHARE = 0.25
+
+
+def root_of(job_directory: str) -> str:
+    """Return the shared directory of environments, beside that of jobs."""
+    return os.path.join(os.path.dirname(os.path.dirname(job_directory)), "environments")
+
+
+def path_of(kept: str) -> str:
+    """Return the path by which jobs use the environment that is kept at `kept`."""
+    return os.path.join(HOME, os.path.basename(kept)) if os.path.isdir(HOME) else kept
+
+
+def archive_of(kept: str) -> str:
+    return f"{kept}.tar.gz"
+
+
+def is_here(kept: str) -> bool:
+    """Return whether this node can use the environment as it is kept now."""
+    path = path_of(kept)
+    # Its time of making tells an environment from an earlier one of the same name.
+    return path == kept or _read(path) == _read(kept) != b""
+
+
+def is_for_every_node(path: str) -> bool:
+    """Return whether an environment's path is one that leads to each node's own copy."""
+    return os.path.dirname(path) == HOME
+
+
+def bring(kept: str) -> None:
+    """Have `path_of` the environment lead to a copy on this node, or to where it is kept. Raises OSError."""
+    with open(f"{path_of(kept)}.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not is_here(kept):
+            _remove_pruned(os.path.dirname(kept))
+            # Whatever was there, the new copy has replaced it.
+            os.symlink(_unpacked(kept, held.fileno()) or kept, path_of(kept))
+
+
+def remove(kept: str) -> None:
+    """Remove this node's copy."""
+    import shutil  # here, because a starter seldom needs it
+
+    shutil.rmtree(_copy_of(kept), ignore_errors=True)
+    if os.path.islink(path_of(kept)):
+        os.unlink(path_of(kept))
+
+
+def _copy_of(kept: str) -> str:
+    return os.path.join(HOME, _COPIES, os.path.basename(kept))
+
+
+def _read(environment: str) -> bytes:
+    try:
+        with open(os.path.join(environment, COMPLETE), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _remove_pruned(shared: str) -> None:
+    """Remove copies of environments that are kept no more: a job that used one would have kept it."""
+    for name in _names(os.path.join(HOME, _COPIES)):
+        kept = os.path.join(shared, name)
+        if not os.path.exists(os.path.join(kept, COMPLETE)):
+            remove(kept)
+
+
+def _names(directory: str) -> List[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
+
+
+def _move(programs: str, old: str, new: str) -> None:
+    """Replace the environment's place in its scripts, which begin with the path of its Python."""
+    for name in os.listdir(programs):
+        place = os.path.join(programs, name)
+        if not os.path.islink(place):
+            with open(place, "rb+") as file:
+                text = file.read()
+                if b"\0" not in text[:_TEXT_BYTES]:
+                    file.seek(0)
+                    file.write(text.replace(os.fsencode(old), os.fsencode(new)))
+                    file.truncate()
+
+
+def _unpacked(kept: str, held: int) -> str:
+    """Return a new copy on this node; "" if it has no room for one. The program that unpacks inherits the lock."""
+    import json
+    import subprocess
+
+    remove(kept)
+    copy, complete = _copy_of(kept), _read(kept)
+    disk = os.statvfs(HOME)
+    if json.loads(complete)["bytes"] > _SHARE * disk.f_bavail * disk.f_frsize:
+        return ""
+    os.makedirs(copy)
+    argv = ["sh", "-c", _UNPACK, "sh", archive_of(kept), copy]
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(held,), check=False)
+    if not os.path.exists(os.path.join(copy, _UNPACKED)):
+        remove(kept)
+        return ""
+    _move(os.path.join(copy, "bin"), kept, path_of(kept))
+    # The packages first: a copy marked complete must be complete after a power failure, too.
+    os.sync()
+    with open(os.path.join(copy, COMPLETE), "wb") as file:
+        file.write(complete)
+    return copy
