@@ -230,6 +230,40 @@ def test_down_takes_policies_off_the_jobs_role_that_a_person_attached(beside):
     iam.delete_policy(PolicyArn=policy)
 
 
+BOUND = (
+    *(
+        "opt/phalanx",
+        "opt/deeplearning",
+        "home/phalanx",
+        "var/lib/phalanx",
+        "var/lib/cloud/instance",
+        "etc/ssh/phalanx",
+    ),
+    *("etc/ssh/sshd_config.d/60-phalanx.conf", "etc/systemd/system/phalanx.service", "home/ubuntu/.bash_history"),
+    *("etc/ssh/ssh_host_ed25519_key", "root/.ssh/authorized_keys", "home/ubuntu/.ssh/authorized_keys"),
+)
+
+
+def test_a_node_that_is_cleaned_for_an_image_keeps_what_was_installed_and_nothing_of_its_cluster(beside, cluster):
+    refused = cluster.phalanx("image", "clean", "--yes", check=False)
+    assert (refused.returncode, "has 4 nodes" in refused.stderr) == (6, True)
+    made = beside(spec("image", 1, 1))
+    made.phalanx("up")
+    made.phalanx("exec", "--sudo", "--", "mkdir /opt/mine; echo ls >/home/ubuntu/.bash_history")
+    nodes = json.loads(made.phalanx("nodes", "--json").stdout)
+    running = json.loads(made.phalanx("local", "status", "--json").stdout)["nodes"]
+    (pid,) = (node["pid"] for node in running if node["instance_id"] == nodes[0]["instance_id"])
+    root = Path(f"/proc/{pid}/root")
+    assert (root / "etc/ssh/phalanx").exists() and "phalanx" in (root / "etc/fstab").read_text()
+    done = made.phalanx("image", "clean", "--yes")
+    assert f"aws ec2 create-image --region us-east-1 --instance-id {nodes[0]['instance_id']} --name" in done.stdout
+    assert [path for path in BOUND if (root / path).exists()] == []
+    texts = {name: (root / "etc" / name).read_text() for name in ("fstab", "hosts", "environment", "passwd", "shadow")}
+    assert [name for name, text in texts.items() if "phalanx" in text or "deeplearning" in text] == []
+    assert (root / "etc/machine-id").read_text() == "" and (root / "opt/mine").is_dir()
+    made.phalanx("down", "--yes")
+
+
 def test_a_boot_script_that_fails_is_shown_with_its_output_and_a_long_wait_for_it_too(beside):
     failing = beside(spec("failing", more="boot: |\n  sleep 5\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
     up = failing.start("up")
