@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,13 @@ MAY_PRINT = (
     "phalanx.localcloud.__main__",
     "phalanx.localcloud.nodes",
 )
+# What macOS lacks, and `make check` can't find where it is text: pyright for Darwin finds calls only.
+ONLY_ON_LINUX = re.compile(
+    r"/proc/|/sys/|/dev/shm|memfd_create|pidfd_|epoll|prctl|sched_|O_TMPFILE|O_PATH|SO_PEERCRED|eventfd|splice|AF_NETLINK"
+)
+LINUX_ROOMS = ("phalanx.localcloud", "phalanx.runner", "phalanx.node")
+# It asks for the platform first; and these are the local cloud's processes, which are on Linux.
+LINUX_ELSEWHERE = {"phalanx.ssh.bounded": {"memfd_create"}, "phalanx.clouds.endpoint": {"/proc/"}}
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
 
 
@@ -223,6 +231,15 @@ def test_only_cli_node_and_the_local_clouds_own_door_print() -> None:
 def test_ssh_is_started_from_remote_and_from_nodes_only() -> None:
     ssh = [m for m in modules() if {"ssh", "/usr/bin/ssh"} & m.programs]
     assert [m.name for m in ssh if not m.is_in("phalanx.ssh", "phalanx.node", "phalanx.runner")] == []
+
+
+def test_what_only_linux_has_stays_where_linux_is() -> None:
+    found = {
+        module.name: set(ONLY_ON_LINUX.findall(module.text))
+        for module in modules()
+        if not module.is_in(*LINUX_ROOMS) and ONLY_ON_LINUX.search(module.text)
+    }
+    assert found == LINUX_ELSEWHERE
 
 
 def test_namespaces_are_made_in_the_local_cloud_only() -> None:
