@@ -52,7 +52,7 @@ MAY_PRINT = (
 ONLY_ON_LINUX = re.compile(
     r"/proc/|/sys/|/dev/shm|memfd_create|pidfd_|epoll|prctl|sched_|O_TMPFILE|O_PATH|SO_PEERCRED|eventfd|splice|AF_NETLINK"
 )
-LINUX_ROOMS = ("phalanx.localcloud", "phalanx.runner", "phalanx.node")
+LINUX_ROOMS = ("phalanx.localcloud", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {"phalanx.ssh.bounded": {"memfd_create"}, "phalanx.clouds.endpoint": {"/proc/"}}
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
