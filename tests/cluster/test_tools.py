@@ -146,7 +146,7 @@ def test_a_slow_node_is_named_by_the_check_of_the_network(cluster, tmp_path):
     found = json.loads(checked.stdout)
     assert (checked.returncode, len(found["links"]), found["engine"]) == (1, 12, "gloo"), checked.stderr
     assert {node["transport"] for node in found["nodes"]} == {"TCP"}
-    assert [text.split(" Gbit/s")[0][:-5] for text in found["problems"]] == ["deeplearning-worker3 sends"]
+    assert [text.split()[:2] for text in found["problems"]] == [["deeplearning-worker3", "sends"]]
     assert "<svg" in (tmp_path / "net.svg").read_text()
 
 

@@ -42,19 +42,19 @@ def test_equal_links_are_fine():
 
 
 def test_a_slow_node_is_named_once_and_its_peers_are_not():
-    assert problems(measured(three=1e8), {}) == ["three sends 0.10 Gbit/s, the others 9.40 Gbit/s"]
+    assert problems(measured(three=1e8), {}) == ["three sends 0.1 Gbit/s, the others 9.4 Gbit/s"]
 
 
 def test_a_node_that_only_receives_slowly_is_named():
     found = measured()
     for sender in ("one", "three", "four"):
         found = with_link(found, sender, "two", bit_s=1e8)
-    assert problems(found, {}) == ["two receives 0.10 Gbit/s, the others 9.40 Gbit/s"]
+    assert problems(found, {}) == ["two receives 0.1 Gbit/s, the others 9.4 Gbit/s"]
 
 
 def test_a_slow_link_between_good_nodes_is_named():
     found = with_link(measured(), "one", "two", bit_s=1e9)
-    assert problems(found, {}) == ["one sends 1.00 Gbit/s to two, but 9.40 Gbit/s to others"]
+    assert problems(found, {}) == ["one sends 1 Gbit/s to two, but 9.4 Gbit/s to others"]
 
 
 def test_a_cut_link_is_named_with_its_reason():

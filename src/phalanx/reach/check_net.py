@@ -153,4 +153,4 @@ def _fallen_back(found: Network) -> list[str]:
 
 
 def gbit(bit_s: float) -> str:
-    return f"{bit_s / 1e9:.2f} Gbit/s"
+    return f"{bit_s / 1e9:.3g} Gbit/s"

@@ -9,6 +9,8 @@ from phalanx.reach.check_net import Network, gbit
 
 _CELL, _LEFT, _TOP, _GAP = 64, 190, 60, 70
 _HIGH, _WIDE = 160, 420
+# So that the number in a cell stays readable.
+_DARKEST = 0.6
 
 
 def svg(found: Network) -> str:
@@ -32,7 +34,8 @@ def _matrix(found: Network) -> Iterable[str]:
         yield _text(_LEFT + _CELL * number + 6, _TOP - 8, node.rpartition("-")[2])
     for link in found.links:
         x, y = _LEFT + _CELL * places[link.receiver], _TOP + _CELL * places[link.sender]
-        colour = f'fill="#06c" fill-opacity="{link.bit_s / fastest:.2f}"' if not link.error else 'fill="#c00"'
+        opacity = f"{_DARKEST * link.bit_s / fastest:.2f}"
+        colour = 'fill="#c00"' if link.error else f'fill="#06c" fill-opacity="{opacity}"'
         yield f'<rect x="{x}" y="{y}" width="{_CELL - 2}" height="{_CELL - 2}" stroke="#ccc" {colour}/>'
         yield _text(x + 10, y + 36, "cut" if link.error else f"{link.bit_s / 1e9:.2f}")
 
