@@ -6,14 +6,20 @@ import json
 import os
 import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError
 
 import pytest
+from local_clouds import break_on_purpose
 
 from conftest import PHALANX, a_terminal, assert_nothing_is_left, descendants, process_file
+from phalanx.node.decision import SILENT_S
 
 pytestmark = pytest.mark.cluster
 
+# Longer than it takes to list the jobs and to find out why that fails (phalanx.jobs.toolbox).
+AWAY_S = 50.0
 SPEC = "name: trouble\ncloud: local\nnodes: 1\nkeep: no\n"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="hides a program from phalanx in a mount namespace")
 
@@ -96,6 +102,32 @@ def test_a_local_cloud_that_hangs_is_reported_and_jobs_continue(cluster, code):
         for one in served:
             os.kill(one, signal.SIGCONT)
     assert "deeplearning-worker4" in cluster.phalanx("nodes").stdout
+
+
+def test_a_shared_directory_that_stops_answering_is_named_and_all_goes_on_without_it(cluster, code):
+    loop = "for n in range(1000):\n    open('/efs/seen', 'w').close(); print(n, flush=True); time.sleep(0.2)"
+    options = code(f"import time\n{loop}")
+    job = cluster.phalanx("run", "--detach", *options, "-n", "2", "--", "python", "rank.py").stdout.strip()
+    nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
+    began = time.monotonic()
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        with pytest.raises(HTTPError):
+            break_on_purpose(cluster, freeze={"instance_id": nodes[0]["instance_id"], "for_s": AWAY_S})
+        return
+    for node in nodes:
+        break_on_purpose(cluster, freeze={"instance_id": node["instance_id"], "for_s": AWAY_S})
+    with ThreadPoolExecutor(1) as pool:
+        jobs = pool.submit(cluster.phalanx, "jobs", check=False)
+        time.sleep(SILENT_S)
+        assert cluster.phalanx("ssh", "worker2", "--", "hostname").stdout.startswith("ip-")
+        after = json.loads(cluster.phalanx("nodes", "--json").stdout)
+        assert [(node["instance_id"], node["state"]) for node in after] == [(n["instance_id"], "ready") for n in nodes]
+        assert "the shared directory /efs does not answer" in jobs.result().stderr
+    time.sleep(max(0.0, began + AWAY_S + 5 - time.monotonic()))
+    shown = cluster.phalanx("logs", job).stdout.count("\n")
+    time.sleep(2)
+    assert cluster.phalanx("logs", job).stdout.count("\n") > shown
+    assert "stopped on request" in cluster.phalanx("stop", job).stderr
 
 
 def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):

@@ -79,6 +79,7 @@ class FakeRunner:
         self.rebooted: list[str] = []
         self.given_way_out: list[str] = []
         self.stalled: dict[str, bool] = {}
+        self.frozen_s: dict[str, float] = {}
         self.cut: dict[str, bool] = {}
         self.broken = ""
         self.gate = threading.Event()
@@ -102,6 +103,12 @@ class FakeRunner:
 
     def stall(self, instance_id: str, stalled: bool) -> None:
         self.stalled[instance_id] = stalled
+
+    def freeze(self, instance_id: str, for_s: float) -> None:
+        self.frozen_s[instance_id] = for_s
+
+    def nodes(self) -> list[Any]:
+        return list(self.booted.values())
 
     def give_way_out(self, instance_id: str) -> None:
         self.given_way_out.append(instance_id)

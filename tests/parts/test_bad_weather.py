@@ -276,6 +276,19 @@ def test_an_instance_stands_still_for_a_while(local):
     assert local.runner.stalled == {instance: False}
 
 
+def test_the_shared_directory_of_all_nodes_is_away_once(local):
+    local.context.weather.change(Forecast(7, ("storage",), 10))
+    (subnet,) = local.network()[1]
+    template = {"LaunchTemplateId": local.template()}
+    for _ in range(2):
+        local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
+    until(lambda: len(local.runner.booted) == 2)
+    until(lambda: local.clock.due)
+    local.clock.advance(60)
+    assert local.runner.frozen_s == dict.fromkeys(local.runner.booted, 30.0)
+    assert len(struck(local)) == 1
+
+
 class Api:
     """Calls as phalanx.clouds makes them."""
 

@@ -27,7 +27,8 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
     """Set or show the weather: delays, duplicates, refusals and throttling at the scale that AWS has them.
 
     The same SEED brings the same weather. It stays until `off`, also for local clouds that start later. An
-    organisation's rules, under which no cluster comes up, apply only when --only names them.
+    organisation's rules, under which no cluster comes up, apply only when --only names them, and so does a shared
+    directory that stops answering.
 
     \b
     Examples:

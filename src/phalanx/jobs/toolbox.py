@@ -9,9 +9,12 @@ from phalanx.errors import JobError
 from phalanx.jobs.head_command import error_tail
 from phalanx.runner import checked
 from phalanx.runner.names import RUNNER
-from phalanx.ssh.remote import Completed, Remote
+from phalanx.ssh.remote import Completed, NotEnded, Remote
 
 TOOLS = ".phalanx/tools"
+# A shared directory that takes longer for its own attributes answers nothing.
+_LOOK_WITHIN_S = 5
+_KILLED = 128 + 9
 
 
 def command(shared: str, verb: str, *args: str) -> str:
@@ -22,16 +25,31 @@ def command(shared: str, verb: str, *args: str) -> str:
 def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: bool = True) -> Completed:
     """Run the result of `command` and wait, sending the zipapp first where it is missing.
 
-    Raises JobError for a failure, with `check`.
+    Raises JobError for a failure, with `check`, and for a shared directory that does not answer.
     """
-    done = remote.run(command, timeout_s=timeout_s, check=False)
-    if done.status == checked.UNAVAILABLE:
-        put(remote, shared)
+    try:
         done = remote.run(command, timeout_s=timeout_s, check=False)
+        if done.status == checked.UNAVAILABLE:
+            put(remote, shared)
+            done = remote.run(command, timeout_s=timeout_s, check=False)
+    except NotEnded:
+        _require_answer(remote, shared)
+        raise
     if check and done.status != 0:
         reason = error_tail(done.stderr.decode(errors="replace")) or f"exit code {done.status}"
         raise JobError(f"the head gave no answer: {reason}")
     return done
+
+
+def _require_answer(remote: Remote, shared: str) -> None:
+    """Raise JobError if the shared directory, where the zipapp and all jobs are, does not answer."""
+    # By the shell's own status: sshd reports a command that a signal ended as 255.
+    look = f"timeout -s KILL {_LOOK_WITHIN_S} ls -- {shlex.quote(shared)} >/dev/null || exit $?"
+    if remote.run(look, timeout_s=4 * _LOOK_WITHIN_S, check=False).status == _KILLED:
+        raise JobError(
+            f"the shared directory {shared} does not answer",
+            "Jobs go on when it does. `phalanx ssh` and `phalanx nodes` work meanwhile.",
+        )
 
 
 def ready(remote: Remote, shared: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.localcloud import account_quotas, fleet
+from phalanx.localcloud.absences import AWAY_S
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.nodes.machine import NodeError
@@ -30,6 +31,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
     partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
     link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
+    freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -103,6 +105,10 @@ def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
 
+def _freeze(context: Context, fault: dict[str, Any]) -> None:
+    context.runner.freeze(_running(fault), float(fault.get("for_s", AWAY_S)))
+
+
 def _running(fault: dict[str, Any]) -> str:
     instance_id = fault["instance_id"]
     if fleet.current().instance(instance_id) is None:
@@ -121,4 +127,5 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "partition": _partition,
     "link": _link,
     "stall": _stall,
+    "freeze": _freeze,
 }

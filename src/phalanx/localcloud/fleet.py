@@ -13,6 +13,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
 from phalanx.localcloud import gpus, launches, organisation, placement
+from phalanx.localcloud.absences import Absences
 from phalanx.localcloud.capacity import CapacityError, Pool
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.neighbours import Neighbours
@@ -39,6 +40,7 @@ class Fleet:
         self.boot_delay_s = 0.0
         self.watchers: list[Callable[[str], None]] = []
         self._neighbours = Neighbours(context)
+        self._absences = Absences(context)
         self._lock = threading.RLock()
         self._live: dict[str, Instance] = {}
         context.runner.on_exit = self.exited
@@ -106,6 +108,7 @@ class Fleet:
         self._changed(instance.id)
         self._stall_later(instance.id)
         self._neighbours.welcome(instance)
+        self._absences.plan(instance)
 
     def _equipped(self, machine: Machine) -> Machine:
         """Give a machine whose type has GPUs the stand-ins that were requested (`phalanx local gpus`)."""

@@ -36,6 +36,10 @@ class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
     """The connection broke, or could not be made."""
 
 
+class NotEnded(ClusterError):  # noqa: N818 - reads as what happened
+    """A command did not end in time."""
+
+
 class NotListening(ConnectionLost):
     """The node refused the connection at once; it may accept one in a moment."""
 
@@ -75,7 +79,7 @@ class Remote:
             with waiting(f"an answer from {self.host}"):
                 done = bounded.run(self.argv(command), input, timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"`{command}` on {self.host} did not end within {timeout_s:g} s") from error
+            raise NotEnded(f"`{command}` on {self.host} did not end within {timeout_s:g} s") from error
         except bounded.TooMuch as error:
             most = f"{bounded.MOST_BYTES >> 20} MiB"
             raise ClusterError(

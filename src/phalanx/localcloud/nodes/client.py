@@ -81,6 +81,10 @@ class NodeRunner:
         """Stop all of the node's processes, as if it thrashed, or continue them. Its ports still accept connections."""
         self._ask("stall", instance_id=instance_id, stalled=stalled)
 
+    def freeze(self, instance_id: str, for_s: float) -> None:
+        """Let a node's shared directories answer nothing for so long."""
+        self._ask("freeze", instance_id=instance_id, for_s=for_s)
+
     def shape(self, instance_id: str, rate_bit_s: int, delay_s: float) -> None:
         """Limit what the node's link carries each way (0: no limit), and delay what the node sends; also after reboots.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, init, operating_system, processes, programs, volumes, wire
+from phalanx.localcloud.nodes import cgroups, frozen, init, operating_system, processes, programs, volumes, wire
 from phalanx.localcloud.nodes.console import Console
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.node import Node
@@ -194,6 +194,17 @@ class Supervisor:
         node = self._running(request["instance_id"])
         processes.signal_all(node.pid, signal.SIGSTOP if request["stalled"] else signal.SIGCONT)
         self._answer(request["id"])
+
+    def _do_freeze(self, request: dict[str, Any]) -> None:
+        node = self._running(request["instance_id"])
+        if node.pidfd is not None:
+            helper = frozen.freeze(self._site, node.pid, node.pidfd, request["for_s"])
+            self._watch(pidfd := os.pidfd_open(helper), lambda: self._end_of_helper(helper, pidfd))
+        self._answer(request["id"])
+
+    def _end_of_helper(self, pid: int, pidfd: int) -> None:
+        os.waitpid(pid, 0)
+        self._unwatch(pidfd)
 
     def _do_give_way_out(self, request: dict[str, Any]) -> None:
         node = self._nodes.get(request["instance_id"])

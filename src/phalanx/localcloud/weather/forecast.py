@@ -21,9 +21,9 @@ KINDS = {
     "gpus": "`nvidia-smi` takes 35 to 90 s at first, and one machine in ten has lost a GPU (11.15)",
     "throttling": "one in ten calls that list, describe or use the table is throttled (11.7)",
 }
-# What fails for good: a zone without capacity, and what an organisation forbids. A cluster can't be created then, so
-# these come only when they are named.
+# These come only when they are named. Most are for good, such as what an organisation forbids, and fail every cluster.
 RULES = {
+    "storage": "once in its first ten minutes, the shared directory answers nothing for five (11.17)",
     "elsewhere": "of the zones that offer a type, the first has no capacity for it: us-east-1a (11.16)",
     "explicit-deny": "a service control policy denies ec2:RunInstances (11.9)",
     "tag-policy": "a tag policy does not allow the cluster's tag on volumes and interfaces (11.10)",
