@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import re
 from pathlib import Path
 
@@ -44,6 +46,19 @@ def exists(path: list[str]) -> bool:
             break
         command = command.get_command(click.Context(command), word)
     return command is not None
+
+
+def test_every_page_is_in_a_menu_of_the_site() -> None:
+    menus = set(re.findall(r"^docs/([\w-]+)$", (ROOT / "docs/site/index.md").read_text(), re.MULTILINE))
+    assert menus == {path.stem for path in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_the_site_has_every_file_that_a_page_links_to(document: Path) -> None:
+    patterns = re.findall(r"'(\S+)'", (ROOT / "scripts/site").read_text())
+    for target, _, source in LINK.findall(without_quoted_code(document.read_text())):
+        name = os.path.relpath(document.parent / (target or source or document.name), ROOT)
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), f"scripts/site does not copy {name}"
 
 
 # The test that runs a document's console blocks and programs: on a cluster or, if that takes long, as said beside it.
