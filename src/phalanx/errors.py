@@ -49,6 +49,10 @@ class StackFailed(CloudError):  # noqa: N818 (names what happened)
     exit_code = 4
 
 
+class NoCapacity(StackFailed):
+    """AWS lacks the machines. The stack was rolled back, and nothing of it is left."""
+
+
 class LocalCloudError(PhalanxError):
     """This machine lacks something that the local cloud needs; `hint` has the command that installs or permits it."""
 

@@ -102,3 +102,16 @@ def test_a_zone_that_does_not_offer_the_type_fails_the_stack_in_aws_s_words(besi
     message = "is not supported in your requested Availability Zone (us-east-1a)"
     (reported,) = {e["ResourceStatusReason"] for e in events if message in e.get("ResourceStatusReason", "")}
     assert "us-east-1c" in reported
+
+
+def test_where_there_is_no_capacity_the_next_type_is_tried(beside):
+    """The head and one worker fit; the second worker, which `min` needs, does not."""
+    terminal = beside("nodes: 3\nmin: 3\ntype: [m5.large, m5.xlarge]\nnode_timeout: 60s\n")
+    break_on_purpose(terminal, capacity={"m5.large": 2})
+    try:
+        up = terminal.phalanx("up", "--json")
+    finally:
+        break_on_purpose(terminal, capacity={"m5.large": None})
+    assert "no capacity for m5.large in us-east-1a: " in up.stderr
+    assert "nothing of that attempt is left; trying m5.xlarge in us-east-1a" in up.stderr
+    assert {node["type"] for node in json.loads(up.stdout)["nodes"]} == {"m5.xlarge"}

@@ -72,6 +72,7 @@ def test_two_lines_are_enough(write):
         "budget": None,
         "mail": None,
         "boot": None,
+        "other_types": (),
     }
 
 

@@ -133,6 +133,7 @@ OF_ANOTHER_KIND = {
     "string": [4, 1.5, True, ["a"], {"a": "b"}],
     "integer": ["many", "4", 1.5, True, [4]],
     "array": ["a", 4, True, {"a": "b"}, [4], [["a"]], []],
+    "text or list": [4, 1.5, True, {"a": "b"}, [4], [["a"]], []],
     "object": ["a", 4, True, ["a"], {}, {"a": 4}, {"a": {"b": "c"}}],
 }
 
@@ -162,7 +163,7 @@ def test_a_random_wrong_value_is_refused_by_both(name, tmp_path_factory):
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
 def test_a_value_of_another_kind_is_refused_by_both(key, tmp_path_factory):
-    for value in OF_ANOTHER_KIND[json_schema()["properties"][key.name]["type"]]:
+    for value in OF_ANOTHER_KIND[json_schema()["properties"][key.name].get("type", "text or list")]:
         document = {"name": "demo", "nodes": 4, key.name: value}
         assert not SCHEMA.is_valid(document), value
         assert not is_valid(tmp_path_factory, document), value

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from phalanx.clouds.protocol import Cloud, StackState
-from phalanx.cluster import causes
+from phalanx.cluster import causes, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import collect, keep
@@ -28,9 +28,9 @@ from phalanx.cluster.stack import (
     require_ours,
 )
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
-from phalanx.errors import CloudError, ClusterError, PhalanxError, StackFailed
+from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
-from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.plan import Plan
 from phalanx.plan.plan_text import warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
@@ -41,8 +41,9 @@ _INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
-# Settings that may change after `up`: what `down` keeps, and the limits, which count from the next start of the nodes.
-_FREE = frozenset({"keep", "lease_s", "budget"})
+# Settings that may change after `up`: what `down` keeps, the types that were not needed, and the limits, which count
+# from the next start of the nodes.
+_FREE = frozenset({"keep", "lease_s", "budget", "other_types"})
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -70,6 +71,8 @@ class BringUp:
 
     def __init__(self, cloud: Cloud, spec: ClusterSpec) -> None:
         self.cloud, self.spec = cloud, spec
+        # The spec with the type of the machines that are there.
+        self._chosen = spec
         self.result: Up | None = None
         self.stack: Stack | None = None
 
@@ -128,11 +131,29 @@ class BringUp:
             )
 
     def _create(self) -> Iterator[Step]:
+        """Create the cluster in the first zone, and of the first type, for which AWS has capacity."""
+        plans = shortage.plans(self.cloud, self.spec)
+        plan = next(plans)
+        while True:
+            try:
+                yield from self._create_from(plan)
+                return
+            except NoCapacity as failure:
+                following = next(plans, None)
+                if following is None:
+                    raise
+                told = failure.message.partition("\n")[2].partition("\n")[0]
+            yield Note(f"no capacity for {shortage.place(plan)}: {told}")
+            yield Note(f"nothing of that attempt is left; trying {shortage.place(following)}")
+            plan = following
+
+    def _create_from(self, plan: Plan) -> Iterator[Step]:
+        self._chosen = replace(self.spec, type=plan.spec.type)
         key = store.make_key(self.spec.name)
+        plan = replace(plan, facts=replace(plan.facts, ssh_public_key=key))
         # Written before the stack is requested, so that the next `up` finds the key if this one is killed.
         cluster = self._record().save()
         try:
-            plan = make_plan(self.spec, self.cloud.facts(self.spec, key))
             if plan.facts.kept_file_system:
                 yield Note(f"{self.spec.shared} uses the file system that `down` kept: {plan.facts.kept_file_system}")
             yield from (Note(f"warning: {warning}") for warning in warnings(plan))
@@ -187,7 +208,8 @@ class BringUp:
         hint = "Everything was rolled back and the stack was deleted: nothing is left, and the name is free."
         if diagnosis.cause not in (None, causes.UNKNOWN):
             hint = f"The cause: {diagnosis.cause.name}. {diagnosis.cause.advice}\n{hint}"
-        raise StackFailed(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
+        kind = NoCapacity if shortage.is_shortage(failure) else StackFailed
+        raise kind(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
 
     def _diagnose(self, cluster: Cluster, creation: Creation, failure: str, logs: Mapping[str, str]) -> Diagnosis:
         """Name the cause, and store its evidence for `phalanx why`: the stack is about to be deleted."""
@@ -220,6 +242,8 @@ class BringUp:
             cluster = Cluster.load(found.name)
         except ClusterError:
             return {}
+        if cluster.spec.get("type") in self.spec.types:
+            self._chosen = replace(self.spec, type=cluster.spec["type"])
         wanted = self._settings()
         changes = {
             key: (before, wanted[key])
@@ -244,7 +268,7 @@ class BringUp:
 
     def _settings(self) -> dict[str, object]:
         # As the record has them, for comparison: JSON has lists and no tuples.
-        return json.loads(json.dumps(asdict(self.spec)))
+        return json.loads(json.dumps(asdict(self._chosen)))
 
 
 def _connect_with_retries(remote: Remote) -> Iterator[Note]:

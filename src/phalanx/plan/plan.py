@@ -102,6 +102,13 @@ class Plan:
         return self.spec.file_system or self.facts.kept_file_system
 
     @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones to try, by preference: those of the spec that offer the type, or the one that was chosen."""
+        if not self.spec.zones or self.facts.reservation:
+            return (self.zone,)
+        return tuple(zone for zone in self.spec.zones if zone in self.facts.zones)
+
+    @property
     def throughput(self) -> str:
         """The throughput mode of a new file system: bursting or elastic."""
         return self.spec.throughput or "bursting"

@@ -48,6 +48,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("cluster", f"{spec.name}, in {_place(plan)}"),
         ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
         ("each node", _sizes(plan)),
+        ("if there is none", _otherwise(plan)),
         ("bought as", capacity.described(spec, plan.facts.reservation)),
         ("close together", _placement(spec)),
         ("EFA", _adapters(plan)),
@@ -94,6 +95,12 @@ def _file_system(plan: Plan) -> str:
         return f"your EFS file system {plan.spec.file_system}"
     kept = plan.facts.kept_file_system
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
+
+
+def _otherwise(plan: Plan) -> str:
+    """Describe what `up` tries where AWS has no capacity."""
+    others = [f"the same in {zone}" for zone in plan.zones if zone != plan.zone]
+    return ", then ".join([*others, *plan.spec.other_types])
 
 
 def _placement(spec: ClusterSpec) -> str:

@@ -13,10 +13,22 @@ from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_key import Key, key
-from phalanx.spec.spec_rules import matching, number, one_of, text, time_or_none_s, time_s, whole, word, words
+from phalanx.spec.spec_rules import (
+    matching,
+    number,
+    one_of,
+    one_or_more,
+    text,
+    time_or_none_s,
+    time_s,
+    whole,
+    word,
+    words,
+)
 
 MOST_NODES = 1000
 MOST_ZONES = 10
+MOST_TYPES = 10
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 LONGEST_LEASE_S = 365 * 24 * 3600
 LONGEST_IDLE_S = 7 * 24 * 3600
@@ -69,8 +81,8 @@ class ClusterSpec:
         default="us-east-1",
     )
     zones: tuple[str, ...] | None = key(
-        "Availability Zones of the region by preference: all nodes are in the first that offers the type. "
-        "Zone names mean different places in different accounts.",
+        "Availability Zones of the region by preference: all nodes are in the first that offers the type and, at "
+        "`up`, has capacity for it. Zone names mean different places in different accounts.",
         words(
             checks.ZONE,
             MOST_ZONES,
@@ -91,8 +103,9 @@ class ClusterSpec:
         default=1,
     )
     type: str = key(
-        "EC2 instance type, of the workers and of a head that trains.",
-        text(checks.instance_type, _types, ANY_TYPE),
+        "EC2 instance type, of the workers and of a head that trains. With a list, `up` tries the next type where AWS "
+        "has no capacity for one in any of the `zones`.",
+        one_or_more(text(checks.instance_type, _types, ANY_TYPE), MOST_TYPES),
         "c5.large",
         initial=True,
         default="c5.large",
@@ -311,12 +324,23 @@ class ClusterSpec:
         default=None,
     )
 
+    other_types: tuple[str, ...] = ()
+    """The types after the first, if `type` is a list."""
+
     def __post_init__(self) -> None:
-        accepted, wrong = check({one.name: getattr(self, one.name) for one in fields(self)})
+        accepted, wrong = check({one.field: getattr(self, one.field) for one in KEYS.values()})
         if wrong:
             raise SpecError("\n".join(f"{key}: {error}" for key, error in wrong.items()))
+        if isinstance(accepted["type"], tuple):
+            accepted["type"], *accepted["other_types"] = accepted["type"]
+        accepted["other_types"] = tuple(accepted.get("other_types", self.other_types))
         for name, value in accepted.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types by preference."""
+        return (self.type, *self.other_types)
 
     @property
     def reservation(self) -> str:
@@ -334,7 +358,7 @@ class ClusterSpec:
         return float(self.budget.removeprefix("$")) if self.budget else None
 
 
-KEYS = {one.name: one for one in map(Key.of, fields(ClusterSpec))}
+KEYS = {one.name: one for one in map(Key.of, (field for field in fields(ClusterSpec) if field.metadata))}
 """All keys of phalanx.yaml by name."""
 
 

@@ -128,6 +128,30 @@ def words(pattern: str, most: int, allowed: str) -> Rule:
     return Rule(_LIST, check, lambda: schema, f"1 to {most} entries, each {allowed}")
 
 
+def one_or_more(one: Rule, most: int) -> Rule:
+    """Return the rule of a text, or of a list of up to `most` different ones, whose normal form is a tuple."""
+
+    def read(value: Value) -> Any:
+        return _read_list(value) if isinstance(value.plain, list) else TEXT.read(value)
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str):
+            return one.check(value)
+        if not 1 <= len(value) <= most or len(set(map(str, value))) < len(value):
+            raise WrongError(f"must have 1 to {most} different entries")
+        if wrong := [item for item in value if not isinstance(item, str)]:
+            raise WrongError(f"must be a list of texts, has {wrong[0]!r:.40}")
+        return tuple(map(one.check, value))
+
+    def schema() -> dict[str, Any]:
+        entries = {"type": "array", "items": one.schema(), "minItems": 1, "maxItems": most, "uniqueItems": True}
+        return {"anyOf": [one.schema(), entries]}
+
+    return Rule(
+        Kind("text, or list", (str, list, tuple), read, str), check, schema, f"{one.allowed}; or a list of them"
+    )
+
+
 def whole(pattern: str) -> str:
     """Return a pattern that matches the whole text, because JSON Schema searches."""
     return f"^(?:{pattern})$"
