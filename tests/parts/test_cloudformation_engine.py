@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import urllib.error
 import urllib.request
@@ -11,6 +12,11 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import REGION
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
+
+from phalanx.localcloud.cloudformation.engine import StackRequest
+from phalanx.localcloud.iam import credentials
+
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -284,3 +290,33 @@ def test_updates_are_refused_clearly(cloud):
     stack = cloud.made({"Topic": TOPIC})
     with pytest.raises(ClientError, match="can't update stacks yet"):
         cloud.cloudformation.update_stack(StackName=stack, UsePreviousTemplate=True)
+
+
+def test_resources_are_made_and_deleted_with_the_rights_of_the_caller(cloud):
+    """As a caller that may do everything but one call, which AWS's words then name."""
+
+    def lacks(denied: str):
+        return credentials.calling("AROA:me", lambda action, arn, keys: f"no {action} on {arn}" * (action == denied))
+
+    with lacks("sns:TagResource"):
+        stack = asked(cloud)
+    cloud.engine.idle()
+    assert cloud.engine.find(stack, REGION).status == "ROLLBACK_COMPLETE"
+    assert cloud.reason(stack, "Topic", "CREATE_FAILED").startswith("no sns:TagResource on arn:aws:sns:us-east-1:")
+    with lacks("sns:CreatePlatformApplication"):
+        stack = asked(cloud)
+    cloud.engine.idle()
+    assert cloud.engine.find(stack, REGION).status == "CREATE_COMPLETE"
+    with lacks("sns:DeleteTopic"):
+        cloud.engine.delete(cloud.engine.find(stack, REGION))
+    cloud.engine.idle()
+    assert cloud.engine.find(stack, REGION).status == "DELETE_FAILED"
+    cloud.engine.delete(cloud.engine.find(stack, REGION))
+    cloud.engine.idle()
+    assert cloud.engine.find(stack, REGION).status == "DELETE_COMPLETE"
+
+
+def asked(cloud: Stacks) -> str:
+    """Ask the engine for a stack of one topic, in this thread; return the stack's id."""
+    body = json.dumps({"Resources": {"Topic": TOPIC}})
+    return cloud.engine.create(StackRequest(f"rights-{next(NUMBERS)}", REGION, body)).stack_id

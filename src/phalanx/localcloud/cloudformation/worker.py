@@ -16,6 +16,7 @@ from moto.core.exceptions import ServiceException
 from werkzeug.exceptions import HTTPException
 
 from phalanx.localcloud.clock import Timer
+from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.cloudformation.errors import Refused, ResourceFailed
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk, reverse
@@ -24,6 +25,8 @@ from phalanx.localcloud.cloudformation.resources import TYPES, Request
 from phalanx.localcloud.cloudformation.schemas import problems
 from phalanx.localcloud.cloudformation.signals import Signal, Wait, data_text, wait_of
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.iam.credentials import May
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +52,19 @@ class Worker:
         self._failed: list[str] = []
         self._final = ""
         self._retain: Collection[str] = ()
+        # CloudFormation acts with the rights of the caller who asked for the operation, to its end.
+        self._may: May | None = None
 
     def create(self) -> None:
         """Start the creation; the stack is CREATE_IN_PROGRESS when this returns."""
+        self._may = credentials.may()
         self.stack.mark("CREATE_IN_PROGRESS", self.context.clock.now(), "User Initiated")
         self.context.spawn(self._run, name=f"stack-{self.stack.name}")
         self.post(self._begin_creation)
 
     def delete(self, token: str | None, retain: Collection[str]) -> None:
         """Start the deletion, whatever the stack is doing; its status has changed when this returns."""
-        begun = threading.Event()
+        begun, self._may = threading.Event(), credentials.may()
         self.post(self._begin_deletion, token, retain, begun)
         begun.wait(timeout=30)
 
@@ -131,6 +137,7 @@ class Worker:
         wrong = problems(declared.type, resource.properties)
         if wrong:
             raise ResourceFailed(f"Properties validation failed for resource {name} with message: {'; '.join(wrong)}")
+        self._require_rights(declared.type, deleting=False)
         wait = wait_of(name, declared.type, resource.properties, resolve(dict(declared.creation_policy), self._scope))
         with _MODELS:
             made = TYPES[declared.type].create(self._request(resource))
@@ -143,6 +150,10 @@ class Worker:
             self._later(name, wait.timeout_s, self._wait_timed_out, name, self._attempts[name])
             self.post(self._check_signals, name)
         return made.pending or wait is not None
+
+    def _require_rights(self, kind: str, *, deleting: bool) -> None:
+        place = f"{self.stack.region}:{self.context.account}"
+        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, deleting=deleting)
 
     def _request(self, resource: Resource) -> Request:
         name, stack = resource.declared.logical_id, self.stack
@@ -304,6 +315,7 @@ class Worker:
             return
         self._mark_resource(name, "DELETE_IN_PROGRESS")
         try:
+            self._require_rights(resource.declared.type, deleting=True)
             with _MODELS:
                 pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
             self.context.network_changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,7 +49,11 @@ class AssumeRoleError(Exception):
 
 AWS_USER_ID = "AIDAIT2UOQQY3AUEKVGXU"
 """The sender's user id of messages from AWS's own services, such as SNS (docs/aws-behaviour.md 3.24)."""
+May = Callable[[str, str, Mapping[str, Sequence[str]]], str]
+"""Returns why the caller may not do an action on an ARN, with these further condition keys; "" if it may."""
+
 _caller: ContextVar[str] = ContextVar("caller", default=AWS_USER_ID)
+_may: ContextVar[May | None] = ContextVar("may", default=None)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
 _by_holder: dict[tuple[str, str], Session] = {}
@@ -72,14 +76,20 @@ def caller() -> str:
     return _caller.get()
 
 
+def may() -> May | None:
+    """Return the rights of the current call's sender; None for one that may do everything."""
+    return _may.get()
+
+
 @contextmanager
-def calling(user_id: str) -> Iterator[None]:
-    """Make calls in the block on behalf of this user id."""
-    before = _caller.set(user_id)
+def calling(user_id: str, may: May | None = None) -> Iterator[None]:
+    """Make calls in the block on behalf of this user id, with these rights."""
+    before, rights = _caller.set(user_id), _may.set(may)
     try:
         yield
     finally:
         _caller.reset(before)
+        _may.reset(rights)
 
 
 def instance_role(instance: Instance) -> Role | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -57,7 +58,7 @@ def wrap(context: Context, app: App) -> App:
         refusal = judge(context, session, call)
         if refusal:
             return errors.access_denied(call, refusal, start_response)
-        with credentials.calling(session.user_id):
+        with credentials.calling(session.user_id, partial(_refusal, context, session, call)):
             return app(environ, start_response)
 
     return guarded
@@ -78,6 +79,16 @@ def judge(context: Context, session: Session, call: Call) -> str:
         if decision is not policy.Decision.ALLOWED:
             return errors.denial(session.arn(context.account), call.action, target.arn, decision)
     return ""
+
+
+def _refusal(
+    context: Context, session: Session, call: Call, action: str, arn: str, keys: Mapping[str, Sequence[str]]
+) -> str:
+    """Judge what a service does with the rights of its caller, as CloudFormation does."""
+    ask = policy.Ask(action, arn, {**_keys(context, session, call), **keys})
+    decision = rights_of(context, session.role).decide(ask)
+    allowed = decision is policy.Decision.ALLOWED
+    return "" if allowed else errors.denial(session.arn(context.account), action, arn, decision)
 
 
 def rights_of(context: Context, role_name: str) -> policy.Rights:

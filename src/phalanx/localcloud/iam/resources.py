@@ -272,4 +272,7 @@ TABLE: dict[str, Finder] = {
     "cloudformation:DescribeStackResource": stack,
     "cloudformation:DescribeStackEvents": stack,
     "cloudformation:GetTemplate": stack,
+    "cloudformation:CreateStack": stack,
+    "cloudformation:DeleteStack": stack,
+    "cloudformation:ListStackResources": stack,
 }

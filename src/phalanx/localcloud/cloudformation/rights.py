@@ -1,0 +1,170 @@
+"""What CloudFormation does with its caller's rights: the calls by which each type of resource is made and deleted.
+
+A role's session that creates or deletes a stack needs every one of them, as on AWS. A type without a row needs none
+here. Source: the handlers' permissions in AWS's resource schemas, less those for properties that a stack does not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.iam.credentials import May
+
+# Type → (calls that make it, calls that delete it, the resource they are about).
+_CALLS: Mapping[str, tuple[str, str, str]] = {
+    "AWS::AutoScaling::AutoScalingGroup": (
+        "autoscaling:CreateAutoScalingGroup autoscaling:CreateOrUpdateTags autoscaling:PutNotificationConfiguration "
+        "autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities ec2:RunInstances",
+        "autoscaling:UpdateAutoScalingGroup autoscaling:DeleteAutoScalingGroup autoscaling:DescribeAutoScalingGroups",
+        "autoScalingGroup:1:autoScalingGroupName/{group}",
+    ),
+    "AWS::AutoScaling::ScheduledAction": (
+        "autoscaling:PutScheduledUpdateGroupAction autoscaling:DescribeScheduledActions",
+        "autoscaling:DeleteScheduledAction autoscaling:DescribeScheduledActions",
+        "autoScalingGroup:1:autoScalingGroupName/{group}",
+    ),
+    "AWS::DynamoDB::Table": (
+        "dynamodb:CreateTable dynamodb:DescribeTable dynamodb:TagResource",
+        "dynamodb:DeleteTable dynamodb:DescribeTable",
+        "table/{name}",
+    ),
+    "AWS::EC2::EIP": ("ec2:AllocateAddress ec2:CreateTags", "ec2:ReleaseAddress ec2:DescribeAddresses", "elastic-ip/1"),
+    "AWS::EC2::InternetGateway": (
+        "ec2:CreateInternetGateway ec2:CreateTags",
+        "ec2:DeleteInternetGateway ec2:DescribeInternetGateways",
+        "internet-gateway/1",
+    ),
+    "AWS::EC2::LaunchTemplate": (
+        "ec2:CreateLaunchTemplate ec2:CreateTags",
+        "ec2:DeleteLaunchTemplate ec2:DescribeLaunchTemplates",
+        "launch-template/1",
+    ),
+    "AWS::EC2::NatGateway": (
+        "ec2:CreateNatGateway ec2:DescribeNatGateways ec2:CreateTags",
+        "ec2:DeleteNatGateway ec2:DescribeNatGateways",
+        "natgateway/1",
+    ),
+    "AWS::EC2::Route": (
+        "ec2:CreateRoute ec2:DescribeRouteTables",
+        "ec2:DeleteRoute ec2:DescribeRouteTables",
+        "route-table/1",
+    ),
+    "AWS::EC2::RouteTable": ("ec2:CreateRouteTable ec2:CreateTags", "ec2:DeleteRouteTable", "route-table/1"),
+    "AWS::EC2::SecurityGroup": (
+        "ec2:CreateSecurityGroup ec2:DescribeSecurityGroups ec2:AuthorizeSecurityGroupEgress "
+        "ec2:AuthorizeSecurityGroupIngress ec2:RevokeSecurityGroupEgress ec2:CreateTags",
+        "ec2:DeleteSecurityGroup ec2:DescribeSecurityGroups",
+        "security-group/1",
+    ),
+    "AWS::EC2::SecurityGroupEgress": (
+        "ec2:AuthorizeSecurityGroupEgress ec2:DescribeSecurityGroupRules",
+        "ec2:RevokeSecurityGroupEgress ec2:DescribeSecurityGroupRules",
+        "security-group/1",
+    ),
+    "AWS::EC2::SecurityGroupIngress": (
+        "ec2:AuthorizeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
+        "ec2:RevokeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
+        "security-group/1",
+    ),
+    "AWS::EC2::Subnet": (
+        "ec2:CreateSubnet ec2:DescribeSubnets ec2:ModifySubnetAttribute ec2:CreateTags",
+        "ec2:DeleteSubnet ec2:DescribeSubnets",
+        "subnet/1",
+    ),
+    "AWS::EC2::SubnetRouteTableAssociation": (
+        "ec2:AssociateRouteTable ec2:DescribeRouteTables",
+        "ec2:DisassociateRouteTable ec2:DescribeRouteTables",
+        "route-table/1",
+    ),
+    "AWS::EC2::VPC": (
+        "ec2:CreateVpc ec2:DescribeVpcs ec2:DescribeVpcAttribute ec2:ModifyVpcAttribute ec2:CreateTags",
+        "ec2:DeleteVpc ec2:DescribeVpcs",
+        "vpc/1",
+    ),
+    "AWS::EC2::VPCEndpoint": (
+        "ec2:CreateVpcEndpoint ec2:DescribeVpcEndpoints ec2:CreateTags",
+        "ec2:DeleteVpcEndpoints ec2:DescribeVpcEndpoints",
+        "vpc-endpoint/1",
+    ),
+    "AWS::EC2::VPCGatewayAttachment": (
+        "ec2:AttachInternetGateway ec2:DescribeInternetGateways",
+        "ec2:DetachInternetGateway ec2:DescribeInternetGateways",
+        "internet-gateway/1",
+    ),
+    "AWS::EFS::FileSystem": (
+        "elasticfilesystem:CreateFileSystem elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
+        "elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems",
+        "file-system/1",
+    ),
+    "AWS::EFS::MountTarget": (
+        "elasticfilesystem:CreateMountTarget elasticfilesystem:DescribeMountTargets",
+        "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
+        "file-system/1",
+    ),
+    "AWS::IAM::InstanceProfile": (
+        "iam:CreateInstanceProfile iam:AddRoleToInstanceProfile iam:GetInstanceProfile iam:PassRole",
+        "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile",
+        "role/{name}",
+    ),
+    "AWS::IAM::Policy": ("iam:PutRolePolicy iam:GetRolePolicy", "iam:DeleteRolePolicy", "role/{name}"),
+    "AWS::IAM::Role": (
+        "iam:CreateRole iam:PutRolePolicy iam:GetRolePolicy iam:TagRole iam:GetRole",
+        "iam:DeleteRole iam:DeleteRolePolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies",
+        "role/{name}",
+    ),
+    "AWS::Lambda::Function": (
+        "lambda:CreateFunction lambda:GetFunction lambda:TagResource",
+        "lambda:DeleteFunction lambda:GetFunction",
+        "function:{name}",
+    ),
+    "AWS::Lambda::Permission": ("lambda:AddPermission", "lambda:RemovePermission", "function:{name}"),
+    "AWS::Logs::LogGroup": (
+        "logs:CreateLogGroup logs:DescribeLogGroups logs:PutRetentionPolicy logs:TagResource",
+        "logs:DeleteLogGroup logs:DescribeLogGroups",
+        "log-group:{name}",
+    ),
+    "AWS::SNS::Subscription": ("sns:Subscribe", "sns:Unsubscribe sns:GetSubscriptionAttributes", "{name}"),
+    "AWS::SNS::Topic": (
+        "sns:CreateTopic sns:TagResource sns:GetTopicAttributes",
+        "sns:DeleteTopic sns:GetTopicAttributes",
+        "{name}",
+    ),
+    "AWS::SQS::Queue": (
+        "sqs:CreateQueue sqs:GetQueueAttributes sqs:TagQueue",
+        "sqs:DeleteQueue sqs:GetQueueAttributes",
+        "{name}",
+    ),
+    "AWS::SQS::QueuePolicy": ("sqs:SetQueueAttributes", "sqs:SetQueueAttributes", "{name}"),
+}
+_WITHOUT_REGION = ("iam",)
+
+
+def require(may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], *, deleting: bool) -> None:
+    """Raise ResourceFailed, in AWS's words, unless the caller may make or delete a resource of this type.
+
+    `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources.
+    """
+    if may is None:
+        return
+    keys = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
+    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, deleting=deleting))
+    refusal = next(filter(None, refusals), "")
+    if refusal:
+        raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
+
+
+def calls(kind: str, stack: str, place: str, *, deleting: bool) -> Iterator[tuple[str, str]]:
+    """Yield the calls for a resource of this type, each with the ARN that it is about."""
+    made, deleted, about = _CALLS.get(kind, ("", "", ""))
+    resource = about.format(group=f"{stack}-group", name=f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
+    region, _, account = place.partition(":")
+    for action in (deleted if deleting else made).split():
+        service = action.partition(":")[0]
+        where = f":{account}" if service in _WITHOUT_REGION else f"{region}:{account}"
+        yield action, f"arn:aws:{service}:{where}:{resource}"
+
+
+def types() -> Iterable[str]:
+    """Return the types with a row."""
+    return _CALLS

@@ -1,0 +1,140 @@
+"""The least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
+
+CloudFormation makes a stack's resources with the caller's rights. Which calls a type needs follows the permissions of
+the handlers in AWS's resource schemas, without those for properties that the template does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from phalanx.template.naming import CLUSTER_TAG
+
+# CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
+_PREFIX = 20
+
+_OF_TYPES: Mapping[str, str] = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:CreateAutoScalingGroup autoscaling:UpdateAutoScalingGroup "
+    "autoscaling:DeleteAutoScalingGroup autoscaling:CreateOrUpdateTags autoscaling:DescribeAutoScalingGroups "
+    "autoscaling:DescribeScalingActivities autoscaling:PutNotificationConfiguration ec2:RunInstances iam:PassRole",
+    "AWS::AutoScaling::ScheduledAction": "autoscaling:PutScheduledUpdateGroupAction autoscaling:DeleteScheduledAction "
+    "autoscaling:DescribeScheduledActions",
+    "AWS::CloudFormation::WaitCondition": "",
+    "AWS::CloudFormation::WaitConditionHandle": "",
+    "AWS::DynamoDB::Table": "dynamodb:CreateTable dynamodb:DescribeTable dynamodb:DeleteTable dynamodb:TagResource",
+    "AWS::EC2::EIP": "ec2:AllocateAddress ec2:ReleaseAddress ec2:DescribeAddresses ec2:CreateTags",
+    "AWS::EC2::InternetGateway": "ec2:CreateInternetGateway ec2:DeleteInternetGateway ec2:DescribeInternetGateways",
+    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplate ec2:DeleteLaunchTemplate ec2:DescribeLaunchTemplates",
+    "AWS::EC2::NatGateway": "ec2:CreateNatGateway ec2:DeleteNatGateway ec2:DescribeNatGateways",
+    "AWS::EC2::PlacementGroup": "ec2:CreatePlacementGroup ec2:DeletePlacementGroup ec2:DescribePlacementGroups",
+    "AWS::EC2::Route": "ec2:CreateRoute ec2:DeleteRoute ec2:DescribeRouteTables",
+    "AWS::EC2::RouteTable": "ec2:CreateRouteTable ec2:DeleteRouteTable",
+    "AWS::EC2::SecurityGroup": "ec2:CreateSecurityGroup ec2:DeleteSecurityGroup ec2:DescribeSecurityGroups "
+    "ec2:AuthorizeSecurityGroupIngress ec2:AuthorizeSecurityGroupEgress ec2:RevokeSecurityGroupEgress",
+    "AWS::EC2::SecurityGroupEgress": "ec2:DescribeSecurityGroupRules",
+    "AWS::EC2::SecurityGroupIngress": "ec2:RevokeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
+    "AWS::EC2::Subnet": "ec2:CreateSubnet ec2:DeleteSubnet ec2:DescribeSubnets ec2:ModifySubnetAttribute",
+    "AWS::EC2::SubnetRouteTableAssociation": "ec2:AssociateRouteTable ec2:DisassociateRouteTable",
+    "AWS::EC2::VPC": "ec2:CreateVpc ec2:DeleteVpc ec2:DescribeVpcs ec2:DescribeVpcAttribute ec2:ModifyVpcAttribute",
+    "AWS::EC2::VPCEndpoint": "ec2:CreateVpcEndpoint ec2:DeleteVpcEndpoints ec2:DescribeVpcEndpoints",
+    "AWS::EC2::VPCGatewayAttachment": "ec2:AttachInternetGateway ec2:DetachInternetGateway",
+    "AWS::EFS::FileSystem": "elasticfilesystem:CreateFileSystem elasticfilesystem:DeleteFileSystem "
+    "elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
+    "AWS::EFS::MountTarget": "elasticfilesystem:CreateMountTarget elasticfilesystem:DeleteMountTarget "
+    "elasticfilesystem:DescribeMountTargets",
+    "AWS::IAM::InstanceProfile": "iam:CreateInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile "
+    "iam:AddRoleToInstanceProfile iam:RemoveRoleFromInstanceProfile iam:PassRole",
+    "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
+    "AWS::IAM::Role": "iam:CreateRole iam:DeleteRole iam:GetRole iam:TagRole iam:PutRolePolicy iam:GetRolePolicy "
+    "iam:DeleteRolePolicy iam:ListRolePolicies iam:ListAttachedRolePolicies",
+    "AWS::Lambda::Function": "lambda:CreateFunction lambda:DeleteFunction lambda:GetFunction lambda:TagResource "
+    "iam:PassRole",
+    "AWS::Lambda::Permission": "lambda:AddPermission lambda:RemovePermission",
+    "AWS::Logs::LogGroup": "logs:CreateLogGroup logs:DeleteLogGroup logs:DescribeLogGroups logs:PutRetentionPolicy "
+    "logs:TagResource",
+    "AWS::SNS::Subscription": "sns:Subscribe sns:Unsubscribe sns:GetSubscriptionAttributes",
+    "AWS::SNS::Topic": "sns:CreateTopic sns:DeleteTopic sns:GetTopicAttributes sns:TagResource",
+    "AWS::SQS::Queue": "sqs:CreateQueue sqs:DeleteQueue sqs:GetQueueAttributes sqs:TagQueue",
+    "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
+}
+
+_OWN = """
+    autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
+    autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
+    autoscaling:UpdateAutoScalingGroup cloudformation:CreateStack cloudformation:DeleteStack
+    cloudformation:DescribeStackEvents cloudformation:DescribeStacks cloudformation:ListStackResources
+    cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem dynamodb:ListTables dynamodb:PutItem
+    ec2:DeleteSecurityGroup ec2:DeleteVpcEndpoints ec2:DescribeAddresses ec2:DescribeAvailabilityZones
+    ec2:DescribeCapacityReservations ec2:DescribeImages ec2:DescribeInstanceTypeOfferings
+    ec2:DescribeInstanceTypes ec2:DescribeInstances ec2:DescribeInternetGateways ec2:DescribeKeyPairs
+    ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates ec2:DescribeNatGateways
+    ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups ec2:DescribeRouteTables ec2:DescribeSecurityGroups
+    ec2:DescribeSubnets ec2:DescribeVolumes ec2:DescribeVpcEndpoints ec2:DescribeVpcs
+    elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
+    elasticfilesystem:DescribeMountTargets iam:DeleteRolePolicy iam:DetachRolePolicy iam:GetInstanceProfile
+    iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies lambda:GetFunction
+    lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup logs:DescribeLogGroups logs:DescribeLogStreams
+    logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota servicequotas:GetServiceQuota
+    sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes sqs:ListQueues sqs:SendMessage ssm:GetParameter
+"""
+
+OWN = tuple(_OWN.split())
+"""The calls that phalanx makes itself."""
+
+# They support no resource-level permissions, or act on what has no name of the cluster's (docs/aws-behaviour.md 6).
+_ANYWHERE = frozenset(
+    {
+        *("dynamodb:ListTables", "lambda:ListFunctions", "logs:DescribeLogGroups", "sns:ListTopics", "sqs:ListQueues"),
+        *("sns:Unsubscribe", "sns:GetSubscriptionAttributes", "iam:GetPolicy"),
+    }
+)
+# Of EC2, only what changes or removes something that exists can be bound to the cluster's tag.
+_CHANGES = ("ec2:Delete", "ec2:Detach", "ec2:Disassociate", "ec2:Release", "ec2:Revoke", "elasticfilesystem:Delete")
+_NAMED: Mapping[str, tuple[str, ...]] = {
+    "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
+    "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
+    "dynamodb": ("dynamodb:*:*:table/{prefix}*",),
+    "iam": ("iam::*:role/{prefix}*", "iam::*:instance-profile/{prefix}*"),
+    "lambda": ("lambda:*:*:function:{prefix}*",),
+    "logs": ("logs:*:*:log-group:{prefix}*",),
+    "sns": ("sns:*:*:{prefix}*",),
+    "sqs": ("sqs:*:*:{prefix}*",),
+}
+
+
+def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
+    actions = sorted({*OWN, *needed(document)})
+    statements: dict[str, dict[str, Any]] = {}
+    for action in actions:
+        label, scope = _scope(action, cluster)
+        statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
+    return {"Version": "2012-10-17", "Statement": [*statements.values(), _guard_duty()]}
+
+
+def needed(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the actions with which CloudFormation makes and deletes the document's resources."""
+    for kind in sorted({resource["Type"] for resource in document["Resources"].values()}):
+        yield from _OF_TYPES[kind].split()
+
+
+def _scope(action: str, cluster: str) -> tuple[str, dict[str, Any]]:
+    """Return the statement that an action belongs to, and its resources."""
+    service, _, verb = action.partition(":")
+    if action.startswith(_CHANGES):
+        return "TaggedOnly", {
+            "Resource": "*",
+            "Condition": {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}},
+        }
+    if service not in _NAMED or action in _ANYWHERE or (service == "autoscaling" and verb.startswith("Describe")):
+        return "Anywhere", {"Resource": "*"}
+    arns = (arn.format(name=cluster, prefix=cluster[:_PREFIX]) for arn in _NAMED[service])
+    return service.title(), {"Resource": [f"arn:*:{arn}" for arn in arns]}
+
+
+def _guard_duty() -> dict[str, Any]:
+    """Allow to delete what GuardDuty made in the cluster's VPC, which keeps it (docs/aws-behaviour.md 11.14)."""
+    made = {"Null": {"aws:ResourceTag/GuardDutyManaged": "false"}}
+    actions = ["ec2:DeleteSecurityGroup", "ec2:DeleteVpcEndpoints"]
+    return {"Sid": "GuardDuty", "Effect": "Allow", "Action": actions, "Resource": "*", "Condition": made}
