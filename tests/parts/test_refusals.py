@@ -9,6 +9,7 @@ from typing import Any
 import account
 import pytest
 import yaml
+from fleet_fakes import forget_resources
 from stack_fakes import Stacks, stacks
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "data/refusals.yaml").read_text())
@@ -18,6 +19,7 @@ TABLE = yaml.safe_load((Path(__file__).parents[1] / "data/refusals.yaml").read_t
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("state")) as running:
         yield running
+        forget_resources(running.context.account)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from fleet_fakes import forget_resources
 from stack_fakes import Stacks, stacks
 
 from phalanx.localcloud.served import gate, table
@@ -24,6 +25,7 @@ SCALARS = {"integer": 1, "long": 1, "float": 1.0, "double": 1.0, "boolean": Fals
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("state")) as running:
         yield running
+        forget_resources(running.context.account)
 
 
 def least(shape: Any, depth: int = 0) -> Any:
