@@ -263,7 +263,10 @@ UNSUPPORTED = {
     "AWS::EC2::VPC": {"Ipv6CidrBlocks"},
     "AWS::EC2::Subnet": {"Ipv6CidrBlocks", "BlockPublicAccessStates"},
     "AWS::EC2::NatGateway": {"AutoProvisionZones", "AutoScalingIps", "RouteTableId"},
+    "AWS::EC2::Instance": {"State"},
+    "AWS::EC2::PlacementGroup": {"GroupId"},
     "AWS::Lambda::Function": {"SnapStartResponse"},
+    "AWS::S3::Bucket": {"MetadataConfiguration", "MetadataTableConfiguration"},
 }
 
 

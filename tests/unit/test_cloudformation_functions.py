@@ -66,6 +66,8 @@ SCOPE = Scope(
         ("{{resolve:ssm:/a/b:3}}!", "value of /a/b!"),
         ({"keep": {"Ref": "Word"}, "drop": {"Ref": "AWS::NoValue"}}, {"keep": "hi"}),
         ([1, {"Fn::If": ["No", 2, {"Ref": "AWS::NoValue"}]}, 3], [1, 3]),
+        ({"Fn::Equals": [{"Ref": "AWS::NoValue"}, ""]}, False),
+        ({"Fn::Equals": [{"Ref": "AWS::NoValue"}, {"Ref": "AWS::NoValue"}]}, True),
         ({"StringEquals": {"a": "b"}}, {"StringEquals": {"a": "b"}}),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -172,6 +172,25 @@ class Fleet:
             instance.state_reason = StateReason(reason, "Client.InstanceInitiatedShutdown")
         self.context.spawn(self.context.runner.kill, instance_id)
         self._changed(instance_id)
+
+    def when_it_is(self, instance_id: str, states: Collection[str], call: Callable[[str], None]) -> None:
+        """Call `call(state)` once, as soon as the instance is in one of these states; it may be so already."""
+
+        def look(changed_id: str) -> None:
+            instance = self._live.get(instance_id)
+            state = instance.state or "" if instance else "terminated"
+            if changed_id == instance_id and state in states and self._removed(look):
+                call(state)
+
+        self.watchers.append(look)
+        look(instance_id)
+
+    def _removed(self, watcher: Callable[[str], None]) -> bool:
+        """Remove a watcher; return False if another thread has done so."""
+        with suppress(ValueError):
+            self.watchers.remove(watcher)
+            return True
+        return False
 
     def instance(self, instance_id: str) -> Instance | None:
         """Return an instance, or None when it has terminated or never existed."""

@@ -59,6 +59,7 @@ class Request:
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
         merged["instance_market_options"] = kwargs.get("instance_market_options") or _market(template)
         merged.setdefault("region_name", backend.region_name)
+        _choose_place(backend, merged, group_names or template.get("SecurityGroups"), template)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
         merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
         image_id = image_id or template.get("ImageId", "")
@@ -146,6 +147,27 @@ class Request:
         return filter_iam_instance_profiles(
             self.backend.account_id, self.backend.partition, profile.get("Arn"), profile.get("Name")
         )
+
+
+def _choose_place(backend: Any, merged: dict[str, Any], names: Any, template: dict[str, Any]) -> None:
+    """Fill in what EC2 chooses: a subnet of the default VPC, and the VPC's default security group."""
+    subnet_id = merged.get("subnet_id") or next((n["SubnetId"] for n in merged["nics"] if n.get("SubnetId")), None)
+    if subnet_id is None:
+        zone = merged.get("placement") or f"{backend.region_name}a"
+        chosen = backend.get_default_subnets().get(zone)
+        subnet_id = chosen.id if chosen else None
+        _put_there(merged, subnet_id)
+    groups = merged.get("security_group_ids") or template.get("SecurityGroupIds") or names or merged["nics"]
+    if subnet_id and not groups:
+        own = backend.groups[backend.get_subnet(subnet_id).vpc_id].values()
+        merged["security_group_ids"] = [group.id for group in own if group.is_default]
+
+
+def _put_there(merged: dict[str, Any], subnet_id: str | None) -> None:
+    if subnet_id and merged["nics"]:
+        merged["nics"][0]["SubnetId"] = subnet_id
+    elif subnet_id:
+        merged["subnet_id"] = subnet_id
 
 
 def _disks(mappings: list[dict[str, Any]] | None) -> list[dict[str, Any]]:

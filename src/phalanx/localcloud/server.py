@@ -111,7 +111,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     from phalanx.localcloud import api, control
 
     app, engine = api.build(context)
-    idle = IdleWatch(context, lambda: any(not stack.gone for stack in engine.stacks), stopped.set)
+    idle = IdleWatch(context, lambda: _is_needed(engine), stopped.set)
     controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, daemon.pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
     context.spawn(_preload, context.account)
@@ -119,6 +119,13 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     ready()
     stopped.wait()
     _end(daemon, context, engine)
+
+
+def _is_needed(engine: Engine) -> bool:
+    """Whether there is a stack, or an instance that somebody launched without one."""
+    from phalanx.localcloud import fleet
+
+    return any(not stack.gone for stack in engine.stacks) or bool(fleet.current().live())
 
 
 def _preload(account: str) -> None:

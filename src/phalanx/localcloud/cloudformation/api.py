@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
+from phalanx.localcloud.cloudformation.change_sets import ChangeSet
 from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
 from phalanx.localcloud.cloudformation.signals import Signal
+from phalanx.localcloud.cloudformation.template import Template
 from phalanx.localcloud.context import Context
 
 PAGE = 100
@@ -53,11 +56,15 @@ class CloudFormationApi(BaseResponse):
         return self._engine.find(self._required("StackName"), self.region)
 
     def create_stack(self) -> ActionResult:
-        request = StackRequest(
+        return ActionResult({"StackId": self._engine.create(self._request()).stack_id})
+
+    def _request(self) -> StackRequest:
+        given = [one for one in self._get_param("Parameters") or [] if not one.get("UsePreviousValue")]
+        return StackRequest(
             name=self._required("StackName"),
             region=self.region,
             body=self._body(),
-            parameters=_pairs(self._get_param("Parameters") or [], "ParameterKey", "ParameterValue"),
+            parameters=_pairs(given, "ParameterKey", "ParameterValue"),
             tags=_pairs(self._get_param("Tags") or [], "Key", "Value"),
             capabilities=list(self._get_param("Capabilities") or []),
             on_failure=self._on_failure(),
@@ -65,7 +72,33 @@ class CloudFormationApi(BaseResponse):
             protected=bool(self._get_param("EnableTerminationProtection")),
             token=self._get_param("ClientRequestToken"),
         )
-        return ActionResult({"StackId": self._engine.create(request).stack_id})
+
+    def create_change_set(self) -> ActionResult:
+        made = self._engine.review(self._request(), self._required("ChangeSetName"))
+        return ActionResult({"Id": made.arn, "StackId": made.stack.stack_id})
+
+    def _change_set(self) -> ChangeSet:
+        stack = self._stack() if self._get_param("StackName") else None
+        return self._engine.change_sets.find(self._required("ChangeSetName"), stack)
+
+    def describe_change_set(self) -> ActionResult:
+        found = self._change_set()
+        added = [] if found.failure else [_addition(resource) for resource in found.stack.resources.values()]
+        inputs = [entry.described() for entry in found.stack.inputs.values()]
+        more = {"Parameters": inputs, "Capabilities": found.stack.capabilities, "Changes": added}
+        return ActionResult(_described_change_set(found) | more)
+
+    def list_change_sets(self) -> ActionResult:
+        found = self._engine.change_sets.of(self._stack())
+        return ActionResult({"Summaries": [_described_change_set(one) for one in found]})
+
+    def execute_change_set(self) -> ActionResult:
+        self._engine.execute(self._change_set())
+        return EmptyResult()
+
+    def delete_change_set(self) -> ActionResult:
+        self._engine.change_sets.remove(self._change_set())
+        return EmptyResult()
 
     def _body(self) -> str:
         url = self._get_param("TemplateURL")
@@ -142,7 +175,8 @@ class CloudFormationApi(BaseResponse):
         found = _attempted(stack, wanted)
         if not found:
             raise Refused(f"Resource {wanted} does not exist for stack {stack.name}")
-        return ActionResult({"StackResourceDetail": _resource(stack, found[0])})
+        metadata = json.dumps(found[0].metadata) if found[0].metadata else None
+        return ActionResult({"StackResourceDetail": _resource(stack, found[0]) | {"Metadata": metadata}})
 
     def list_stack_resources(self) -> ActionResult:
         stack = self._stack()
@@ -152,15 +186,30 @@ class CloudFormationApi(BaseResponse):
     def get_template(self) -> ActionResult:
         return ActionResult({"TemplateBody": self._stack().template.body, "StagesAvailable": ["Original", "Processed"]})
 
+    def get_template_summary(self) -> ActionResult:
+        template = self._stack().template if self._get_param("StackName") else self._engine.validated(self._body())
+        declared = [
+            _declared(key, rules) | {"ParameterType": rules.get("Type"), "ParameterConstraints": _constraints(rules)}
+            for key, rules in template.parameters.items()
+        ]
+        return ActionResult(
+            {
+                "Parameters": declared,
+                "Description": template.description,
+                "ResourceTypes": sorted({item.type for item in template.resources.values()}),
+                "Version": "2010-09-09",
+                "Metadata": json.dumps(template.metadata) if template.metadata else None,
+                **_capabilities(template),
+            }
+        )
+
     def validate_template(self) -> ActionResult:
         template = self._engine.validated(self._body())
-        capability = required_capabilities(template)
         return ActionResult(
             {
                 "Description": template.description,
                 "Parameters": [_declared(key, rules) for key, rules in template.parameters.items()],
-                "Capabilities": [capability] if capability else [],
-                "CapabilitiesReason": "The template creates IAM resources" if capability else "",
+                **_capabilities(template),
             }
         )
 
@@ -172,6 +221,12 @@ class CloudFormationApi(BaseResponse):
 
 
 ACTIONS = {
+    "CreateChangeSet": CloudFormationApi.create_change_set,
+    "DeleteChangeSet": CloudFormationApi.delete_change_set,
+    "DescribeChangeSet": CloudFormationApi.describe_change_set,
+    "ExecuteChangeSet": CloudFormationApi.execute_change_set,
+    "GetTemplateSummary": CloudFormationApi.get_template_summary,
+    "ListChangeSets": CloudFormationApi.list_change_sets,
     "CreateStack": CloudFormationApi.create_stack,
     "DeleteStack": CloudFormationApi.delete_stack,
     "DescribeStackEvents": CloudFormationApi.describe_stack_events,
@@ -206,6 +261,36 @@ def _object(context: Context, url: str) -> str:
 
 def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str, str]:
     return {str(item[key]): str(item.get(value, "")) for item in items}
+
+
+def _capabilities(template: Template) -> dict[str, Any]:
+    capability = required_capabilities(template)
+    reason = "The template creates IAM resources" if capability else ""
+    return {"Capabilities": [capability] if capability else [], "CapabilitiesReason": reason}
+
+
+def _constraints(rules: Mapping[str, Any]) -> dict[str, Any]:
+    allowed = rules.get("AllowedValues")
+    return {"AllowedValues": [str(value) for value in allowed]} if allowed else {}
+
+
+def _described_change_set(change_set: ChangeSet) -> dict[str, Any]:
+    return {
+        "ChangeSetId": change_set.arn,
+        "ChangeSetName": change_set.name,
+        "StackId": change_set.stack.stack_id,
+        "StackName": change_set.stack.name,
+        "CreationTime": change_set.made_at,
+        "Status": change_set.status,
+        "StatusReason": change_set.failure or None,
+        "ExecutionStatus": change_set.execution,
+    }
+
+
+def _addition(resource: Resource) -> dict[str, Any]:
+    declared = resource.declared
+    change = {"Action": "Add", "LogicalResourceId": declared.logical_id, "ResourceType": declared.type, "Scope": []}
+    return {"Type": "Resource", "ResourceChange": change}
 
 
 def _attempted(stack: Stack, logical_id: str | None = None) -> list[Resource]:

@@ -9,6 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from phalanx.localcloud import partitions
 from phalanx.localcloud.cloudformation import refusals
+from phalanx.localcloud.cloudformation.change_sets import (
+    CANNOT_UPDATE,
+    IN_REVIEW,
+    NO_CHANGES,
+    ChangeSet,
+    ChangeSets,
+)
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
 from phalanx.localcloud.cloudformation.inputs import Input, read_inputs
@@ -46,6 +53,7 @@ class Engine:
         self._ssm = ssm
         self._zones = zones
         self._workers: dict[str, Worker] = {}
+        self.change_sets = ChangeSets()
         self._lock = threading.Lock()
 
     @property
@@ -55,23 +63,50 @@ class Engine:
 
     def create(self, request: StackRequest) -> Stack:
         """Start to create a stack, or raise Refused as CreateStack would."""
+        worker = self._accept(request)
+        if not worker.stack.status:
+            worker.create()
+        return worker.stack
+
+    def review(self, request: StackRequest, name: str) -> ChangeSet:
+        """Add a change set of this name: with a new stack that it would create, or one that an existing stack fails."""
+        now = self._context.clock.now()
+        existing = self._taken(request)
+        if existing and existing.status != IN_REVIEW:
+            same = _is_same(existing, request)
+            return self.change_sets.add(name, existing, now, NO_CHANGES if same else CANNOT_UPDATE)
+        if existing:
+            return self.change_sets.add(name, existing, now, "")
+        stack = self._accept(request).stack
+        stack.mark(IN_REVIEW, now, "User Initiated")
+        return self.change_sets.add(name, stack, now, "")
+
+    def execute(self, change_set: ChangeSet) -> None:
+        """Start to create the stack of a change set."""
+        self.change_sets.execute(change_set)
+        self._workers[change_set.stack.stack_id].create()
+
+    def _taken(self, request: StackRequest) -> Stack | None:
+        def is_it(stack: Stack) -> bool:
+            return stack.name == request.name and stack.region == request.region and not stack.gone
+
+        return next((stack for stack in self.stacks if is_it(stack)), None)
+
+    def _accept(self, request: StackRequest) -> Worker:
+        """Add a stack without a status; return the worker of an earlier one if the same request was sent twice."""
         refusals.refuse_stack_name(request.name)
         template = self.validated(request.body)
         inputs = self.inputs(template, request.parameters, request.region)
         refusals.refuse_capabilities(template, request.capabilities)
         with self._lock:
-            taken = next(
-                (s for s in self.stacks if s.name == request.name and s.region == request.region and not s.gone), None
-            )
-            if taken:
+            if taken := self._taken(request):
                 # The same token means that the same request was sent twice.
                 if request.token and taken.token == request.token:
-                    return taken
+                    return self._workers[taken.stack_id]
                 raise Refused(f"Stack [{request.name}] already exists", "AlreadyExistsException")
             worker = self._worker(request, template, inputs)
             self._workers[worker.stack.stack_id] = worker
-        worker.create()
-        return worker.stack
+        return worker
 
     def inputs(self, template: Template, given: Mapping[str, str], region: str) -> dict[str, Input]:
         """Return the template's parameters with their values."""
@@ -141,6 +176,9 @@ class Engine:
             return
         if stack.protected:
             raise Refused(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
+        if stack.status == IN_REVIEW:
+            stack.mark("DELETE_COMPLETE", self._context.clock.now())
+            return
         if retain and stack.status != "DELETE_FAILED":
             raise Refused(f"Invalid operation on stack [{stack.name}]: RetainResources needs the state DELETE_FAILED")
         self._workers[stack.stack_id].delete(token, retain)
@@ -170,6 +208,12 @@ class Engine:
             worker.mailbox.join()
 
 
+def _is_same(stack: Stack, request: StackRequest) -> bool:
+    """Whether a request has the template and the parameters that the stack has."""
+    given = {key: entry.given for key, entry in stack.inputs.items()}
+    return stack.template.body == request.body and {**given, **request.parameters} == given
+
+
 def selected(template: Template, scope: Scope) -> dict[str, Declared]:
     """Return the resources whose conditions hold, with Fn::If resolved. Raises Refused for a dangling reference."""
     kept = {
@@ -178,7 +222,7 @@ def selected(template: Template, scope: Scope) -> dict[str, Declared]:
         if item.condition is None or scope.condition(item.condition)
     }
     for item in kept.values():
-        for reference in references(item.properties):
+        for reference in references([item.properties, item.metadata]):
             if reference.name in template.resources and reference.name not in kept:
                 raise Refused(
                     f"Template format error: Unresolved resource dependencies [{reference.name}] "

@@ -251,12 +251,13 @@ def _if(argument: Any, scope: Scope) -> Any:
 
 
 def _equals(argument: Any, scope: Scope) -> bool:
-    left, right = resolve(_arguments("Fn::Equals", argument, 2), scope)
+    # One by one, because a list without AWS::NoValue would be shorter.
+    left, right = (resolve(item, scope) for item in _arguments("Fn::Equals", argument, 2))
     return left == right or _comparable(left) == _comparable(right)
 
 
 def _comparable(value: Any) -> Any:
-    return value if isinstance(value, (dict, list)) else _text("Fn::Equals", value)
+    return value if isinstance(value, (dict, list)) or value is NO_VALUE else _text("Fn::Equals", value)
 
 
 def _several(name: str, argument: Any, scope: Scope) -> list[bool]:

@@ -38,6 +38,7 @@ class Resource:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     status: str = ""
     reason: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     changed_at: datetime | None = None
 
     @property

@@ -110,7 +110,7 @@ def _dangling_resources(template: Template) -> str | None:
     missing: set[str] = set()
     for item in template.resources.values():
         missing.update(name for name in item.depends_on if name not in template.resources)
-        missing.update(_dangling(template, [item.properties, item.creation_policy]))
+        missing.update(_dangling(template, [item.properties, item.creation_policy, item.metadata]))
     return _unresolved(missing, "Resources")
 
 
@@ -170,7 +170,7 @@ def dependencies(item: Declared, names: Collection[str]) -> set[str]:
     """Return the resources among `names` that must exist before `item` is created."""
     used = {
         reference.name
-        for reference in references([item.properties, item.creation_policy])
+        for reference in references([item.properties, item.creation_policy, item.metadata])
         if reference.kind != "Condition"
     }
     return {name for name in (*used, *item.depends_on) if name in names}

@@ -72,8 +72,9 @@ def data_text(received: Collection[Signal]) -> str:
 def wait_of(logical_id: str, kind: str, properties: Mapping[str, Any], policy: Mapping[str, Any]) -> Wait | None:
     """Return what a created resource waits for, or None; `policy` is its resolved CreationPolicy."""
     is_condition = kind == WAIT_CONDITION
-    if policy:
-        rule = policy.get("ResourceSignal", {})
+    if "ResourceSignal" in policy:
+        # Without anything in it, AWS waits for one signal for five minutes.
+        rule = policy["ResourceSignal"] or {}
         return Wait(logical_id, int(rule.get("Count", 1)), seconds(str(rule.get("Timeout", "PT5M"))), is_condition)
     if not is_condition:
         return None

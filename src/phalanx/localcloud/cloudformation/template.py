@@ -49,6 +49,7 @@ class Declared:
     depends_on: tuple[str, ...] = ()
     condition: str | None = None
     creation_policy: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     deletion_policy: str = "Delete"
 
 
@@ -62,6 +63,7 @@ class Template:
     mappings: Mapping[str, Any]
     conditions: Mapping[str, Any]
     resources: Mapping[str, Declared]
+    metadata: Mapping[str, Any]
     outputs: Mapping[str, Mapping[str, Any]]
 
 
@@ -102,6 +104,7 @@ def parse(body: str) -> Template:
         mappings=_section(document, "Mappings"),
         conditions=_section(document, "Conditions"),
         resources=_resources(_section(document, "Resources")),
+        metadata=document.get("Metadata") or {},
         outputs=_section(document, "Outputs"),
     )
 
@@ -161,6 +164,7 @@ def _declared(name: str, entry: Mapping[str, Any]) -> Declared:
         depends_on=tuple(depends),
         condition=entry.get("Condition"),
         creation_policy=_object(name, entry, "CreationPolicy"),
+        metadata=_object(name, entry, "Metadata"),
         deletion_policy=policy,
     )
 

@@ -134,6 +134,7 @@ class Worker:
         """Create a resource; return True when it is still pending."""
         declared, name = resource.declared, resource.declared.logical_id
         resource.properties = resolve(dict(declared.properties), self._scope)
+        resource.metadata = resolve(dict(declared.metadata), self._scope)
         wrong = problems(declared.type, resource.properties)
         if wrong:
             raise ResourceFailed(f"Properties validation failed for resource {name} with message: {'; '.join(wrong)}")

@@ -7,8 +7,23 @@ from typing import Any
 
 from moto.iam.exceptions import MalformedPolicyDocument
 from moto.iam.models import IAMBackend
+from moto.iam.policy_validation import IAMPolicyDocumentValidator
 
+from phalanx.localcloud.iam import aws_policies
 from phalanx.localcloud.refusals.before import Given, before
+
+
+@before(IAMBackend, "attach_role_policy", "attach_user_policy", "attach_group_policy", "get_policy")
+def _a_policy_is_neither_ours_nor_aws(backend: Any, given: Given) -> None:
+    """Let moto find AWS's own policies; it refuses those that nobody has."""
+    aws_policies.load(backend, str(given.policy_arn))
+
+
+@before(IAMPolicyDocumentValidator, "_validate_version")
+def _a_version_is_missing(validator: Any, _given: Given) -> None:
+    """Let moto accept a policy without a version: it has the oldest one (IAM's reference of the element Version)."""
+    validator._policy_json.setdefault("Version", "2012-10-17")
+
 
 _EFFECTS = ("Allow", "Deny")
 

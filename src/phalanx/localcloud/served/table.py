@@ -19,6 +19,7 @@ SERVED = {
         DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations
         PutScheduledUpdateGroupAction DescribeScheduledActions DeleteScheduledAction""",
     "cloudformation": """
+        CreateChangeSet DeleteChangeSet DescribeChangeSet ExecuteChangeSet GetTemplateSummary ListChangeSets
         CreateStack DeleteStack UpdateStack DescribeStackEvents DescribeStackResource DescribeStackResources
         DescribeStacks GetTemplate ListStackResources ListStacks SignalResource ValidateTemplate""",
     "dynamodb": """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - imported to register their types
     access,
+    buckets,
     fleet,
     functions,
+    instances,
     messaging,
     network,
     security,

@@ -94,6 +94,45 @@ def _policy(request: Request) -> Made:
     return Made(name, {"Id": name})
 
 
+def _delete_managed_policy(request: Request, physical_id: str) -> None:
+    backend = iam(request)
+    if physical_id in backend.managed_policies:
+        for role in [role for role in backend.get_roles() if physical_id in role.managed_policies]:
+            backend.detach_role_policy(physical_id, role.name)
+        backend.delete_policy(physical_id)
+
+
+@resource(
+    "AWS::IAM::ManagedPolicy",
+    _delete_managed_policy,
+    "AttachmentCount CreateDate DefaultVersionId IsAttachable"
+    " PermissionsBoundaryUsageCount PolicyArn PolicyId UpdateDate",
+)
+def _managed_policy(request: Request) -> Made:
+    properties, backend = request.properties, iam(request)
+    name = request.name("ManagedPolicyName", 128)
+    document, described = _document(properties["PolicyDocument"]), properties.get("Description", "")
+    policy = backend.create_policy(described, properties.get("Path", "/"), document, name, [])
+    with all_or_nothing(_delete_managed_policy, request, policy.arn):
+        for role in properties.get("Roles", []):
+            backend.attach_role_policy(policy.arn, role)
+    return Made(policy.arn, _described(policy))
+
+
+def _described(policy: Any) -> dict[str, Any]:
+    """Return a managed policy's attributes, as they are when it is made."""
+    return {
+        "AttachmentCount": policy.attachment_count,
+        "CreateDate": policy.create_date.isoformat(),
+        "DefaultVersionId": policy.default_version_id,
+        "IsAttachable": True,
+        "PermissionsBoundaryUsageCount": 0,
+        "PolicyArn": policy.arn,
+        "PolicyId": policy.id,
+        "UpdateDate": policy.update_date.isoformat(),
+    }
+
+
 def _delete_profile(request: Request, physical_id: str) -> None:
     if physical_id in {profile.name for profile in iam(request).get_instance_profiles()}:
         iam(request).delete_instance_profile(physical_id, ignore_attached_roles=True)

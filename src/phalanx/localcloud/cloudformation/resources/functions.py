@@ -11,6 +11,7 @@ from typing import Any
 from moto.awslambda.models import lambda_backends
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
+from phalanx.localcloud.cloudformation.resources.buckets import s3
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
 
 FUNCTION_KEYS = (
@@ -29,6 +30,18 @@ PERMISSION_KEYS = ("Action", "EventSourceToken", "Principal", "SourceAccount", "
 
 def _functions(request: Request) -> Any:
     return lambda_backends[request.context.account][request.region]
+
+
+def _code(request: Request) -> bytes:
+    code = request.properties["Code"]
+    if "ZipFile" in code:
+        return _zipped(str(request.properties.get("Runtime", "")), code["ZipFile"])
+    if "S3Bucket" not in code:
+        raise ResourceFailed("The local cloud runs functions whose code is inline (Code.ZipFile) or in S3")
+    stored = s3(request).get_object(code["S3Bucket"], code["S3Key"])
+    if stored is None:
+        raise ResourceFailed("Error occurred while GetObject. S3 Error Code: NoSuchKey. (Service: Lambda)")
+    return base64.b64encode(stored.value)
 
 
 def _zipped(runtime: str, code: str) -> bytes:
@@ -53,12 +66,9 @@ def _delete_function(request: Request, physical_id: str) -> None:
 @resource("AWS::Lambda::Function", _delete_function, "Arn")
 def _function(request: Request) -> Made:
     properties = request.properties
-    code = dict(properties["Code"])
-    if "ZipFile" not in code:
-        raise ResourceFailed("The local cloud runs functions whose code is inline (Code.ZipFile)")
     spec: dict[str, Any] = {key: properties[key] for key in FUNCTION_KEYS if key in properties}
     spec["FunctionName"] = request.name("FunctionName", 64)
-    spec["Code"] = {"ZipFile": _zipped(str(properties.get("Runtime", "")), code["ZipFile"])}
+    spec["Code"] = {"ZipFile": _code(request)}
     spec["Tags"] = request.tag_map()
     if "Timeout" in spec:
         spec["Timeout"] = int(spec["Timeout"])

@@ -7,6 +7,7 @@ from typing import Any
 from moto.dynamodb.models import dynamodb_backends
 from moto.efs.models import efs_backends
 from moto.logs.models import logs_backends
+from moto.ssm.models import ssm_backends
 
 from phalanx.localcloud import file_systems
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
@@ -92,6 +93,36 @@ def _table(request: Request) -> Made:
         warm_throughput=properties.get("WarmThroughput"),
     )
     return Made(table.name, {"Arn": table.table_arn})
+
+
+def _parameters(request: Request) -> Any:
+    return ssm_backends[request.context.account][request.region]
+
+
+def _delete_parameter(request: Request, physical_id: str) -> None:
+    _parameters(request).delete_parameter(physical_id)
+
+
+@resource("AWS::SSM::Parameter", _delete_parameter, "Arn Type Value")
+def _parameter(request: Request) -> Made:
+    properties, backend = request.properties, _parameters(request)
+    name, value, kind = request.name("Name", 2048), str(properties["Value"]), properties["Type"]
+    tags = [{"Key": key, "Value": text} for key, text in {**request.tags, **properties.get("Tags", {})}.items()]
+    arn = f"arn:aws:ssm:{request.region}:{request.context.account}:parameter/{name.lstrip('/')}"
+    backend.put_parameter(
+        name,
+        properties.get("Description", ""),
+        value,
+        kind,
+        properties.get("AllowedPattern", ""),
+        None,
+        False,
+        tags,
+        properties.get("DataType", "text"),
+        properties.get("Tier", "Standard"),
+        properties.get("Policies"),
+    )
+    return Made(name, {"Arn": arn, "Type": kind, "Value": value})
 
 
 def _logs(request: Request) -> Any:

@@ -1,0 +1,76 @@
+"""Change sets: a stack that waits to be reviewed, and is created when its change set is executed.
+
+`aws cloudformation deploy` works with them. Sets that would change an existing stack end as FAILED, because the local
+cloud can't update stacks; so does one without a change, with AWS's own reason.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from phalanx.localcloud.cloudformation.errors import Refused
+from phalanx.localcloud.cloudformation.model import Stack
+
+IN_REVIEW = "REVIEW_IN_PROGRESS"
+NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
+CANNOT_UPDATE = "The local cloud can't update stacks; delete the stack and create it again"
+
+
+@dataclass
+class ChangeSet:
+    """One change set. `failure` is the reason why it can't be executed, "" if it can."""
+
+    arn: str
+    name: str
+    stack: Stack
+    made_at: datetime
+    failure: str = ""
+    execution: str = "AVAILABLE"
+
+    @property
+    def status(self) -> str:
+        return "FAILED" if self.failure else "CREATE_COMPLETE"
+
+
+class ChangeSets:
+    """The change sets of one local cloud."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, ChangeSet] = {}
+
+    def add(self, name: str, stack: Stack, now: datetime, failure: str) -> ChangeSet:
+        """Record a change set. Raises Refused if the stack has one with this name."""
+        if any(one.name == name for one in self.of(stack)):
+            raise Refused(f"ChangeSet {name} already exists", "AlreadyExistsException")
+        arn = f"{stack.stack_id.partition(':stack/')[0]}:changeSet/{name}/{uuid.uuid4()}"
+        made = ChangeSet(arn, name, stack, now, failure, "UNAVAILABLE" if failure else "AVAILABLE")
+        self._all[arn] = made
+        return made
+
+    def of(self, stack: Stack) -> list[ChangeSet]:
+        """Return a stack's change sets."""
+        return [one for one in list(self._all.values()) if one.stack is stack]
+
+    def find(self, name_or_arn: str, stack: Stack | None) -> ChangeSet:
+        """Return a change set by its ARN, or by its name and its stack. Raises Refused when there is none."""
+        found = self._all.get(name_or_arn)
+        if found is None and stack is not None:
+            found = next((one for one in self.of(stack) if one.name == name_or_arn), None)
+        if found is None:
+            raise Refused(f"ChangeSet [{name_or_arn}] does not exist", "ChangeSetNotFound")
+        return found
+
+    def remove(self, change_set: ChangeSet) -> None:
+        """Forget a change set."""
+        self._all.pop(change_set.arn, None)
+
+    def execute(self, change_set: ChangeSet) -> None:
+        """Mark a change set as executed. Raises Refused if it can't be."""
+        if change_set.execution != "AVAILABLE":
+            raise Refused(
+                f"ChangeSet [{change_set.arn}] cannot be executed in its current status of [{change_set.status}]",
+                "InvalidChangeSetStatus",
+            )
+        change_set.execution = "EXECUTE_COMPLETE"
