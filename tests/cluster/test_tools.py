@@ -150,6 +150,12 @@ def test_a_slow_node_is_named_by_the_check_of_the_network(cluster, tmp_path):
     assert "<svg" in (tmp_path / "net.svg").read_text()
 
 
+def test_the_check_of_the_network_sums_with_mpi(cluster):
+    found = json.loads(cluster.phalanx("check", "net", "--launcher", "mpi", "--json", check=False).stdout)
+    assert (found["engine"], len(found["all_reduce"]), found["links"][0]["error"]) == ("mpi", 6, "")
+    assert {node["name"] for node in found["nodes"]} == {f"deeplearning-worker{number}" for number in range(1, 5)}
+
+
 def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")

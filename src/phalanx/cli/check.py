@@ -153,6 +153,7 @@ def _print(found: Network, promised_bit_s: dict[str, float], problems: list[str]
         sums = [[f"{size >> 10} KiB", f"{s * 1e3:.2f} ms", gbit(found.bus_bit_s(size, s))] for size, s in found.sums]
         print_table([f"ALL-REDUCE ({found.engine})", "TIME", "PER LINK"], sums)
     elif found.no_engine:
-        say(f"no all-reduce: {found.no_engine} (`--recipe torch`, or `--launcher mpi` with mpi4py)")
+        hint = " (`--recipe torch`, or `--launcher mpi` with mpi4py)" if "module" in found.no_engine else ""
+        say(f"no all-reduce: {found.no_engine}{hint}")
     say()
     say(f"wrong: {'; '.join(problems)}" if problems else f"fine: all {len(found.nodes)} nodes are about equally fast")

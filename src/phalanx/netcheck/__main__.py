@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from phalanx.netcheck import engines, links
 
@@ -39,46 +39,58 @@ class Line:
         return json.loads(self._file.readline())
 
 
+class Place(NamedTuple):
+    """A rank's place among the others, and where rank 0 listens for them: by the socket on rank 0 itself."""
+
+    rank: int
+    size: int
+    address: str
+    port: int
+    listener: Optional[socket.socket]
+
+
 def main() -> None:
     """Serve rank 0 on every rank, and on rank 0 measure."""
     mpi = engines.Mpi() if engines.started_by_mpi() else None
-    rank, size, address, listener = _meeting(mpi)
-    port = listener.getsockname()[1] if listener else int(os.environ["MASTER_PORT"])
-    if mpi is not None:
-        address, port = mpi.world.bcast((address, port))
-    serving = threading.Thread(target=_serve, args=(rank, size, address, port, mpi), daemon=True)
+    place = _place_by_mpi(mpi) if mpi else _place()
+    serving = threading.Thread(target=_serve, args=(place, mpi), daemon=True)
     serving.start()
-    if listener is not None:
-        text = json.dumps(_measured(listener, size, address))
+    if place.listener is not None:
+        text = json.dumps(_measured(place))
         for begin in range(0, len(text), _LINE):
             print(RESULT + text[begin : begin + _LINE], flush=True)
     serving.join(_ANSWER_WITHIN_S)
 
 
-def _meeting(mpi: Optional[engines.Mpi]) -> Tuple[int, int, str, Optional[socket.socket]]:
-    """Return this process's rank, the number of ranks, rank 0's address, and on rank 0 the socket where all meet."""
-    if mpi is not None:
-        rank, size, name, port = mpi.world.rank, mpi.world.size, socket.gethostname(), 0
-    else:
-        rank, size, name = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"])
-    return rank, size, name, socket.create_server(("", port), backlog=size) if rank == 0 else None
+def _place() -> Place:
+    """Return the place that the launcher `exec` gives to this process."""
+    rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    address = socket.gethostbyname(os.environ["MASTER_ADDR"])
+    return Place(rank, size, address, port, socket.create_server(("", port), backlog=size) if rank == 0 else None)
 
 
-def _serve(rank: int, size: int, address: str, port: int, mpi: Optional[engines.Mpi]) -> None:
+def _place_by_mpi(mpi: engines.Mpi) -> Place:
+    world = mpi.world
+    listener = socket.create_server(("", 0), backlog=world.size) if world.rank == 0 else None
+    own = (socket.gethostbyname(socket.gethostname()), listener.getsockname()[1]) if listener else None
+    address, port = world.bcast(own)
+    return Place(world.rank, world.size, address, port, listener)
+
+
+def _serve(place: Place, mpi: Optional[engines.Mpi]) -> None:
     """Do what rank 0 asks for."""
-    line = Line(_reach(address, port))
-    line.send({"rank": rank, "port": links.listen(), "efa": engines.has_efa()})
-    engine: Any = mpi
+    line = Line(_reach(place.address, place.port))
+    line.send({"rank": place.rank, "port": links.listen(), "efa": engines.has_efa()})
+    engine: Any = None
     while True:
         command = line.receive()
         if command["do"] == "link":
             line.send(_link(command["address"], command["port"]))
         elif command["do"] == "sum":
-            engine, answer = _sum(mpi, rank, size, address, command["port"])
+            engine, answer = _sum(place, mpi, command["port"])
             line.send(answer)
         else:
-            if isinstance(engine, engines.Torch):
+            if engine is not None:
                 engine.close()
             return
 
@@ -102,10 +114,10 @@ def _link(address: str, port: int) -> Dict[str, Any]:
         return {"error": error.strerror or str(error)}
 
 
-def _sum(mpi: Optional[engines.Mpi], rank: int, size: int, address: str, port: int) -> Tuple[Any, Dict[str, Any]]:
+def _sum(place: Place, mpi: Optional[engines.Mpi], port: int) -> Tuple[Any, Dict[str, Any]]:
     """Return the engine, and its name, network and times; None and the reason if there is no engine."""
     try:
-        engine = mpi or engines.Torch(rank, size, address, port)
+        engine = mpi or engines.Torch(place.rank, place.size, place.address, port)
         times = engines.times_s(engine)
         return engine, {"engine": engine.name, "transport": engine.transport(), "times": times}
     except ImportError as error:
@@ -114,31 +126,35 @@ def _sum(mpi: Optional[engines.Mpi], rank: int, size: int, address: str, port: i
         return None, {"error": str(error).split("\n")[0]}
 
 
-def _measured(listener: socket.socket, size: int, address: str) -> Dict[str, Any]:
-    lines, nodes = _meet(listener, size, address)
+def _measured(place: Place) -> Dict[str, Any]:
+    lines, nodes = _meet(place)
     found: List[Dict[str, Any]] = []
-    for pairs in rounds(size):
+    for pairs in rounds(place.size):
         for way in (pairs, [(receiver, sender) for sender, receiver in pairs]):
             for sender, receiver in way:
                 target = nodes[receiver]
                 lines[sender].send({"do": "link", "address": target["address"], "port": target["port"]})
             found += [{"from": one, "to": other, **lines[one].receive()} for one, other in way]
-    sums = _all(lines, {"do": "sum", "port": engines.free_port()})
+    if any("error" in link for link in found):
+        # An engine would wait for its own connection over that link.
+        sums: List[Dict[str, Any]] = [{"error": "not all nodes reach each other"} for _ in lines]
+    else:
+        sums = _all(lines, {"do": "sum", "port": engines.free_port()})
     for line in lines:
         line.send({"do": "end"})
     return {"nodes": nodes, "links": found, "sums": sums}
 
 
-def _meet(listener: socket.socket, size: int, address: str) -> Tuple[List[Line], List[Dict[str, Any]]]:
+def _meet(place: Place) -> Tuple[List[Line], List[Dict[str, Any]]]:
     """Wait for all ranks; return their lines, and what each said with the address at which others reach it."""
-    listener.settimeout(_MEET_WITHIN_S)
+    assert place.listener is not None, "only rank 0 meets the others"
+    place.listener.settimeout(_MEET_WITHIN_S)
     met = []
-    for _ in range(size):
-        line = Line(listener.accept()[0])
+    for _ in range(place.size):
+        line = Line(place.listener.accept()[0])
         met.append((line.receive(), line))
     met.sort(key=lambda one: one[0]["rank"])
-    own = socket.gethostbyname(address)
-    nodes = [{**said, "address": own if said["rank"] == 0 else line.address} for said, line in met]
+    nodes = [{**said, "address": line.address if said["rank"] else place.address} for said, line in met]
     return [line for _, line in met], nodes
 
 
