@@ -114,4 +114,4 @@ def test_where_there_is_no_capacity_the_next_type_is_tried(beside):
         break_on_purpose(terminal, capacity={"m5.large": None})
     assert "no capacity for m5.large in us-east-1a: " in up.stderr
     assert "nothing of that attempt is left; trying m5.xlarge in us-east-1a" in up.stderr
-    assert {node["type"] for node in json.loads(up.stdout)["nodes"]} == {"m5.xlarge"}
+    assert {node["type"] for node in json.loads(terminal.phalanx("nodes", "--json").stdout)} == {"m5.xlarge"}

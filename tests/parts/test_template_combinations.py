@@ -42,6 +42,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "placement": ("cluster", "mine"),
     "policies": ((ARN,),),
     "slots": (2,),
+    "ssh_from": (("203.0.113.0/24", "198.51.100.7/32"), "anywhere"),
     "tags": ({"team": "vision"},),
     "throughput": ("elastic",),
     "type": ("p5.48xlarge", "g5.8xlarge"),

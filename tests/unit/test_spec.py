@@ -129,7 +129,7 @@ def test_a_spec_made_in_python_is_checked_as_the_file_is():
         "nodes: must be int, is '4'",
         "min: must be int, is True",
         "ssh_from: is missing: who may reach the head by ssh?; write your own network, such as 203.0.113.7/32 "
-        "(https://checkip.amazonaws.com shows it), or anywhere",
+        "(auto finds it), or anywhere",
         "keep: must be yes, no or ask, is 'maybe'; valid: ask, no, yes",
     ]
 
@@ -232,6 +232,8 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("ssh_from: 0.0.0.0/0", "ssh_from: '0.0.0.0/0' opens ssh to the whole internet; write `ssh_from: anywhere`"),
         ("ssh_from: 10.0.0.5/8", "ssh_from: '10.0.0.5/8' is an address inside a network; write 10.0.0.0/8"),
         ("ssh_from: 10.0.0.0/33", "ssh_from: '10.0.0.0/33' is not a network; write one such as"),
+        ("ssh_from: [auto, auto]", "ssh_from: must have 1 to 50 different entries"),
+        ("ssh_from: [auto, home]", "ssh_from: 'home' is not a network;"),
         ('ssh_from: "::1"', "ssh_from: '::1' is an IPv6 network"),
         ("ssh_from: home", "ssh_from: 'home' is not a network;"),
         ("node_timeout: 600", "node_timeout: must be a time with its unit, is '600'; such as 600s or 600m"),
@@ -280,7 +282,7 @@ def test_a_mistake_in_nodes_does_not_hide_one_in_min(mistakes):
 def test_aws_must_say_who_may_ssh(mistakes, write):
     (found,) = mistakes(GOOD + "cloud: aws\n")
     assert "ssh_from: is missing" in found
-    assert load(write(GOOD + "cloud: aws\nssh_from: anywhere\n")).ssh_network == "0.0.0.0/0"
+    assert load(write(GOOD + "cloud: aws\nssh_from: anywhere\n")).ssh_sources == ("anywhere",)
 
 
 def test_boot_limit_is_of_the_compressed_script():

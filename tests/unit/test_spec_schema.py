@@ -112,7 +112,7 @@ WRONG = {
     "image": st.from_regex(r"\Aami-[0-9a-f]{1,7}\Z"),
     "shared": st.from_regex(r"\A([a-z]{1,5}|/(usr|etc|proc|opt/phalanx)(/[a-z]{1,4})?|/a/\.\./b)\Z"),
     "slots": st.integers(max_value=0) | st.integers(min_value=1025),
-    "ssh_from": st.from_regex(r"\A[a-z:]{1,9}\Z").filter(lambda word: word != "anywhere"),
+    "ssh_from": st.from_regex(r"\A[a-z:]{1,9}\Z").filter(lambda word: word not in ("auto", "anywhere")),
     "key_pair": st.from_regex(r"\A [a-z]{0,5}\Z"),
     "node_timeout": st.from_regex(r"\A([0-9]{1,4}|[0-9]{1,3} ?(min|sec|d))\Z"),
     "file_system": st.from_regex(r"\Afs-[g-z]{8}\Z"),

@@ -1,12 +1,15 @@
 """Access: least privilege of the roles, and the security groups."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from clusters import plan
+from clusters import FACTS, plan
 from plans import default_document, resources
 
+from phalanx.errors import SpecError
+from phalanx.plan.plan_text import explain
 from phalanx.template import synthesize
 
 ROLES = ("HeadRole", "WorkerRole", "FunctionRole")
@@ -125,6 +128,20 @@ def test_ssh_from_outside_reaches_the_head_alone(document):
     ]
     assert members == ["HeadLaunchTemplate"]
     assert document["Parameters"]["SshLocation"]["Default"] != "0.0.0.0/0"
+
+
+def test_ssh_may_come_from_several_networks_and_from_this_machine():
+    here = replace(FACTS, own_address="198.51.100.7")
+    made = plan(here, ssh_from=["203.0.113.0/24", "auto", "198.51.100.7"])
+    document = json.loads(synthesize(made))
+    rules = document["Resources"]["HeadSecurityGroup"]["Properties"]["SecurityGroupIngress"]
+    assert [rule["CidrIp"] for rule in rules] == [{"Ref": "SshLocation"}, "198.51.100.7/32"]
+    assert document["Parameters"]["SshLocation"]["Default"] == "203.0.113.0/24"
+    shown = "to the head from 203.0.113.0/24, 198.51.100.7/32 (this machine), 198.51.100.7/32"
+    assert any(shown in line for line in explain(made))
+    assert plan(ssh_from="anywhere").ssh_networks == ("0.0.0.0/0",)
+    with pytest.raises(SpecError, match="ssh_from: nobody was asked for this machine's address"):
+        plan(ssh_from="auto")
 
 
 def test_everything_else_comes_from_named_groups(document):

@@ -136,9 +136,10 @@ class LocalCloud(ApiCloud):
 def _has_to_ask(spec: ClusterSpec) -> bool:
     """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
     from phalanx.plan.machine_images import is_ami
+    from phalanx.spec.spec_checks import AUTO
 
     named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
-    asks = spec.efa == "yes" or is_ami(spec.image)
+    asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image)
     return any(named) or asks
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import file_systems, reservations, usage
+from phalanx.clouds import file_systems, own_address, reservations, usage
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_checks import AUTO
+
+LOOPBACK = "127.0.0.1"
 
 
 class Api(Protocol):
@@ -57,10 +60,18 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         cards=network_cards.cards(described),
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
+        own_address=_own_address(spec),
         head=head,
         quotas=asked,
         quotas_unknown=unknown,
     )
+
+
+def _own_address(spec: ClusterSpec) -> str:
+    """Return the address that `auto` stands for: on the local cloud, connections of this machine come from loopback."""
+    if AUTO not in spec.ssh_sources:
+        return ""
+    return LOOPBACK if spec.cloud == "local" else own_address.find()
 
 
 def _architecture(described: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Facts:
     """The strategies of placement groups that the type supports; None if EC2 was not asked."""
     reservation: Reservation | None = None
     """The reservation that the spec names."""
+    own_address: str = ""
+    """This machine's public address, if the spec asks for it."""
     head: HeadFacts | None = None
     """The sizes of a head that does not train."""
     quotas: tuple[Quota, ...] = ()
@@ -100,6 +103,12 @@ class Plan:
     def file_system(self) -> str:
         """The existing file system to use; "" if a new one is created."""
         return self.spec.file_system or self.facts.kept_file_system
+
+    @property
+    def ssh_networks(self) -> tuple[str, ...]:
+        """The networks that may reach the head by ssh, in CIDR notation."""
+        meant = {AUTO: f"{self.facts.own_address}/32", ANYWHERE: EVERYWHERE}
+        return tuple(dict.fromkeys(meant.get(one, one) for one in self.spec.ssh_sources))
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -206,6 +215,8 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
     capacity.refuse_impossible(spec, facts.reservation)
+    if AUTO in spec.ssh_sources and not facts.own_address:
+        raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec.region)
 
 

@@ -11,7 +11,7 @@ from phalanx.plan import capacity, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_checks import ANYWHERE
+from phalanx.spec.spec_checks import ANYWHERE, AUTO
 
 
 def explain(plan: Plan) -> list[str]:
@@ -61,7 +61,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),
-        ("ssh", f"to the head from {spec.ssh_from}"),
+        ("ssh", f"to the head from {_sources(plan)}"),
         ("root disk", _disk(plan)),
         ("jobs may use", ", ".join(spec.policies or ())),
         ("boundary of roles", spec.permissions_boundary or ""),
@@ -95,6 +95,12 @@ def _file_system(plan: Plan) -> str:
         return f"your EFS file system {plan.spec.file_system}"
     kept = plan.facts.kept_file_system
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
+
+
+def _sources(plan: Plan) -> str:
+    """Describe where ssh may come from, in the words of the spec."""
+    auto = f"{plan.facts.own_address}/32 (this machine)"
+    return ", ".join(auto if source == AUTO else source for source in plan.spec.ssh_sources)
 
 
 def _otherwise(plan: Plan) -> str:
@@ -212,7 +218,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if facts.not_asked:
         yield not_asked(facts)
     yield from _about_sizes(spec, facts)
-    if spec.ssh_from == ANYWHERE:
+    if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"

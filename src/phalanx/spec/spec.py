@@ -29,6 +29,7 @@ from phalanx.spec.spec_rules import (
 MOST_NODES = 1000
 MOST_ZONES = 10
 MOST_TYPES = 10
+MOST_NETWORKS = 50
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 LONGEST_LEASE_S = 365 * 24 * 3600
 LONGEST_IDLE_S = 7 * 24 * 3600
@@ -167,12 +168,16 @@ class ClusterSpec:
         unset="its GPUs, else its vCPUs",
         default=None,
     )
-    ssh_from: str = key(
-        "Network that may reach the head by ssh: your own address with /32, or `anywhere`.",
-        text(
-            checks.network,
-            lambda: {"pattern": whole(checks.NETWORK)},
-            "an IPv4 network such as 203.0.113.0/24, or anywhere",
+    ssh_from: str | tuple[str, ...] = key(
+        "Networks that may reach the head by ssh. `auto` is the public address of the machine that runs `up`, as AWS "
+        "sees it; `anywhere` is the whole internet.",
+        one_or_more(
+            text(
+                checks.network,
+                lambda: {"pattern": whole(checks.NETWORK)},
+                "an IPv4 network such as 203.0.113.0/24, auto or anywhere",
+            ),
+            MOST_NETWORKS,
         ),
         "203.0.113.7/32",
         unset="this machine; on AWS it must be given",
@@ -348,9 +353,9 @@ class ClusterSpec:
         return self.capacity if self.capacity and self.capacity.startswith("cr-") else ""
 
     @property
-    def ssh_network(self) -> str:
-        """`ssh_from` in CIDR notation."""
-        return checks.EVERYWHERE if self.ssh_from == checks.ANYWHERE else self.ssh_from
+    def ssh_sources(self) -> tuple[str, ...]:
+        """`ssh_from` as a tuple: networks in CIDR notation, auto or anywhere."""
+        return (self.ssh_from,) if isinstance(self.ssh_from, str) else tuple(self.ssh_from)
 
     @property
     def budget_usd(self) -> float | None:

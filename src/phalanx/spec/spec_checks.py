@@ -16,10 +16,11 @@ TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 IMAGE = r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}"
 ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
-NETWORK = r"(?:anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
+NETWORK = r"(?:auto|anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
 DURATION = r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
 # It travels in base85, as parameters of one request, whose own limit is not documented (docs/aws-behaviour.md 1.28).
 LARGEST_BOOT_BYTES = 64 * 1024
+AUTO = "auto"
 ANYWHERE = "anywhere"
 EVERYWHERE = "0.0.0.0/0"
 
@@ -131,26 +132,28 @@ def shared(value: str) -> str:
     return path
 
 
-def ssh_from_default(value: str, above: Mapping[str, Any]) -> str:
+def ssh_from_default(value: Any, above: Mapping[str, Any]) -> Any:
     """Return this machine as the default for the local cloud; refuse a missing value for AWS."""
-    if value:
+    if value != "":
         return value
     if above.get("cloud") == "aws":
         raise WrongError(
             "is missing: who may reach the head by ssh?",
-            "write your own network, such as 203.0.113.7/32 (https://checkip.amazonaws.com shows it), or anywhere",
+            "write your own network, such as 203.0.113.7/32 (auto finds it), or anywhere",
         )
     return "127.0.0.1/32"
 
 
 def network(value: str) -> str:
-    """Return a network in CIDR notation, or ANYWHERE."""
-    if value == ANYWHERE:
+    """Return a network in CIDR notation, AUTO or ANYWHERE."""
+    if value in (AUTO, ANYWHERE):
         return value
     try:
         found = ipaddress.ip_network(value, strict=False)
     except ValueError:
-        raise WrongError(f"'{cut(value)}' is not a network", "write one such as 203.0.113.0/24, or anywhere") from None
+        raise WrongError(
+            f"'{cut(value)}' is not a network", "write one such as 203.0.113.0/24, auto or anywhere"
+        ) from None
     return _checked_network(value, found)
 
 

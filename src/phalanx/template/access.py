@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
@@ -17,7 +18,7 @@ _EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (*_security_groups(), *_node_rules(), *_roles(plan)):
+    for resource in (*_security_groups(plan.ssh_networks[1:]), *_node_rules(), *_roles(plan)):
         template.add_resource(resource)
 
 
@@ -25,7 +26,7 @@ RULES = ("NodesFromNodes", "NodesToNodes")
 """The rules that nodes need before they boot."""
 
 
-def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
+def _security_groups(more_networks: Sequence[str]) -> tuple[ec2.SecurityGroup, ...]:
     # Nodes call AWS's APIs and download packages and data sets, so their egress is open, by an explicit rule.
     out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE)
     # EC2 gives a group without egress rules one that allows everything; this rule allows nothing.
@@ -35,7 +36,7 @@ def _security_groups() -> tuple[ec2.SecurityGroup, ...]:
         _security_group(
             "HeadSecurityGroup",
             "ssh to the head",
-            SecurityGroupIngress=[_tcp(22, CidrIp=Ref("SshLocation"))],
+            SecurityGroupIngress=[_tcp(22, CidrIp=one) for one in (Ref("SshLocation"), *more_networks)],
             SecurityGroupEgress=[none],
         ),
         _security_group(

@@ -94,7 +94,7 @@ def _image(image: str) -> dict[str, Any]:
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "SshLocation": _text(
-            plan.spec.ssh_network, "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK
+            plan.ssh_networks[0], "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK
         ),
         "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
         "SshPublicKey": {

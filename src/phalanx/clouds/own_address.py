@@ -1,0 +1,30 @@
+"""This machine's public address, for `ssh_from: auto`: as AWS sees it, over a connection without a proxy."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.request
+
+from phalanx.errors import SpecError
+from phalanx.waits import waiting
+
+URL = "https://checkip.amazonaws.com/"
+_TIMEOUT_S = 10.0
+_LONGEST_ANSWER = 64
+
+
+def find() -> str:
+    """Return the IPv4 address. Raises SpecError if AWS does not tell it.
+
+    ssh makes a connection of its own, so the address of a proxy would be wrong; a VPN or a carrier's NAT may still give
+    ssh another one.
+    """
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with waiting("this machine's public address"), direct.open(URL, timeout=_TIMEOUT_S) as answer:
+            return str(ipaddress.IPv4Address(answer.read(_LONGEST_ANSWER).decode("ascii", "replace").strip()))
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"ssh_from: {URL} does not say this machine's address: {error}",
+            "Write your network in place of auto, such as 203.0.113.7/32.",
+        ) from error
