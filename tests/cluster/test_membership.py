@@ -85,7 +85,7 @@ def hello_of(terminal, instance_id: str) -> float:
         found = [event["timestamp"] for event in events if f"hello from {instance_id}" in event["message"]]
         if found:
             return min(found) / 1000
-        assert time.monotonic() < deadline, "the head's log does not tell of the newcomer"
+        assert time.monotonic() < deadline, "the head's log does not show the newcomer"
         time.sleep(0.2)
 
 

@@ -133,17 +133,17 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
     records: list[bytes] = []
     begin, offer = HeadCommand.__init__, HeadCommand.offer
 
-    def begin_and_tell(self, remote, command, stdin):
+    def begin_and_report(self, remote, command, stdin):
         commands.append(command)
         begin(self, remote, command, stdin)
 
-    def offer_and_tell(self, data):
+    def offer_and_report(self, data):
         records.append(data)
         offer(self, data)
 
     monkeypatch.setattr(HeadCommand, "send", keep)
-    monkeypatch.setattr(HeadCommand, "__init__", begin_and_tell)
-    monkeypatch.setattr(HeadCommand, "offer", offer_and_tell)
+    monkeypatch.setattr(HeadCommand, "__init__", begin_and_report)
+    monkeypatch.setattr(HeadCommand, "offer", offer_and_report)
     with pytest.raises(CutError):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
     record = records[-1]

@@ -50,9 +50,9 @@ def test_what_was_recorded_is_there_after_everything_was_killed_at_once(tmp_path
         root.mkdir()
         reported = killed_writer(root, 0.02 + chance.random() / 4)
         assert reported
-        for job_id, told_state in reported.items():
+        for job_id, reported_state in reported.items():
             found = states.read(str(root / job_id))["state"]
-            assert ORDER.index(found) >= ORDER.index(told_state)
+            assert ORDER.index(found) >= ORDER.index(reported_state)
 
 
 def killed_writer(root: Path, after_s: float) -> dict[str, str]:

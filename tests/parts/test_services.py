@@ -16,7 +16,7 @@ from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
 from phalanx.runner.starter.check import taken
 
 # What each role of a parameter server does: servers and scheduler serve until they are ended.
-SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo told; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
+SERVE = 'case $DMLC_ROLE in worker) {worker};; *) trap "echo ended; exit 7" TERM; sleep 60 & echo serving; wait;; esac'
 
 
 @pytest.fixture

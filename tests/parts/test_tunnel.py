@@ -103,7 +103,7 @@ def test_a_program_comes_from_the_environment_of_the_job(cluster):
     (environment / ".complete").touch()
     add(cluster, "../environment/bin/only-there", SERVER)
     program = Program("server", ("only-there", "{port}"), "only-there", {"TOKEN": "found"})
-    service = in_job(cluster, program, json.dumps({"path": str(environment)}))
+    service = in_job(cluster, program, json.dumps({"path": str(environment), "kept": str(environment)}))
     try:
         assert urllib.request.urlopen(f"http://127.0.0.1:{service.start()}", timeout=5).read() == b"found"
         service.end()

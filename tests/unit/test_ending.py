@@ -12,9 +12,9 @@ from phalanx.runner.process import JobDescription
 CLEAN = {"ended": [], "killed": [], "left": []}
 
 
-def ending(tell_at: float) -> WindDown:
+def ending(begin_at: float) -> WindDown:
     found = WindDown()
-    found.begin(tell_at)
+    found.begin(begin_at)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plans import default_document
 
-# What is made once there are nodes to limit, and what tells a person of it.
+# What is made once there are nodes to limit, and what notifies a person of it.
 LIMITS = ("HeadLease", "WorkersLease", "MailSubscription")
 
 

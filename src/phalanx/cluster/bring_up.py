@@ -142,8 +142,8 @@ class BringUp:
                 following = next(plans, None)
                 if following is None:
                     raise
-                told = failure.message.partition("\n")[2].partition("\n")[0]
-            yield Note(f"no capacity for {shortage.place(plan)}: {told}")
+                reason = failure.message.partition("\n")[2].partition("\n")[0]
+            yield Note(f"no capacity for {shortage.place(plan)}: {reason}")
             yield Note(f"nothing of that attempt is left; trying {shortage.place(following)}")
             plan = following
 

@@ -114,11 +114,11 @@ def _from_logs(logs: Mapping[str, str]) -> Iterator[Finding]:
     for stream, text in sorted(logs.items()):
         lines = text.splitlines()
         if _ADDRESS.fullmatch(stream):
-            told = [line for line in lines if "failed" in line or "trying again" in line][-1:]
-            yield from (Finding(f"boot log of {stream}", line) for line in told)
+            found = [line for line in lines if "failed" in line or "trying again" in line][-1:]
+            yield from (Finding(f"boot log of {stream}", line) for line in found)
         else:
-            told = [line for line in lines if re.search(r"\[ERROR\]|Task timed out|could not be launched", line)][-1:]
-            yield from (Finding("function", line) for line in told)
+            found = [line for line in lines if re.search(r"\[ERROR\]|Task timed out|could not be launched", line)][-1:]
+            yield from (Finding("function", line) for line in found)
 
 
 def _is_ready(evidence: Evidence) -> bool:

@@ -50,7 +50,7 @@ def main(packages: str) -> None:
         Path(directory).mkdir()
     lines = "\n".join(NODE.format(**node) for node in nodes)
     Path("/etc/slurm/slurm.conf").write_text(CONF.format(head=f"{head['hostname']}({head['address']})", nodes=lines))
-    # Slurm counts these and tells each job which are its own; nothing opens them.
+    # Slurm counts these and names to each job its own; nothing opens them.
     for number in range(2):
         Path(f"/var/lib/slurm/gpu{number}").symlink_to("/dev/null")
     Path("/etc/slurm/gres.conf").write_text("Name=gpu File=/var/lib/slurm/gpu[0-1]\n")

@@ -18,7 +18,7 @@ datasource: { Ec2: { strict_id: false, timeout: 5, max_wait: 20 } }
 manage_etc_hosts: true
 # The local cloud has made eth0 before process 1 starts.
 network: { config: disabled }
-# No udev runs, which would tell it of another interface.
+# No udev runs, which would report another interface to it.
 updates: { network: { when: [ boot-new-instance ] } }
 # Packages come from where those of the image came from.
 apt: { preserve_sources_list: true }

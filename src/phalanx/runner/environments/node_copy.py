@@ -46,7 +46,7 @@ def archive_of(kept: str) -> str:
 def is_here(kept: str) -> bool:
     """Return whether this node can use the environment as it is kept now."""
     path = path_of(kept)
-    # Its time of making tells an environment from an earlier one of the same name.
+    # Its creation time distinguishes an environment from an earlier one of the same name.
     return path == kept or _read(path) == _read(kept) != b""
 
 

@@ -37,7 +37,7 @@ def serve(name: str, needs: str, job_directory: str, argv: List[str]) -> int:
     if environment:
         env = activated({**env, ENVIRONMENT: environment})
     if which(needs, os.getcwd(), env["PATH"]) is None:
-        _tell({"missing": needs, "path": env["PATH"]})
+        _print({"missing": needs, "path": env["PATH"]})
         return 127
     port = _free_port()
     _Service(name, [word.replace(PORT, str(port)) for word in argv], env, port).run()
@@ -74,7 +74,7 @@ class _Service:
             self._loop.turn(_LOOK_EVERY_S)
             self._look()
         report = self._sweep()
-        _tell({"ended": self._ended, "tail": list(self._tail), "report": report})
+        _print({"ended": self._ended, "tail": list(self._tail), "report": report})
 
     def _start(self, argv: List[str], env: Dict[str, str]) -> None:
         out_read, out_write = os.pipe()
@@ -104,7 +104,7 @@ class _Service:
                 self._ended = code
         if not self._ready and self._ended is None and _answers(self._port):
             self._ready = True
-            _tell({"port": self._port})
+            _print({"port": self._port})
 
     def _sweep(self) -> Dict[str, List[str]]:
         sweep = Sweep(self._name, os.getpid())
@@ -116,7 +116,7 @@ class _Service:
             time.sleep(0.02)
 
 
-def _tell(body: Dict[str, Any]) -> None:
+def _print(body: Dict[str, Any]) -> None:
     try:
         os.write(1, json.dumps(body).encode() + b"\n")
     except OSError:
