@@ -22,7 +22,8 @@ COMPLETE = ".complete"
 _COPIES = "copies"
 # A file for the success, because a starter's main thread may take the exit code of every child.
 _UNPACKED = ".unpacked"
-_UNPACK = f'tar -xzf "$1" -C "$2" && : >"$2/{_UNPACKED}"'
+# The packages reach the disk before that: a copy marked complete must be complete after a power failure, too.
+_UNPACK = f'tar -xzf "$1" -C "$2" && sync -f "$2" && : >"$2/{_UNPACKED}"'
 # In as many bytes of a program there is a zero byte, which no script has.
 _TEXT_BYTES = 64
 # Of the free space: a copy must leave room for what jobs write.
@@ -128,8 +129,6 @@ def _unpacked(kept: str, held: int) -> str:
         remove(kept)
         return ""
     _move(os.path.join(copy, "bin"), kept, path_of(kept))
-    # The packages first: a copy marked complete must be complete after a power failure, too.
-    os.sync()
     with open(os.path.join(copy, COMPLETE), "wb") as file:
         file.write(complete)
     return copy

@@ -198,9 +198,10 @@ class Starter:
         waiting, self._waiting = self._waiting or [], None
         if text:
             self._answer_check(text, 1)
-            return
-        self._check(body)
-        for number, process in waiting:
+        else:
+            self._check(body)
+        # Even now, because the head expects their ends; after the sweep began, none would be found.
+        for number, process in waiting if self._sweep is None else ():
             self._spawn(number, process)
 
     def _check(self, body: Dict[str, Any]) -> None:
