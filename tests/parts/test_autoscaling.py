@@ -39,6 +39,14 @@ def test_a_group_launches_what_is_desired_from_its_template(local):
     assert json.loads(activity["Details"]) == {"Subnet ID": group.subnets[0], "Availability Zone": "us-east-1a"}
 
 
+def test_a_large_group_answers_while_it_launches(local):
+    group = Group(local, MaxSize=60)
+    group.want(60)
+    seen = {0}
+    until(lambda: seen.add(len(group.shown()["Instances"])) or max(seen) == 60)
+    assert len(seen) > 2, "at first none, and in the end all"
+
+
 def test_desired_capacity_must_be_within_the_bounds(local):
     group = Group(local, MinSize=1, MaxSize=3)
     with pytest.raises(ClientError, match="New SetDesiredCapacity value 4 is above max value 3"):

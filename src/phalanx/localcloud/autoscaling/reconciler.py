@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -24,6 +25,10 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 300.0
 # A round for a thousand missing instances must not record a thousand failed activities.
 MAX_FAILURES_PER_ROUND = 10
+# A round holds the lock: whoever describes a group meanwhile waits for its end.
+LAUNCHES_PER_ROUND = 10
+# Long enough for a thread that waits for the lock to take it, which would otherwise be taken again at once.
+PAUSE_S = 0.001
 # Failed rounds before CloudFormation is notified; AWS does not document how many it tolerates (aws-behaviour 1.4).
 ROUNDS_BEFORE_GIVING_UP = 3
 
@@ -103,6 +108,8 @@ class Reconciler:
             # Outside the lock: the callee may hold locks of its own and call back.
             for call in calls:
                 call()
+            if self._dirty:
+                time.sleep(PAUSE_S)
 
     def _reconcile(self, group: Group) -> None:
         self._collect(group)
@@ -196,7 +203,7 @@ class Reconciler:
             return
         now, failures = self._now(), 0
         cause = causes.growing(now, group.why, group.desired - missing, group.desired)
-        for _ in range(missing):
+        for _ in range(min(missing, LAUNCHES_PER_ROUND)):
             launched = self._launch(group, causes.replacing(now) if group.replacing else cause)
             group.replacing = max(0, group.replacing - launched)
             failures += not launched
@@ -204,6 +211,8 @@ class Reconciler:
                 break
         if failures:
             self._back_off(group)
+        elif missing > LAUNCHES_PER_ROUND:
+            self.touch(group)
 
     def _launch(self, group: Group, cause: str) -> bool:
         """Launch one instance in the emptiest subnet that has capacity; record each refusal as an activity."""
