@@ -62,11 +62,14 @@ def as_nodes_root(argv: list[str]) -> None:
 
 
 def reboot(terminal: Terminal, node: str, timeout_s: float = 180) -> None:
-    """Reboot a node by its own systemd, and wait until it lets the user in again."""
+    """Reboot a node by its own systemd, and wait until it lets the user in and no node is silent."""
     started = "systemctl show --property=UserspaceTimestampMonotonic"
     before = as_root(terminal, node, started)
     as_root(terminal, node, "systemctl reboot")
     end = time.monotonic() + timeout_s
     while terminal.phalanx("ssh", node, "--", started, check=False).stdout in ("", before):
         assert time.monotonic() < end, f"no login to {node} after {timeout_s} s"
+        time.sleep(0.5)
+    while silent := json.loads(terminal.phalanx("status", "--json").stdout)["silent"]:
+        assert time.monotonic() < end, f"{silent} after {timeout_s} s"
         time.sleep(0.5)
