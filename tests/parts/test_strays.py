@@ -14,7 +14,7 @@ from fleet_fakes import IMAGE, name
 from plans import default_document
 from stack_fakes import Stacks, stacks
 
-from phalanx.clouds import remains, strays
+from phalanx.clouds import orphans, remains, strays
 
 TAG = {"Key": "phalanx:cluster", "Value": "demo"}
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]})
@@ -177,3 +177,15 @@ def test_a_cluster_of_the_same_name_in_another_region_is_not_left_behind(aws: Aw
         assert list(strays.find(aws, "demo")) == []
     finally:
         remove()
+
+
+@pytest.mark.parametrize("plant", [queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])])
+def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
+    cluster = name("orphan")
+    remove = plant(aws, cluster)
+    try:
+        (found,) = [one for one in orphans.find(aws) if one.cluster == cluster]
+        assert found.stack == "" and len(found.lines) == 1
+    finally:
+        remove()
+    assert cluster not in [one.cluster for one in orphans.find(aws)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, roster
 
+from phalanx.clouds.orphans import Orphans
 from phalanx.clouds.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
@@ -317,3 +318,19 @@ def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
     cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
     phalanx("why")
     assert "both groups are at 0" in phalanx.out
+
+
+def test_reap_lists_what_is_left_of_clusters_without_a_stack(phalanx, cloud, monkeypatch):
+    left = [Orphans("old", "", ("VPC vpc-1",)), Orphans("stuck", "ROLLBACK_COMPLETE", ())]
+    monkeypatch.setattr("phalanx.clouds.orphans.find", lambda api: left)
+    assert phalanx("reap") == 1
+    assert phalanx.out.splitlines() == [
+        "Of cluster old is left (it has no stack):",
+        "  VPC vpc-1",
+        "Of cluster stuck is left (its stack is ROLLBACK_COMPLETE, and `phalanx down -c stuck` deletes it):",
+    ]
+    assert phalanx("reap", "--json") == 1
+    assert json.loads(phalanx.out)[0]["lines"] == ["VPC vpc-1"]
+    left.clear()
+    assert phalanx("reap", "--region", "eu-central-1") == 0
+    assert "Nothing is left of any cluster in eu-central-1" in phalanx.out

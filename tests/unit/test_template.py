@@ -150,7 +150,7 @@ def test_outputs(document):
             "SharedFileSystem",
             "LogGroup",
         ),
-        *("JobRole", "HeadGroup", "WorkersGroup", "FleetTopic", "AgentVersion"),
+        *("JobRole", "HeadGroup", "WorkersGroup", "FleetTopic", "SecurityGroups", "Login", "AgentVersion"),
     }
 
 

@@ -52,6 +52,7 @@ COMMANDS = {
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "image": ("phalanx.cli.image", "Prepare a node for an image (AMI) of it."),
         "adopt": ("phalanx.cli.adopt", "Take over a cluster that this machine did not create."),
+        "reap": ("phalanx.cli.reap", "Find what is left of any cluster in a region."),
         "down": ("phalanx.cli.down", "Delete the cluster and prove that nothing is left."),
     },
     "Jobs": {

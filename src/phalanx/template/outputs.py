@@ -22,6 +22,7 @@ def add_to(template: Template, plan: Plan) -> None:
 def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
     return {
         "ClusterMasterPublicDNS": (_public_name(), "Log in here: ssh ubuntu@… or ec2-user@…, by the image"),
+        "Login": (Sub("ssh phalanx@${HeadAddress}"), "With the key of SshPublicKey"),
         "HeadAddress": (Ref("HeadAddress"), "Public address of the head; it stays when the head is replaced"),
         "Outcome": (_text_of(condition_name(plan)), "Nodes asked for and launched, and why any is missing"),
     }
@@ -30,7 +31,9 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 def _for_tools() -> dict[str, Any]:
     """Return the outputs that need no description."""
     made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup", "FleetTopic")
-    return {name: Ref(name) for name in made} | {"SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
+    groups = Join(",", [Ref(f"{role}SecurityGroup") for role in ("Node", "Head", "Storage")])
+    more = {"SecurityGroups": groups, "SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
+    return {name: Ref(name) for name in made} | more
 
 
 def _public_name() -> Sub:

@@ -26,6 +26,25 @@ _GROUPS = (
     ("Money", ("LeaseEnd", "Idle", "Mail")),
 )
 
+_LABELS = {
+    "Workers": "Workers",
+    "MinNodes": "Fewest nodes",
+    "InstanceType": "Instance type",
+    "Image": "Machine image",
+    "RootDevice": "Root device of the image",
+    "Zone": "Availability Zone",
+    "SshLocation": "ssh from",
+    "KeyPair": "EC2 key pair",
+    "SshPublicKey": "Your public ssh key",
+    "Slots": "Processes per node",
+    "SharedDirectory": "Shared directory",
+    "FileSystemId": "EFS file system of yours",
+    "NodeTimeout": "Time for a node to answer (s)",
+    "LeaseEnd": "End of the lease",
+    "Idle": "Unused time (s)",
+    "Mail": "Mail address",
+}
+
 
 def add_to(template: Template, plan: Plan) -> None:
     for name, settings in (
@@ -41,14 +60,17 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def metadata(plan: Plan) -> dict[str, Any]:
-    """Group the parameters for the console; their names and descriptions make labels unnecessary.
+    """Group and label the parameters for the console.
 
     cfn-lint would warn of parameters that no resource uses: the head reads the agent's from the stack itself.
     """
     labelled = (*_GROUPS, ("Do not change", _agent(plan)))
     groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in labelled]
     return {
-        "AWS::CloudFormation::Interface": {"ParameterGroups": groups},
+        "AWS::CloudFormation::Interface": {
+            "ParameterGroups": groups,
+            "ParameterLabels": {name: {"default": label} for name, label in _LABELS.items()},
+        },
         "cfn-lint": {"config": {"ignore_checks": ["W2001"]}},
     }
 

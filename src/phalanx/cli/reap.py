@@ -1,0 +1,54 @@
+"""phalanx reap: find what is left of clusters whose stack is gone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from phalanx import clouds
+from phalanx.cli.console import print_json, say
+from phalanx.cli.options import debug_option, json_option
+
+if TYPE_CHECKING:
+    from phalanx.clouds.aws_api import ApiCloud
+    from phalanx.clouds.orphans import Orphans
+
+LEFT = 1
+
+
+@click.command("reap")
+@click.option("--cloud", type=click.Choice(sorted(clouds.MODULES)), default="aws", show_default=True, help="The cloud.")
+@click.option("--region", default="us-east-1", show_default=True, help="The region.")
+@json_option
+@debug_option
+def command(cloud: str, region: str, as_json: bool) -> int:
+    """Find what is left in a region of any cluster of phalanx: resources without a stack, and stacks that failed.
+
+    They are found by the cluster's tag and by the names that its stack made. Nothing is deleted. The exit code is 1 if
+    something was found. Data that `down` kept does not count.
+
+    \b
+    Examples:
+      phalanx reap --region eu-central-1
+      phalanx reap --json | jq -r '.[].cluster'
+    """
+    from phalanx.clouds import endpoint, orphans
+
+    off = cloud == "local" and endpoint.find() is None
+    found = [] if off else orphans.find(cast("ApiCloud", clouds.get(cloud, region)))
+    if as_json:
+        print_json([asdict(one) for one in found])
+    elif not found:
+        say(f"Nothing is left of any cluster in {region} ({cloud}).")
+    else:
+        say("\n".join(line for one in found for line in _text(one)))
+    return LEFT if found else 0
+
+
+def _text(left: Orphans) -> list[str]:
+    state = "it has no stack"
+    if left.stack:
+        state = f"its stack is {left.stack}, and `phalanx down -c {left.cluster}` deletes it"
+    return [f"Of cluster {left.cluster} is left ({state}):", *(f"  {line}" for line in left.lines)]
