@@ -22,17 +22,15 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_SMALL_MB = 1
-_MIB = 1 << 20
-_WARM_UP_STEPS = 3
-_POWER_SGD_RANK = 4
+_SMALL_MB, _MIB = 1, 1 << 20
+_WARM_UP_STEPS, _POWER_SGD_RANK = 3, 4
 # Local SGD averages the weights after this many steps.
 _LOCAL_STEPS = 4
 # A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
 _WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
 _LATE = "_phalanx_late_gradients"
 
-Mode = Callable[[], AbstractContextManager[None]]
+_Mode = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,9 @@ def _row(name: str, step_s: float, plain_s: float, price: str) -> str:
     return f"{name:<24}{step_s * 1e3:>8.1f}{plain_s / step_s:>7.2f}x  {price}".rstrip()
 
 
-def apply(model: DistributedDataParallel, choice: str | Choice | Suggestion, *, scaler: Any = None) -> Any:
+def apply(
+    model: DistributedDataParallel, choice: str | Choice | Suggestion, *, scaler: Any = None
+) -> DistributedDataParallel:
     """Return a DistributedDataParallel of the same network that exchanges gradients as chosen.
 
     Call it on all ranks, before the first backward pass, and use what it returns. `choice` is a name in CHOICES, or
@@ -144,14 +144,14 @@ def suggest(
     with _unchanged(model.module):
         (compute_s,) = stopwatch.medians_s([model], model.no_sync)
         measured = [stopwatch.measured(choice) for choice in (PLAIN, *chosen)]
-        best, reason = _best(measured)
+        best, reason = best_of(measured)
         if best != PLAIN and not stopwatch.confirms(best):
             best, reason = PLAIN, "nothing is reliably faster"
     return Suggestion(best, reason, tuple(measured), compute_s)
 
 
-def _best(measured: Sequence[Measured]) -> tuple[Choice, str]:
-    """Return the fastest choice that is worth its price, and the reason."""
+def best_of(measured: Sequence[Measured]) -> tuple[Choice, str]:
+    """Return the fastest choice that is worth its price, and the reason; the first one measured is plain DDP."""
     plain_s = measured[0].step_s
     free, free_s = min((one for one in measured if not one.choice.costs_accuracy), key=lambda one: one.step_s)
     fast, fast_s = min(measured, key=lambda one: one.step_s)
@@ -183,7 +183,7 @@ class _Stopwatch:
         finish(models[1])
         return plain_s >= step_s * _WORTH
 
-    def medians_s(self, models: Sequence[DistributedDataParallel], mode: Mode = nullcontext) -> list[float]:
+    def medians_s(self, models: Sequence[DistributedDataParallel], mode: _Mode = nullcontext) -> list[float]:
         """Return each model's median step, of the slowest rank; the models take turns."""
         for model in models:
             for _ in range(_WARM_UP_STEPS):
@@ -194,7 +194,7 @@ class _Stopwatch:
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._model.process_group)
         return slowest.tolist()
 
-    def _step_s(self, model: DistributedDataParallel, mode: Mode) -> float:
+    def _step_s(self, model: DistributedDataParallel, mode: _Mode) -> float:
         began_s = self._now_s()
         with mode():
             self._loss(model(*self._arguments)).backward()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.torch import CHOICES, Measured, best_of
+
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 120
 NAMES = ("every_choice", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
@@ -79,6 +81,21 @@ def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(fac
     assert one["measured"] == ["plain", "small-buckets", "fp16", "fp16-small-buckets", "powersgd"]
     assert one["asked"] == ["plain", "double-buffering", "bf16-small-buckets"]
     assert f"\nsuggested: {one['choice']} (" in one["text"]
+
+
+@pytest.mark.parametrize(
+    ("times_s", "name", "reason"),
+    [
+        ({"plain": 1.0, "fp16": 0.97, "powersgd": 0.9}, "plain", "nothing is much faster"),
+        ({"plain": 1.0, "fp16": 1.3}, "plain", "nothing is much faster"),
+        ({"plain": 1.0, "small-buckets": 0.8, "fp16": 0.5}, "fp16", "2.00 times as fast as plain DDP"),
+        ({"plain": 1.0, "fp16": 0.5, "powersgd": 0.4}, "fp16", "2.00 times as fast as plain DDP"),
+        ({"plain": 1.0, "fp16": 0.6, "powersgd": 0.3}, "powersgd", "2.0 times as fast as what costs no accuracy"),
+    ],
+)
+def test_what_costs_accuracy_must_be_much_faster(times_s, name, reason):
+    measured = [Measured(CHOICES[each], took_s) for each, took_s in times_s.items()]
+    assert best_of(measured) == (CHOICES[name], reason)
 
 
 def test_a_world_of_one_is_left_as_it_is(tmp_path):
