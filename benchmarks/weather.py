@@ -33,8 +33,8 @@ from phalanx.localcloud.weather.forecast import KINDS
 WHOLE = 100  # trials of a soak whose result is kept
 NODES = 3
 ALL = "all"
-# The clusters' nodes have no GPUs.
-_CHANGING = [kind for kind in KINDS if kind != "gpus"]
+# The clusters' nodes have no GPUs, and install nothing.
+_CHANGING = [kind for kind in KINDS if kind not in ("gpus", "packages")]
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
 _NOTICED_AFTER_S = 120.0
 # The longest weather, for two launches one after another; and what a machine with nothing else to do needs besides.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from full_systems import IMAGE, a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
+from full_systems import IMAGE, SPEC, UP_S, a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
+from local_clouds import bad_weather
+
+from conftest import a_terminal
 
 pytestmark = pytest.mark.full_os
 
@@ -47,6 +50,17 @@ def test_nodes_wait_for_an_apt_that_runs_at_boot(tmp_path, monkeypatch):
             log = as_root(terminal, "worker2", "cat /var/log/cloud-init-output.log")
             assert "Could not get lock" in log and "; trying again" in log, log
             assert terminal.on("worker2", "command -v mpiexec").strip() == "/usr/bin/mpiexec"
+
+
+def test_nodes_insist_where_apt_is_busy_and_no_mirror_answers():
+    with a_terminal(f"name: aptbusy\nnodes: 2\nmin: 2\n{SPEC}") as terminal:
+        with bad_weather(terminal, 3, "packages", speed=3):
+            terminal.phalanx("up", timeout_s=UP_S)
+        for console in terminal.state.glob("local/nodes/*/console.log"):
+            log = console.read_text(errors="replace")
+            assert "Could not get lock" in log and "connect to 127.0.0.1:9" in log, log
+        assert terminal.on("worker2", "command -v mpiexec").strip() == "/usr/bin/mpiexec"
+        terminal.phalanx("down", "--yes")
 
 
 def test_upgrades_during_a_job_do_not_disturb_it():

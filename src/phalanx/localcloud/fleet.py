@@ -89,7 +89,7 @@ class Fleet:
             return
         try:
             without_s = launches.without_way_out_s(self.context.weather, instance)
-            found = replace(placement.machine(instance), speed=self.context.weather.speed)
+            found = launches.in_weather(self.context.weather, placement.machine(instance))
             machine = self._equipped(replace(found, has_way_out=without_s == 0))
             self.context.serve_vpc(machine.vpc_id)
             self.context.runner.boot(machine)

@@ -1,17 +1,20 @@
-"""Launches in bad weather: EC2 refuses one, and the way out comes late (docs/aws-behaviour.md 11.6, 11.8)."""
+"""Launches in bad weather: refusals, no way out, busy apt, stalls (docs/aws-behaviour.md 11.6, 11.8, 11.13, 11.18)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from moto.ec2.models.instances import Instance
 
 from phalanx.localcloud.capacity import CapacityError, capacity_message
+from phalanx.localcloud.nodes import Machine
 from phalanx.localcloud.placement import Request
 from phalanx.localcloud.weather.sky import Weather
 
 _PROBABILITY = 0.3
 _LONGEST_WITHOUT_WAY_OUT_S = 180.0
+_APT_BUSY_S = (60.0, 300.0)
 _STALLS, _STALLS_WITHIN_S = 0.2, 600.0
 _GROUP_TAG = "aws:autoscaling:groupName"
 _VERIFICATION = (
@@ -50,6 +53,15 @@ def without_way_out_s(weather: Weather, instance: Instance) -> float:
     without_s = draw.seconds(0, _LONGEST_WITHOUT_WAY_OUT_S)
     weather.struck("way-out", f"{instance.id} has no way out for {without_s:.1f} s")
     return without_s
+
+
+def in_weather(weather: Weather, machine: Machine) -> Machine:
+    """Return the machine with its weather's speed and, of a full operating system, how long its apt is busy."""
+    draw = weather.draw("packages", machine.instance_id) if machine.image else None
+    busy_s = draw.seconds(*_APT_BUSY_S) if draw else 0.0
+    if draw:
+        weather.struck("packages", f"{machine.instance_id} can install nothing for {busy_s:.1f} s")
+    return replace(machine, speed=weather.speed, apt_busy_s=busy_s)
 
 
 def stalls_after_s(weather: Weather, instance_id: str) -> float:

@@ -56,6 +56,8 @@ class Machine:
     """What `nvidia-smi` lists; "" without GPUs."""
     gpus_after_s: float = 0.0
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
+    apt_busy_s: float = 0.0
+    """For how long after each boot apt's lock is held, and then no mirror answers; only of a full operating system."""
     speed: float = 1.0
     """What divides its agent's waits: the weather's speed."""
     admin_key: str = ""

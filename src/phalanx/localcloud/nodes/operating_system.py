@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, image_layer, rootfs
+from phalanx.localcloud.nodes import cgroups, image_layer, planted, rootfs
 from phalanx.localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
 
 _MOUNT_POINTS = ("dev", "proc", "sys", "run")
@@ -52,6 +52,7 @@ def build(site: Site, machine: Machine, tty: str) -> Path:
     kernel.mount(tty, rootfs.make_file(root / "dev/console"), None, kernel.MS_BIND)
     rootfs.mount_file_systems(site, machine, root)
     rootfs.mount_binds(root, [path for path in site.pip_paths if not image_layer.holds(path)])
+    planted.plant(root, machine)
     os.chdir(root)
     return root
 
