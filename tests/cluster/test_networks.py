@@ -192,6 +192,20 @@ def test_nodes_reach_each_other_by_the_groups_own_rule_only(network: Network):
     network.becomes("reached", "worker2", ssh)
 
 
+def test_an_address_that_was_not_allowed_can_be_added(network: Network):
+    allow = ("allow", "127.0.0.1")
+    assert "127.0.0.1/32 may already reach the head" in network.terminal.phalanx("allow").stdout
+    with network.without_rules("HeadSecurityGroup", "ingress", but=never):
+        _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
+        assert "127.0.0.1/32 may now reach the head" in network.terminal.phalanx(*allow).stdout
+        _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
+        (rule,) = network.rules("HeadSecurityGroup", "ingress")
+        group = network.made["HeadSecurityGroup"]
+        network.ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    refused = network.terminal.phalanx("allow", "home", check=False)
+    assert "'home' is not a network" in refused.stderr
+
+
 def test_connections_outlive_their_rule(network: Network):
     with network.without_rules("HeadSecurityGroup", "ingress", but=never):
         _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")

@@ -304,6 +304,14 @@ def test_a_reservation_is_as_ec2_describes_it():
     assert reservations.find(Scripted({}), aws_spec()) is None
 
 
+def test_a_network_is_allowed_once():
+    there = {("ec2", "authorize_security_group_ingress"): refused("InvalidPermission.Duplicate")}
+    assert Scripted({("ec2", "authorize_security_group_ingress"): {}}).allow_ssh("sg-1", "203.0.113.7/32") is True
+    assert Scripted(there).allow_ssh("sg-1", "203.0.113.7/32") is False
+    with pytest.raises(CloudError, match="may not call"):
+        Scripted({("ec2", "authorize_security_group_ingress"): refused("UnauthorizedOperation")}).allow_ssh("sg-1", "x")
+
+
 def test_an_unknown_type_is_the_user_s_mistake():
     cloud = Scripted({("ec2", "describe_instance_types"): refused("InvalidInstanceType", "c5.huge")})
     with pytest.raises(SpecError, match=r"no instance type 'c5.huge'"):

@@ -8,13 +8,14 @@ import re
 from pathlib import Path
 
 import pytest
+from clusters import plan
 from plans import PLANS, default_document
 
 import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.template.document import build
-from phalanx.template.permissions import OWN, policy
+from phalanx.template.permissions import OWN, needed, policy
 
 SOURCES = Path(phalanx.__file__).parent
 SERVICES = {"efs": "elasticfilesystem", "service-quotas": "servicequotas"}
@@ -65,8 +66,8 @@ def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
 
 
 def test_every_type_of_every_plan_has_its_calls():
-    for plan in PLANS.values():
-        assert policy(build(plan).to_dict(), "demo")["Statement"]
+    for one in PLANS.values():
+        assert policy(build(one).to_dict(), "demo")["Statement"]
 
 
 def test_a_stack_is_made_and_deleted_with_exactly_this_policy():
@@ -113,3 +114,9 @@ def test_the_policy_is_printed_for_the_file_or_for_any_name(phalanx, words):
     assert phalanx("policy", "--offline", *words) == 0
     resources = json.dumps([one["Resource"] for one in json.loads(phalanx.out)["Statement"]])
     assert ("stack/*/*" if words else "stack/demo/*") in resources
+
+
+def test_policies_of_jobs_take_the_right_to_attach_them():
+    reads = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+    without, attached = (build(one).to_dict() for one in (plan(), plan(policies=[reads])))
+    assert {*needed(attached)} - {*needed(without)} == {"iam:AttachRolePolicy", "iam:DetachRolePolicy"}

@@ -42,6 +42,7 @@ COMMANDS = {
         "why": ("phalanx.cli.why", "Name the cause of a cluster that failed or is stuck."),
         "nodes": ("phalanx.cli.nodes", "List the nodes."),
         "extend": ("phalanx.cli.extend", "Move the end of the cluster's lease."),
+        "allow": ("phalanx.cli.allow", "Let another network reach the head by ssh."),
         "scale": ("phalanx.cli.scale", "Change the number of nodes."),
         "ssh": ("phalanx.cli.ssh", "Log in to a node, or run one command there."),
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),

@@ -23,7 +23,7 @@ from phalanx.clouds.protocol import (
     StackEvent,
     StackState,
 )
-from phalanx.clouds.refusals import is_gone, translate
+from phalanx.clouds.refusals import code, is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
 
@@ -232,6 +232,16 @@ class ApiCloud(ABC):
 
     @abstractmethod
     def file_system_place(self, file_system: str) -> tuple[str, str]: ...
+
+    def allow_ssh(self, group: str, network: str) -> bool:
+        rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
+        try:
+            self.call("ec2", "authorize_security_group_ingress", GroupId=group, IpPermissions=[rule])
+        except CloudError as error:
+            if isinstance(error.__cause__, Exception) and code(error.__cause__) == "InvalidPermission.Duplicate":
+                return False
+            raise
+        return True
 
     def remove_policies(self, role: str) -> tuple[str, ...]:
         attached = (self.exists("iam", "list_attached_role_policies", RoleName=role) or {}).get("AttachedPolicies", [])

@@ -14,8 +14,6 @@ from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 
-LOOPBACK = "127.0.0.1"
-
 
 class Api(Protocol):
     name: str
@@ -60,18 +58,11 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         cards=network_cards.cards(described),
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
-        own_address=_own_address(spec),
+        own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,
         quotas=asked,
         quotas_unknown=unknown,
     )
-
-
-def _own_address(spec: ClusterSpec) -> str:
-    """Return the address that `auto` stands for: on the local cloud, connections of this machine come from loopback."""
-    if AUTO not in spec.ssh_sources:
-        return ""
-    return LOOPBACK if spec.cloud == "local" else own_address.find()
 
 
 def _architecture(described: dict[str, Any]) -> str:

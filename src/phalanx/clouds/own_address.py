@@ -13,6 +13,11 @@ _TIMEOUT_S = 10.0
 _LONGEST_ANSWER = 64
 
 
+def of(cloud: str) -> str:
+    """Return the address from which this machine reaches a cloud's nodes; the local cloud is behind loopback."""
+    return "127.0.0.1" if cloud == "local" else find()
+
+
 def find() -> str:
     """Return the IPv4 address. Raises SpecError if AWS does not tell it.
 

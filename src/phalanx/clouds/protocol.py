@@ -200,6 +200,10 @@ class Cloud(Protocol):
         """Return the logs by stream; a node's stream is its private address. Empty when the group is gone."""
         ...
 
+    def allow_ssh(self, group: str, network: str) -> bool:
+        """Add a rule to the security group that lets the network reach port 22; return False if there was one."""
+        ...
+
     def remove_policies(self, role: str) -> tuple[str, ...]:
         """Detach the role's managed policies and delete its inline ones; return what was done, such as "detached X"."""
         ...

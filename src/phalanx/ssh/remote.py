@@ -287,6 +287,7 @@ def _is_still(path: Path, file: IO[str]) -> bool:
         return False
 
 
+_NOT_ALLOWED = "Does `ssh_from` allow your address? `phalanx allow` adds it. "
 _LATER = "`phalanx status` shows what the cloud reports of the cluster."
 _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
     (
@@ -304,7 +305,7 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
     (r"Connection refused", NotListening, "nothing listens there (connection refused)", _LATER),
     (r"Connection (closed|reset) by", NotListening, "it closes each connection at once", _LATER),
     (r"belongs to no running instance", NotListening, "its address belongs to no running instance", _LATER),
-    (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", "Does `ssh_from` allow your address? " + _LATER),
+    (r"timed? ?out", ConnectionLost, "it does not answer (timeout)", _NOT_ALLOWED + _LATER),
     (r"Could not resolve|Name or service not known", ConnectionLost, "its name is unknown", _LATER),
 )
 

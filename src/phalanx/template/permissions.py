@@ -59,13 +59,18 @@ _OF_TYPES: Mapping[str, str] = {
     "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
 }
 
+_OF_PROPERTIES: Mapping[tuple[str, str], str] = {
+    ("AWS::IAM::Role", "ManagedPolicyArns"): "iam:AttachRolePolicy iam:DetachRolePolicy",
+}
+
 _OWN = """
     autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
     autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
     autoscaling:UpdateAutoScalingGroup cloudformation:CreateStack cloudformation:DeleteStack
     cloudformation:DescribeStackEvents cloudformation:DescribeStacks cloudformation:ListStackResources
     cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem dynamodb:ListTables dynamodb:PutItem
-    ec2:DeleteSecurityGroup ec2:DeleteVpcEndpoints ec2:DescribeAddresses ec2:DescribeAvailabilityZones
+    ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup ec2:DeleteVpcEndpoints ec2:DescribeAddresses
+    ec2:DescribeAvailabilityZones
     ec2:DescribeCapacityReservations ec2:DescribeImages ec2:DescribeInstanceTypeOfferings
     ec2:DescribeInstanceTypes ec2:DescribeInstances ec2:DescribeInternetGateways ec2:DescribeKeyPairs
     ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates ec2:DescribeNatGateways
@@ -118,6 +123,9 @@ def needed(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the actions with which CloudFormation makes and deletes the document's resources."""
     for kind in sorted({resource["Type"] for resource in document["Resources"].values()}):
         yield from _OF_TYPES[kind].split()
+    for resource in document["Resources"].values():
+        for name in resource.get("Properties", {}):
+            yield from _OF_PROPERTIES.get((resource["Type"], name), "").split()
 
 
 def _scope(action: str, cluster: str) -> tuple[str, dict[str, Any]]:

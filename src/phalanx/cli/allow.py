@@ -1,0 +1,52 @@
+"""phalanx allow: let another network reach the head by ssh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx import clouds
+from phalanx.cli.console import say
+from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.errors import ClusterError, SpecError
+
+_GROUP = "HeadSecurityGroup"
+
+
+@click.command("allow")
+@click.argument("network", default="auto")
+@cluster_option
+@debug_option
+def command(network: str, name: str | None, file: Path | None) -> None:
+    """Let NETWORK reach the head by ssh; without it, the public address that this machine has now.
+
+    It adds a rule to the head's security group, with your own rights in AWS. The rule ends with the cluster.
+
+    \b
+    Examples:
+      phalanx allow                     # after a move to another network
+      phalanx allow 203.0.113.0/24
+    """
+    cluster = load_cluster(name, file)
+    cloud = clouds.get(cluster.cloud, cluster.region)
+    found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
+    if not found:
+        raise ClusterError(f"cluster {cluster.name} has no security group for its head", "`phalanx status` shows it.")
+    source = _source(network, cluster.cloud)
+    added = cloud.allow_ssh(found[0], source)
+    say(f"{source} may {'now' if added else 'already'} reach the head of {cluster.name} by ssh.")
+
+
+def _source(network: str, cloud: str) -> str:
+    """Return the network in CIDR notation. Raises SpecError."""
+    from phalanx.clouds import own_address
+    from phalanx.spec import spec_checks as checks
+
+    try:
+        checked = checks.network(network)
+    except checks.WrongError as error:
+        raise SpecError(f"NETWORK: {error.what}", error.hint) from None
+    if checked == checks.AUTO:
+        return f"{own_address.of(cloud)}/32"
+    return checks.EVERYWHERE if checked == checks.ANYWHERE else checked
