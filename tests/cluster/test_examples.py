@@ -77,14 +77,15 @@ def test_the_five_commands_of_the_readme_run_one_after_the_other(cluster, tmp_pa
 
 @pytest.mark.parametrize("page", JOB_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
-    """By --dry-run: the engines themselves run in the tests of engines, and of schedulers."""
+    """By --dry-run: the engines themselves run in the tests of engines, and of schedulers, and --resume runs above."""
     for name in ("more.txt", "requirements.txt"):
         (tmp_path / name).write_text("requests\n")
     (tmp_path / "hosts").write_text("deeplearning-worker1\ndeeplearning-worker2\n")
-    commands = re.findall(r"^\$ phalanx (run|launch) (.+)$", page.read_text(), re.MULTILINE)
-    script = "".join(f"phalanx {verb} -c contract --dry-run {rest}\n" for verb, rest in commands)
+    pattern = r"^\$ ((?:export|phalanx run(?! --resume)|phalanx launch) .+)$"
+    commands = re.findall(pattern, page.read_text(), re.MULTILINE)
+    script = re.sub("^(phalanx [a-z]+)", r"\1 -c contract --dry-run", "\n".join(commands), flags=re.MULTILINE)
     shown = cluster.typed(script, tmp_path)
-    assert shown.count("deeplearning-worker1") >= len(commands) > 0
+    assert shown.count("deeplearning-worker1") >= script.count("--dry-run") > 0
 
 
 def test_the_data_page_lists_what_it_says(cluster, tmp_path):
