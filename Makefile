@@ -1,4 +1,4 @@
-.PHONY: full-os smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: checkov full-os smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,6 +46,9 @@ site: setup ## Build the documents as web pages in build/site and check every li
 
 dist: setup ## Build the wheel in dist/ and try it in a new environment
 	@scripts/dist
+
+checkov: setup ## Check the template with checkov, which must find nothing (scripts/checkov.yaml says what is skipped, and why)
+	@scripts/checkov
 
 red: setup ## Remove each defence in a copy of the code and check that its attack succeeds (an hour)
 	@.venv/bin/python -m benchmarks.red

@@ -28,28 +28,28 @@ RULES = ("NodesFromNodes", "NodesToNodes")
 
 def _security_groups(more_networks: Sequence[str]) -> tuple[ec2.SecurityGroup, ...]:
     # Nodes call AWS's APIs and download packages and data sets, so their egress is open, by an explicit rule.
-    out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE)
+    out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="All")
     # EC2 gives a group without egress rules one that allows everything; this rule allows nothing.
-    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32")
+    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="None")
     return (
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
         _security_group(
             "HeadSecurityGroup",
             "ssh to the head",
-            SecurityGroupIngress=[_tcp(22, CidrIp=one) for one in (Ref("SshLocation"), *more_networks)],
+            SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *more_networks)],
             SecurityGroupEgress=[none],
         ),
         _security_group(
             "StorageSecurityGroup",
             "NFS from the nodes",
-            SecurityGroupIngress=[_tcp(_NFS_PORT, SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
+            SecurityGroupIngress=[_tcp(_NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
             SecurityGroupEgress=[none],
         ),
     )
 
 
-def _tcp(port: int, **source: Any) -> ec2.SecurityGroupRule:
-    return ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=port, ToPort=port, **source)
+def _tcp(port: int, what: str, **source: Any) -> ec2.SecurityGroupRule:
+    return ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=port, ToPort=port, Description=what, **source)
 
 
 def _security_group(title: str, description: str, **rules: Any) -> ec2.SecurityGroup:
@@ -62,9 +62,10 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
     EFA requires rules that name the group rather than 0.0.0.0/0 (docs/aws-behaviour.md 2.7).
     """
     group = Ref("NodeSecurityGroup")
+    rule = {"GroupId": group, "IpProtocol": _EVERYTHING, "Description": "Nodes"}
     return (
-        ec2.SecurityGroupIngress(RULES[0], GroupId=group, SourceSecurityGroupId=group, IpProtocol=_EVERYTHING),
-        ec2.SecurityGroupEgress(RULES[1], GroupId=group, DestinationSecurityGroupId=group, IpProtocol=_EVERYTHING),
+        ec2.SecurityGroupIngress(RULES[0], SourceSecurityGroupId=group, **rule),
+        ec2.SecurityGroupEgress(RULES[1], DestinationSecurityGroupId=group, **rule),
     )
 
 

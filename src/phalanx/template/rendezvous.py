@@ -6,7 +6,7 @@ import functools
 from importlib import resources
 from typing import Any
 
-from troposphere import GetAtt, Ref, Template, awslambda, cloudformation, dynamodb, sns, sqs
+from troposphere import GetAtt, Ref, Sub, Template, awslambda, cloudformation, dynamodb, sns, sqs
 
 from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
@@ -110,20 +110,14 @@ def _subscription(title: str, protocol: str, endpoint: str, **more: Any) -> sns.
 
 def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
     """Make the function. ReservedConcurrentExecutions would fail in small accounts (docs/aws-behaviour.md 8)."""
-    settings = {
-        "FINAL": FINAL,
-        "HEAD_GROUP": HEAD_GROUP,
-        "WAIT_HANDLE": Ref(handle_name(plan)),
-    }
     function = awslambda.Function(
         "Function",
         Runtime="python3.12",
         Handler="index.handler",
-        Code=awslambda.Code(ZipFile=function_source()),
+        Code=awslambda.Code(ZipFile=_configured(plan)),
         Role=GetAtt("FunctionRole", "Arn"),
         Timeout=FUNCTION_TIMEOUT_S,
         MemorySize=128,
-        Environment=awslambda.Environment(Variables=settings),
         LoggingConfig=awslambda.LoggingConfig(LogGroup=Ref("LogGroup")),
     )
     permission = awslambda.Permission(
@@ -134,6 +128,16 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
         SourceArn=Ref("FleetTopic"),
     )
     return function, permission
+
+
+def _configured(plan: Plan) -> Sub:
+    """Return the function's source with its settings, the wait handle's secret URL among them.
+
+    As variables they would be shown to everyone who may list functions.
+    """
+    group, handle = HEAD_GROUP.data["Fn::Sub"], f"${{{handle_name(plan)}}}"
+    settings = f"os.environ.update(HEAD_GROUP='{group}',WAIT_HANDLE='{handle}',FINAL={FINAL!r})"
+    return Sub(f"import os\n{settings}\n" + function_source().replace("${", "${!"))
 
 
 @functools.cache

@@ -21,6 +21,7 @@ QUEUE_ATTRIBUTES = (
     "MessageRetentionPeriod",
     "ReceiveMessageWaitTimeSeconds",
     "RedrivePolicy",
+    "SqsManagedSseEnabled",
     "VisibilityTimeout",
 )
 
