@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_a_service_left_behind_does_not_hold_the_boot(tmp_path):
     began = time.monotonic()
     run(["sh", "-c", "sleep 5 & echo started"], 10)
     assert time.monotonic() - began < 3
+
+
+def test_a_node_that_needs_efa_first_proves_that_libfabric_offers_it(tmp_path):
+    settings = SimpleNamespace(efa="1", head=False, node_timeout_s=600)
+    agent = cast("Any", SimpleNamespace(settings=settings, root=str(tmp_path)))
+    (step, check), *others = boot.steps(agent)
+    assert step == "fabric"
+    with pytest.raises(CommandError, match="/opt/amazon/efa/bin/fi_info"):
+        check()
+    settings.efa = ""
+    assert [name for name, _ in boot.steps(agent)] == [name for name, _ in others]
 
 
 def test_a_command_that_does_not_exist():

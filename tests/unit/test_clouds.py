@@ -304,6 +304,13 @@ def test_a_reservation_is_as_ec2_describes_it():
     assert reservations.find(Scripted({}), aws_spec()) is None
 
 
+def test_a_placement_group_that_is_not_there_is_the_user_s_mistake():
+    gone = {("ec2", "describe_placement_groups"): refused("InvalidPlacementGroup.Unknown", "is unknown")}
+    cloud = Scripted({**gone, ("ec2", "describe_instance_types"): {"InstanceTypes": [SMALL]}})
+    with pytest.raises(SpecError, match="placement: us-east-1 has no placement group 'mine'"):
+        lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, placement="mine"), "")
+
+
 def test_a_network_is_allowed_once():
     there = {("ec2", "authorize_security_group_ingress"): refused("InvalidPermission.Duplicate")}
     assert Scripted({("ec2", "authorize_security_group_ingress"): {}}).allow_ssh("sg-1", "203.0.113.7/32") is True

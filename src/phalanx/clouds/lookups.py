@@ -11,7 +11,7 @@ from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
-from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 
 
@@ -32,6 +32,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         raise SpecError(
             f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
         )
+    _require_placement_group(api, spec)
     require_policies(api, spec)
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
@@ -63,6 +64,17 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         quotas=asked,
         quotas_unknown=unknown,
     )
+
+
+def _require_placement_group(api: Api, spec: ClusterSpec) -> None:
+    """Raise SpecError if the spec names a placement group that does not exist."""
+    if spec.placement in (None, OWN_GROUP):
+        return
+    if not api.exists("ec2", "describe_placement_groups", GroupNames=[spec.placement]):
+        raise SpecError(
+            f"placement: {api.region} has no placement group '{spec.placement}'",
+            "`aws ec2 describe-placement-groups` lists them; `cluster` makes one.",
+        )
 
 
 def _architecture(described: dict[str, Any]) -> str:

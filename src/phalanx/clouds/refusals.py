@@ -15,7 +15,9 @@ _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOpera
 _THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"})
 _LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE."
 
-GONE = re.compile(r"NotFound|does not exist|DoesNotExist|NonExistent|NoSuch[A-Z]|not found|non-existing", re.I)
+GONE = re.compile(
+    r"NotFound|PlacementGroup\.Unknown|does not exist|DoesNotExist|NonExistent|NoSuch[A-Z]|not found|non-existing", re.I
+)
 """How the services report that something does not exist: a code such as ResourceNotFoundException, or only text."""
 
 

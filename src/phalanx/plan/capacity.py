@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.errors import SpecError
-from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 
 ON_DEMAND, SPOT, RESERVED = "on_demand", "spot", "reserved"
 
@@ -74,7 +74,7 @@ def _refuse_group(spec: ClusterSpec, reservation: Reservation) -> None:
             f"placement: {spec.reservation} is a Capacity Block, which no placement group can be used with",
             "Remove the line: the instances of a block are close together anyway.",
         )
-    if spec.placement == "cluster":
+    if spec.placement == OWN_GROUP:
         raise SpecError(
             f"placement: {spec.reservation} was not made in a placement group of this cluster",
             "Name the group that the reservation was made in, or remove the line.",

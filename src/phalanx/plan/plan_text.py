@@ -10,7 +10,7 @@ from phalanx.data import table
 from phalanx.plan import capacity, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
-from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 
 
@@ -113,7 +113,7 @@ def _placement(spec: ClusterSpec) -> str:
     if not spec.placement:
         return ""
     of_user = f"in your placement group {spec.placement}"
-    return "in a cluster placement group of their own" if spec.placement == "cluster" else of_user
+    return "in a cluster placement group of their own" if spec.placement == OWN_GROUP else of_user
 
 
 def _adapters(plan: Plan) -> str:

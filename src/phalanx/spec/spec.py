@@ -38,6 +38,7 @@ CLOUDS = ("local", "aws")
 MOST_POLICIES = 10
 MOST_TAGS = 40
 POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
+OWN_GROUP = "cluster"
 RESERVATION = r"cr-[0-9a-f]{8,17}"
 ANY_TYPE = "any of EC2's, such as p4d.24xlarge"
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"

@@ -9,12 +9,12 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.plan import Plan
+from phalanx.spec.spec import OWN_GROUP
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
-CLUSTER = "cluster"
 _VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "throughput_mib_s": "Throughput"}
 
 
@@ -163,13 +163,13 @@ def _for_speed(plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
         network = {"NetworkInterfaces": interfaces.of(plan.facts.cards, groups)}
     if not plan.spec.placement:
         return network
-    group = Ref("PlacementGroup") if plan.spec.placement == CLUSTER else plan.spec.placement
+    group = Ref("PlacementGroup") if plan.spec.placement == OWN_GROUP else plan.spec.placement
     return {**network, "Placement": ec2.Placement(GroupName=group)}
 
 
 def _placement_group(plan: Plan) -> list[ec2.PlacementGroup]:
-    wanted = plan.spec.placement == CLUSTER
-    return [ec2.PlacementGroup("PlacementGroup", Strategy=CLUSTER, Tags=name_tag())] if wanted else []
+    wanted = plan.spec.placement == OWN_GROUP
+    return [ec2.PlacementGroup("PlacementGroup", Strategy="cluster", Tags=name_tag())] if wanted else []
 
 
 def _root_volume(plan: Plan) -> ec2.LaunchTemplateBlockDeviceMapping:
