@@ -88,7 +88,7 @@ class FakeCloud:
     deleted_groups: list[str] = field(default_factory=list)
     running_now: Running | None = None
     activities_now: dict[str, list[ScalingActivity]] = field(default_factory=dict)
-    use_now: Use = field(default_factory=lambda: Use(2.0, 2, 0.0))
+    use_now: Use = field(default_factory=lambda: Use(1.0, 1.0, 1, 1, 0.0))
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
     started: list[int] = field(default_factory=list)

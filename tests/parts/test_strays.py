@@ -17,7 +17,8 @@ from stack_fakes import Stacks, stacks
 from phalanx.clouds import orphans, remains, strays
 
 TAG = {"Key": "phalanx:cluster", "Value": "demo"}
-TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]})
+LAMBDA = {"Service": "lambda.amazonaws.com"}
+TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": LAMBDA, "Action": "sts:AssumeRole"}]})
 KINDS = {
     "queue": "AWS::SQS::Queue",
     "table": "AWS::DynamoDB::Table",

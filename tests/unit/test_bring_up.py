@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, roster, write_key
 
 from phalanx import template
+from phalanx.clouds.protocol import Running
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp, Note
@@ -195,3 +198,16 @@ def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted
     with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*could be deleted: DeleteStack was refused"):
         up(cloud)
     assert store.known() == ["demo"]
+
+
+def test_a_changed_lease_of_a_running_cluster_counts_from_now():
+    cloud = FakeCloud()
+    up(cloud)
+    cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
+    result, notes = up(cloud, lease_s=7200)
+    assert result.already
+    assert cloud.ends == [pytest.approx(time.time() + 7200, abs=60)]
+    assert notes[0].startswith("the lease or the budget has changed: all nodes stop 20")
+    assert up(cloud, lease_s=7200)[1] == [] and len(cloud.ends) == 1
+    assert up(cloud, lease_s=0)[1] == ["the lease or the budget has changed: all nodes stop never"]
+    assert cloud.ends[1:] == [None]

@@ -272,7 +272,7 @@ def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cl
     assert "cost      nothing" in phalanx.out
     stack = next(iter(cloud.stacks.values()))
     stack.state = replace(stack.state, created_s=time.time() - 10 * 3600, parameters={"InstanceType": "c5.large"})
-    cloud.name, cloud.use_now = "aws", Use(20.0, 2, 100.0)
+    cloud.name, cloud.use_now = "aws", Use(10.0, 10.0, 1, 1, 100.0)
     record = replace(Cluster.load("demo"), cloud="aws")
     record.save()
     phalanx("status")
@@ -293,7 +293,7 @@ def test_a_spent_budget_starts_no_nodes(phalanx, cloud):
     assert stack.state.parameters["LeaseEnd"].endswith("Z")
     parameters = {**stack.state.parameters, "InstanceType": "c5.large"}
     stack.state = replace(stack.state, created_s=time.time(), parameters=parameters)
-    cloud.running_now, cloud.use_now = Running(nodes=0, stopped=True, end_s=None), Use(117.5, 0, 0.0)
+    cloud.running_now, cloud.use_now = Running(nodes=0, stopped=True, end_s=None), Use(58.5, 59.0, 0, 0, 0.0)
     assert phalanx("up") != 0
     assert "of which $9.99 are spent, pays this cluster for" in phalanx.err
     assert cloud.started == []

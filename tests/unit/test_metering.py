@@ -38,15 +38,20 @@ def test_an_end_whose_launch_is_older_than_the_record_is_left_out():
 
 
 def test_the_cost_is_that_of_the_nodes_and_of_the_network_since_the_creation():
-    assert money.cost("aws", "c5.large", Use(100.0, 4, 10.0), 30.0) == Cost(
+    assert money.cost("aws", "c5.large", "c5.large", Use(25.0, 75.0, 1, 3, 10.0), 30.0) == Cost(
         round(100 * 0.085 + 30 * 0.055, 2), round(4 * 0.085 + 0.055, 4), pytest.approx(0.055), 3.0
     )
 
 
 def test_no_price_is_invented():
-    found = money.cost("aws", "x9.large", Use(100.0, 4, 10.0), 30.0)
+    found = money.cost("aws", "c5.large", "x9.large", Use(25.0, 75.0, 1, 3, 10.0), 30.0)
     assert (found.so_far_usd, found.now_usd_per_hour, found.idle_usd_per_hour) == (None, None, pytest.approx(0.055))
 
 
 def test_the_local_cloud_costs_nothing():
-    assert money.cost("local", "c5.large", Use(100.0, 4, 10.0), 30.0) == Cost(0.0, 0.0, 0.0, 0.0)
+    assert money.cost("local", "c5.large", "c5.large", Use(25.0, 75.0, 1, 3, 10.0), 30.0) == Cost(0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_head_of_another_type_has_its_own_price():
+    found = money.cost("aws", "m5.large", "c5.large", Use(10.0, 0.0, 1, 0, 0.0), 0.0)
+    assert (found.so_far_usd, found.now_usd_per_hour) == (0.96, pytest.approx(0.096 + 0.055))

@@ -64,7 +64,7 @@ def cost(cluster: Cluster, state: StackState) -> dict[str, Any]:
 
     from phalanx.cluster import spending
 
-    return {"cost": asdict(spending.cost(clouds.get(cluster.cloud, cluster.region), state))}
+    return {"cost": asdict(spending.cost(clouds.get(cluster.cloud, cluster.region), state, cluster.spec.get("head")))}
 
 
 def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:

@@ -209,7 +209,7 @@ class ApiCloud(ABC):
 
         return metering.use(self, cluster, file_system, now_s)
 
-    def end_at(self, cluster: str, at_s: float) -> None:
+    def end_at(self, cluster: str, at_s: float | None) -> None:
         leases.end_at(self, cluster, at_s)
 
     def start_nodes(self, cluster: str, workers: int) -> None:

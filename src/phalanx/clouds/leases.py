@@ -33,21 +33,18 @@ def running(api: Api, cluster: str) -> Running | None:
     return Running(nodes=sum(sizes), stopped=groups[names[0]]["DesiredCapacity"] == 0, end_s=min(ends, default=None))
 
 
-def end_at(api: Api, cluster: str, at_s: float) -> None:
-    """Have both groups lowered to 0 at a time, in seconds since the epoch, instead of at an earlier or later one."""
-    start = datetime.fromtimestamp(at_s, timezone.utc)
+def end_at(api: Api, cluster: str, at_s: float | None) -> None:
+    """Have both groups lowered to 0 at a time, in seconds since the epoch, instead of at another; None: never."""
     for role in (HEAD, WORKERS):
         group = f"{cluster}-{role}"
-        names = [action["ScheduledActionName"] for action in _actions(api, group)] or [_NAME]
-        for name in names:
-            api.call(
-                "autoscaling",
-                "put_scheduled_update_group_action",
-                AutoScalingGroupName=group,
-                ScheduledActionName=name,
-                StartTime=start,
-                **_NOTHING,
-            )
+        names = [action["ScheduledActionName"] for action in _actions(api, group)]
+        for name in names if at_s is None else names or [_NAME]:
+            of_group = {"AutoScalingGroupName": group, "ScheduledActionName": name}
+            if at_s is None:
+                api.call("autoscaling", "delete_scheduled_action", **of_group)
+            else:
+                start = datetime.fromtimestamp(at_s, timezone.utc)
+                api.call("autoscaling", "put_scheduled_update_group_action", **of_group, StartTime=start, **_NOTHING)
 
 
 def start(api: Api, cluster: str, workers: int) -> None:

@@ -21,9 +21,10 @@ class Api(Protocol):
 
 def use(api: Api, cluster: str, file_system: str, now_s: float) -> Use:
     """Return what the cluster has used until now."""
-    found = [one for role in ("head", "workers") for one in activities.of(api, f"{cluster}-{role}")]
-    hours, running = node_hours(found, now_s)
-    return Use(hours, running, _stored_gib(api, file_system) if file_system else 0.0)
+    head_hours, heads = node_hours(activities.of(api, f"{cluster}-head"), now_s)
+    worker_hours, workers = node_hours(activities.of(api, f"{cluster}-workers"), now_s)
+    stored = _stored_gib(api, file_system) if file_system else 0.0
+    return Use(head_hours, worker_hours, heads, workers, stored)
 
 
 def node_hours(found: Iterable[ScalingActivity], now_s: float) -> tuple[float, int]:

@@ -180,8 +180,8 @@ class Cloud(Protocol):
         """Return what the cluster has used until now; `file_system` may be empty."""
         ...
 
-    def end_at(self, cluster: str, at_s: float) -> None:
-        """Have both groups lowered to 0 at this time, in seconds since the epoch."""
+    def end_at(self, cluster: str, at_s: float | None) -> None:
+        """Have both groups lowered to 0 at this time, in seconds since the epoch; None: never."""
         ...
 
     def start_nodes(self, cluster: str, workers: int) -> None:

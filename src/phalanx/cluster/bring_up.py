@@ -44,6 +44,7 @@ _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Settings that may change after `up`: what `down` keeps, the types that were not needed, and the limits, which count
 # from the next start of the nodes.
 _FREE = frozenset({"keep", "lease_s", "budget", "other_types"})
+_LIMITS = ("lease_s", "budget")
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -101,11 +102,26 @@ class BringUp:
         if stopped:
             yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
             resumption = Resumption(self.cloud, found)
-            limits = limits_now(self.cloud, found, self.spec, resumption.gpus, resumption.nodes)
+            limits = limits_now(self.cloud, found, self._chosen, resumption.gpus, resumption.nodes)
             if limits.lease_s:
                 self.cloud.end_at(found.name, time.time() + limits.lease_s)
             yield from resumption.steps()
+        else:
+            yield from self._renew_limits(found)
         self._finish(found, already=not stopped)
+
+    def _renew_limits(self, found: StackState) -> Iterator[Step]:
+        """Give a running cluster a new lease if the file's lease or budget has changed, counted from now."""
+        before, wanted = _recorded(found.name), self._settings()
+        if all(before.get(key) == wanted[key] for key in _LIMITS):
+            return
+        roster = read_roster(self.cloud, found.outputs["RosterTable"])
+        gpus = max((node.gpus for node in roster.nodes), default=0) if roster else 0
+        limits = limits_now(self.cloud, found, self._chosen, gpus, roster.requested if roster else self.spec.nodes)
+        end_s = time.time() + limits.lease_s if limits.lease_s else None
+        self.cloud.end_at(found.name, end_s)
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
+        yield Note(f"the lease or the budget has changed: all nodes stop {when}")
 
     def _clear_the_name(self) -> Iterator[Step]:
         """Remove what an earlier attempt left under the name, unless it is ready or being created."""
@@ -269,6 +285,14 @@ class BringUp:
     def _settings(self) -> dict[str, object]:
         # As the record has them, for comparison: JSON has lists and no tuples.
         return json.loads(json.dumps(asdict(self._chosen)))
+
+
+def _recorded(name: str) -> Mapping[str, object]:
+    """Return the settings in this machine's record of a cluster; none without a record."""
+    try:
+        return Cluster.load(name).spec
+    except ClusterError:
+        return {}
 
 
 def _connect_with_retries(remote: Remote) -> Iterator[Note]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.plan import money
@@ -11,15 +13,17 @@ from phalanx.plan.money import Cost, Limits
 from phalanx.spec.spec import ClusterSpec
 
 
-def cost(cloud: Cloud, state: StackState) -> Cost:
-    """Return the cost of a cluster, from its use until now. Raises CloudError."""
+def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cost:
+    """Return the cost of a cluster, from its use until now; `head` is that of its spec. Raises CloudError."""
     now_s = time.time()
     use = cloud.use(state.name, state.outputs.get("SharedFileSystem", ""), now_s)
-    return money.cost(cloud.name, state.parameters.get("InstanceType", ""), use, (now_s - state.created_s) / 3600)
+    worker_type = state.parameters.get("InstanceType", "")
+    head_type = head["type"] if head else worker_type
+    return money.cost(cloud.name, head_type, worker_type, use, (now_s - state.created_s) / 3600)
 
 
 def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, nodes: int) -> Limits:
     """Return the limits of a cluster that runs with so many nodes from now on. Raises SpecError for a spent budget."""
-    spent = cost(cloud, state).so_far_usd if spec.budget else None
+    spent = cost(cloud, state, spec.head).so_far_usd if spec.budget else None
     sized = replace(spec, nodes=nodes, min=min(spec.min, nodes))
     return money.limits(sized, gpus, spent or 0.0)

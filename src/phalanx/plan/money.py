@@ -30,10 +30,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Use:
-    """What a cluster has used: hours of all its instances, how many run now, and the GiB in its file system."""
+    """What a cluster has used: hours of its heads and workers, how many run now, and the GiB in its file system."""
 
-    node_hours: float
-    nodes: int
+    head_hours: float
+    worker_hours: float
+    heads: int
+    workers: int
     stored_gib: float
 
 
@@ -50,16 +52,16 @@ class Cost:
     storage_usd_per_month: float
 
 
-def cost(cloud: str, instance_type: str, use: Use, age_hours: float) -> Cost:
-    """Return the cost of what a cluster has used since it was created."""
+def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: float) -> Cost:
+    """Return the cost, on demand, of what a cluster has used since it was created."""
     if cloud == "local":
         return Cost(0.0, 0.0, 0.0, 0.0)
-    node, network = node_usd_per_hour(instance_type), network_usd_per_hour()
+    head, worker, network = node_usd_per_hour(head_type), node_usd_per_hour(worker_type), network_usd_per_hour()
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
-    if node is None:
+    if head is None or worker is None:
         return Cost(None, None, network, storage)
-    so_far = round(use.node_hours * node + age_hours * network, 2)
-    return Cost(so_far, round(use.nodes * node + network, 4), network, storage)
+    so_far = round(use.head_hours * head + use.worker_hours * worker + age_hours * network, 2)
+    return Cost(so_far, round(use.heads * head + use.workers * worker + network, 4), network, storage)
 
 
 def node_usd_per_hour(instance_type: str) -> float | None:

@@ -82,7 +82,7 @@ _OWN = """
     lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup logs:DescribeLogGroups logs:DescribeLogStreams
     logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota servicequotas:GetServiceQuota
     sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes sqs:ListQueues sqs:SendMessage ssm:GetParameter
-    autoscaling:DescribeTags ec2:DescribeTags
+    autoscaling:DeleteScheduledAction autoscaling:DescribeTags ec2:DescribeTags
 """
 
 OWN = tuple(_OWN.split())
