@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -127,8 +128,9 @@ def _accuracy(cluster: BenchCluster, key: Sample, record: Path) -> Sample:
     choice = statistics.mode(chosen) if chosen else "plain"
     words = ["--hidden", "4096", "--batch-size", "256", "--epochs", str(EPOCHS), "--seed", str(key["seed"])]
     output = _job(cluster, TRAINING, 2, "train.py", *words, "--exchange", choice, "--out", f"/tmp/{time.time_ns()}")
-    row = next(line for line in output.splitlines() if line.startswith(f"[0] {EPOCHS} ")).split()
-    return {"choice": choice, "accuracy": 100 * float(row[5])}
+    validation = re.search(rf"^\[0\] {EPOCHS} +(?:[\d.]+ +){{3}}([\d.]+) ", output, re.MULTILINE)
+    assert validation, output
+    return {"choice": choice, "accuracy": 100 * float(validation[1])}
 
 
 def _job(cluster: BenchCluster, directory: Path, nodes: int, *words: str) -> str:
