@@ -253,10 +253,18 @@ def test_attached_policies_count_too(local):
     local.client("sqs", issued).send_message(QueueUrl=url, MessageBody="hello")
 
 
-def test_what_the_table_does_not_know_is_refused_even_with_all_rights(local):
-    _, issued = as_role(local, allow())
-    assert refusal(local.client("ec2", issued).create_vpc, CidrBlock="10.9.0.0/16")["Code"] == "UnauthorizedOperation"
-    assert local.client("sts", issued).get_caller_identity()
+def test_an_action_without_a_rule_is_judged_as_one_on_all_resources(local):
+    _, issued = as_role(local, allow(Action="sqs:*", Resource="*"))
+    assert local.client("sqs", issued).list_queues()
+    _, issued = as_role(local, allow(Action="sns:*", Resource="*"))
+    assert refusal(local.client("sqs", issued).list_queues)["Code"].startswith("AccessDenied")
+
+
+def test_a_policy_about_single_resources_of_such_an_action_is_not_called_missing(local):
+    _, issued = as_role(local, allow(Action="sqs:*", Resource="arn:aws:sqs:*:*:mine"))
+    error = refusal(local.client("sqs", issued).list_queues)
+    assert error["Code"] == "UnsupportedOperation"
+    assert "can't judge sqs:ListQueues on single resources" in error["Message"]
 
 
 def test_keys_that_were_never_issued_and_wrong_tokens_are_refused(local):

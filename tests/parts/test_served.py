@@ -10,7 +10,8 @@ from botocore.exceptions import ClientError
 from fleet_fakes import forget_resources
 from stack_fakes import Stacks, stacks
 
-from phalanx.localcloud.served import gate, table
+from phalanx.localcloud.iam import errors
+from phalanx.localcloud.served import table
 
 # boto3's names of the services, and IAM's where they differ.
 SERVICES = {name: name for name in ("autoscaling", "cloudformation", "dynamodb", "ec2", "iam", "lambda", "logs", "s3")}
@@ -70,4 +71,4 @@ def test_an_operation_answers_as_on_aws_or_says_that_it_is_not_served(cloud, ser
     assert {name: what for name, what in found.items() if what[0] >= 500} == {}
     named = f"The local cloud does not serve {SERVICES[service]}:{{}}."
     unserved = {name: what[1:] for name, what in found.items() if not is_answered(service, name)}
-    assert unserved == {name: (gate.NOT_SERVED, named.format(name)) for name in unserved}
+    assert unserved == {name: (errors.NOT_SERVED, named.format(name)) for name in unserved}

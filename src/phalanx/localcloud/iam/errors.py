@@ -12,6 +12,8 @@ from xml.sax.saxutils import escape
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.policy import Decision
 
+NOT_SERVED = "UnsupportedOperation"
+"""The error code of everything that the local cloud does not serve."""
 INVALID_TOKEN = "The security token included in the request is invalid."
 EXPIRED_TOKEN = "The security token included in the request is expired"
 WRONG_SIGNATURE = (
@@ -69,6 +71,11 @@ def access_denied(call: Call, message: str, start_response: Any) -> Iterable[byt
         extra = ("x-amzn-query-error", "AccessDenied;Sender")
         return _json("AccessDeniedException", message, start_response, 403, extra)
     return _refused(call, "AccessDeniedException", "AccessDenied", message, start_response)
+
+
+def not_served(call: Call, message: str, start_response: Any) -> Iterable[bytes]:
+    """Refuse what the local cloud does not serve, in all services with the same code."""
+    return refused(call, NOT_SERVED, message, start_response)
 
 
 def throttled(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:

@@ -55,6 +55,8 @@ def wrap(context: Context, app: App) -> App:
         if call.action == sts.ASSUME:
             caller = sts.Caller.of(context, session, rights_of(context, session.role))
             return sts.assume(context, caller, call, _keys(context, session, call), start_response)
+        if _needs_a_rule(context, session, call):
+            return errors.not_served(call, _NO_RULE.format(call.action), start_response)
         refusal = judge(context, session, call)
         if refusal:
             return errors.access_denied(call, refusal, start_response)
@@ -64,14 +66,20 @@ def wrap(context: Context, app: App) -> App:
     return guarded
 
 
+_NO_RULE = "The local cloud can't judge {} on single resources: it knows only policies that name all of them with *."
+
+
+def _needs_a_rule(context: Context, session: Session, call: Call) -> bool:
+    """Whether a policy names resources of an action whose resources the local cloud does not know."""
+    if resources.targets(call, context.account) is not None:
+        return False
+    return any(policy.names_resources(one) for one in rights_of(context, session.role).about(call.action))
+
+
 def judge(context: Context, session: Session, call: Call) -> str:
     """Return "" if the role may make the call, and AWS's message otherwise."""
     found = resources.targets(call, context.account)
-    if found is None:
-        log.warning("the local cloud knows no rule for %s, so it is refused for roles", call.action)
-        rights = policy.Rights()
-    else:
-        rights = rights_of(context, session.role)
+    rights = rights_of(context, session.role)
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
     for target in found or [resources.Target(resources.ANY)]:

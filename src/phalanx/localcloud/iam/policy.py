@@ -50,6 +50,11 @@ class Rights:
         decision = decide(self.own, ask)
         return Decision.OUTSIDE_BOUNDARY if decision is Decision.ALLOWED and not self.within_boundary(ask) else decision
 
+    def about(self, action: str) -> list[Statement]:
+        """Return the statements that name an action, whatever resources and conditions they have."""
+        everything = [*self.own, *(self.boundary or ())]
+        return [one for one in everything if _element(one, "Action", action, {}, ignore_case=True)]
+
     def within_boundary(self, ask: Ask) -> bool:
         return self.boundary is None or decide(self.boundary, ask) is Decision.ALLOWED
 
@@ -70,6 +75,11 @@ def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
 def statements_of(document: Mapping[str, Any]) -> list[Statement]:
     """Return the statements of a policy document; a single one needs no list."""
     return list(as_list(document.get("Statement")))
+
+
+def names_resources(statement: Statement) -> bool:
+    """Whether a statement is about some resources only, and not about all of them."""
+    return "NotResource" in statement or "*" not in as_list(statement.get("Resource", "*"))
 
 
 def as_list(value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Which resources a call touches, and with which condition keys: the part of AWS's authorization reference we need.
 
-What is not in the table is refused for roles, so that a new permission is a decision here too.
+What is not in the table is judged as a call on all resources; a policy that names single ones is not judged at all.
 Source: AWS service authorization reference; docs/aws-behaviour.md 6.
 """
 

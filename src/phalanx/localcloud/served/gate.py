@@ -15,8 +15,6 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 Refusal = tuple[str, str]
 log = logging.getLogger(__name__)
 
-NOT_SERVED = "UnsupportedOperation"
-"""The error code of every operation that is not served, in all services."""
 # CloudFormation checks its own requests, with its own messages; and nobody reads S3's but S3.
 _CHECK_THEMSELVES = ("cloudformation", "s3")
 _CODES = {"logs": "InvalidParameterException", "lambda": "InvalidParameterValueException"}
@@ -38,7 +36,7 @@ def wrap(app: App) -> App:
 def _refusal(call: Call) -> Refusal | None:
     model = operations.named(call.service, call.operation)
     if model is None or not table.is_served(call.service, call.operation):
-        return NOT_SERVED, f"The local cloud does not serve {call.service}:{call.operation}."
+        return errors.NOT_SERVED, f"The local cloud does not serve {call.service}:{call.operation}."
     if call.service in _CHECK_THEMSELVES or model.input_shape is None:
         return None
     try:
@@ -94,4 +92,4 @@ def _is_a_page(headers: Iterable[tuple[str, str]]) -> bool:
 
 def _unable(call: Call, start_response: Any) -> Iterable[bytes]:
     message = f"The local cloud does not serve {call.service}:{call.operation} as requested; see localcloud.log."
-    return errors.refused(call, NOT_SERVED, message, start_response, 400)
+    return errors.not_served(call, message, start_response)
