@@ -11,6 +11,8 @@ from phalanx.node.command import CommandError, run
 from phalanx.node.roster import MASTER, Node
 
 _DEADLINE_S = 30.0
+# An attempt that took so much longer proves nothing: this machine itself stood still, or was suspended.
+_AWAY_S = 6.0
 _SETTLE_S = 60.0
 _AT_ONCE = 16
 
@@ -41,10 +43,13 @@ def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
     """Return "" if the login worked, or the reason. Retries, since a reloading sshd is away for some milliseconds."""
     pause_s = 0.02
     while True:
+        began = time.monotonic()
         try:
             run(["ssh", "-o", "BatchMode=yes", node.name, "true"], _DEADLINE_S, **options)
             return ""
         except CommandError as error:
+            took_s = time.monotonic() - began
+            end += took_s if took_s > _DEADLINE_S + _AWAY_S else 0
             if time.monotonic() > end:
                 return error.output
         time.sleep(pause_s)
