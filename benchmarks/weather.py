@@ -109,7 +109,7 @@ class Life:
             done = self._cluster.phalanx(*arguments, timeout_s=self._trial.deadline_s)
         except subprocess.TimeoutExpired:
             return f"`{arguments[0]}` did not end within {self._trial.deadline_s:.0f} s"
-        return "" if done.returncode == 0 else f"`{arguments[0]}` ended with {done.returncode}: {done.stderr[-1500:]}"
+        return "" if done.returncode == 0 else f"`{arguments[0]}` ended with {done.returncode}: {_reason(done.stderr)}"
 
     def _run(self) -> str:
         """Run a job; a node that stands still ends it with the node named, and the user starts it again."""
@@ -184,6 +184,11 @@ class Life:
     def _log(self) -> str:
         log = self._cluster.bench.state / "local" / "localcloud.log"
         return log.read_text() if log.exists() else ""
+
+
+def _reason(stderr: str) -> str:
+    """Return the error itself, without the events before it and the boot logs after it."""
+    return stderr.rpartition("error: ")[2].partition("\n---")[0].strip()[:500]
 
 
 def _still_alive(pids: set[int]) -> str:
