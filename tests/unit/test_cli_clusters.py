@@ -334,3 +334,10 @@ def test_reap_lists_what_is_left_of_clusters_without_a_stack(phalanx, cloud, mon
     left.clear()
     assert phalanx("reap", "--region", "eu-central-1") == 0
     assert "Nothing is left of any cluster in eu-central-1" in phalanx.out
+
+
+def test_a_stopped_cluster_is_not_scaled(phalanx, cloud):
+    phalanx("up")
+    cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
+    assert phalanx("scale", "4") == 6
+    assert "cluster demo has no nodes" in phalanx.err and "`phalanx up` starts them again" in phalanx.err

@@ -20,7 +20,7 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
         return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):
         require_stack(cluster)
-        _require_running(cluster)
+        require_running(cluster)
     return False
 
 
@@ -41,7 +41,7 @@ def _renew_trust(cluster: Cluster) -> bool:
     return write_authority(cluster, read_authority(cloud, cluster.table))
 
 
-def _require_running(cluster: Cluster) -> None:
+def require_running(cluster: Cluster) -> None:
     """Raise ClusterError when the cluster has stopped its nodes."""
     running = clouds.get(cluster.cloud, cluster.region).running(cluster.name)
     if running is not None and running.stopped:

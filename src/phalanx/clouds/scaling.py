@@ -13,6 +13,7 @@ from typing import cast
 
 from phalanx import clouds
 from phalanx.clouds.aws_api import ApiCloud
+from phalanx.clouds.diagnosis import require_running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import read_roster
@@ -29,6 +30,7 @@ class Scaling:
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         cluster.require_ready()
+        require_running(cluster)
         self.cluster, self.nodes = cluster, nodes
         self.cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
         self.roster = self._read()
