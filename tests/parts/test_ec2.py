@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
@@ -294,6 +295,16 @@ def test_an_unknown_fault_is_refused_with_the_known_ones(local):
         faults.apply(local.context, {"capcity": {}})
     with pytest.raises(faults.FaultError, match="no instance i-0 runs here"):
         faults.apply(local.context, {"kill": {"instance_id": "i-0"}})
+
+
+def test_the_console_output_is_the_end_of_what_the_node_showed(local, tmp_path):
+    _, (subnet,) = local.network()
+    made = run(local, subnet)["InstanceId"]
+    console = tmp_path / "console"
+    console.write_bytes(b"x" * 70_000 + b"ready\n")
+    local.runner.nodes = lambda: [SimpleNamespace(instance_id=made, console=console)]
+    shown = local.client("ec2").get_console_output(InstanceId=made)
+    assert (len(shown["Output"]), shown["Output"][-6:]) == (64 * 1024, "ready\n")
 
 
 def test_stop_is_refused_clearly(local):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
+from moto.ec2.responses.general import General
 
 from phalanx.localcloud import fleet, partitions, placement, zones
 from phalanx.localcloud.context import Context
@@ -18,11 +21,15 @@ from phalanx.localcloud.network import corrections, reading
 from phalanx.localcloud.network.records import Network
 from phalanx.localcloud.newcomers import Newcomers
 
+# EC2 keeps the last 64 KB (API reference, GetConsoleOutput).
+_CONSOLE_BYTES = 64 * 1024
+
 PATCHED = (
     "moto.ec2.models.EC2Backend.run_instances",
     "moto.ec2.models.EC2Backend.terminate_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
+    "moto.ec2.responses.general.General.get_console_output",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
     *corrections.PATCHED,
@@ -38,6 +45,7 @@ def install(context: Context) -> None:
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
+    setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
 
 
@@ -150,6 +158,19 @@ def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instanc
     for instance in instances:
         fleet.current().reboot(instance)
     return instances
+
+
+def _console_output(context: Context) -> Callable[[General], ActionResult]:
+    """Answer with the end of what the instance's console has shown; moto has an invented one for all instances."""
+
+    def answer(self: General) -> ActionResult:
+        instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
+        console = next((node.console for node in context.runner.nodes() if node.instance_id == instance.id), None)
+        shown = console.read_bytes()[-_CONSOLE_BYTES:] if console and console.exists() else b""
+        output = base64.b64encode(shown).decode()
+        return ActionResult({"InstanceId": instance.id, "Timestamp": context.clock.now(), "Output": output})
+
+    return answer
 
 
 _mark_deleted: Any = EC2Backend.delete_vpc_endpoints

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +14,6 @@ from phalanx.localcloud.context import ADMIN, Context
 from phalanx.localcloud.iam import calls, credentials, errors, policy, propagation, resources, signature, sts
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
-
-log = logging.getLogger(__name__)
 
 PATCHED = propagation.PATCHED
 
