@@ -26,8 +26,13 @@ locale: C.UTF-8
 ssh_genkeytypes: [ ed25519 ]
 """
 
-# Units that fail in a user namespace. Debian's others skip themselves in containers.
-_MASKED = ("run-rpc_pipefs.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount")
+# Units that fail in a user namespace. The others skip themselves in containers.
+_MASKED = (
+    "run-rpc_pipefs.mount",
+    "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
+    "systemd-journald-audit.socket",
+)
 
 _FILES = {
     "etc/cloud/cloud.cfg.d/90_phalanx.cfg": _CLOUD_CONFIG,
