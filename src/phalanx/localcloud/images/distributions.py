@@ -45,19 +45,19 @@ def _debian(release: str, ami: str, packages: str = "") -> Distribution:
     return Distribution(release, ami, "admin", _DEBIAN_KEYS, mirrors, packages=packages)
 
 
-def _ubuntu(release: str, ami: str) -> Distribution:
+def _ubuntu(release: str, ami: str, packages: str = "") -> Distribution:
     mirrors = (("http://archive.ubuntu.com/ubuntu", " -updates -security"),)
     # As on Ubuntu's AMIs: needrestart restarts services after an installation of packages. Without locales, cloud-init
     # installs it at each first boot, for a minute.
-    packages = "locales needrestart ubuntu-keyring"
+    packages = f"locales needrestart ubuntu-keyring {packages}"
     return Distribution(release, ami, "ubuntu", _UBUNTU_KEY, mirrors, "main universe", packages)
 
 
+# As on their AMIs, /sbin is /usr/sbin; later releases need no package for that.
 DISTRIBUTIONS = {
-    # As on Debian's AMIs, /sbin is /usr/sbin.
     "debian-11": _debian("bullseye", "ami-0fa1a9c0de000de11", "usrmerge"),
     "debian-12": _debian("bookworm", "ami-0fa1a9c0de000de12"),
-    "ubuntu-22.04": _ubuntu("jammy", "ami-0fa1a9c0de0b22004"),
+    "ubuntu-22.04": _ubuntu("jammy", "ami-0fa1a9c0de0b22004", "usrmerge"),
     "ubuntu-24.04": _ubuntu("noble", "ami-0fa1a9c0de0b24004"),
 }
 
