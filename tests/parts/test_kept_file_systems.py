@@ -15,7 +15,7 @@ from phalanx.errors import LocalCloudError
 
 @pytest.mark.parametrize("damage", ["", '{"region": "us-', "[]", '{"region": "us-east-1"}'])
 def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tmp_path, damage):
-    tokens = [f"{tmp_path}-{number}" for number in range(2)]
+    tokens = [f"{tmp_path.name[-40:]}-{number}" for number in range(2)]
     with stacks(tmp_path) as first:
         made = [first.client("efs").create_file_system(CreationToken=token)["FileSystemId"] for token in tokens]
     efs_backends.reset()  # as in a new process

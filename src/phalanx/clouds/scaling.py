@@ -16,7 +16,7 @@ from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.diagnosis import require_running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import read_roster
+from phalanx.cluster.stack import are_proven, read_roster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
 from phalanx.node import validate
@@ -72,7 +72,7 @@ class Scaling:
         return end_s
 
     def follow(self, deadline_s: float) -> Iterator[Roster]:
-        """Yield each new roster until no node is outstanding. Raises ClusterError at the deadline."""
+        """Yield each new roster until all nodes are there and accept logins. Raises ClusterError at the deadline."""
         end = time.monotonic() + deadline_s
         with waiting(f"cluster {self.cluster.name} to have {self.nodes} nodes"):
             yield from self._new_rosters(end)
@@ -85,7 +85,7 @@ class Scaling:
 
     def _new_rosters(self, end: float) -> Iterator[Roster]:
         known = -1
-        while not self.settled:
+        while not (self.settled and are_proven(self.cloud, self.cluster.table, self.roster)):
             if time.monotonic() > end:
                 raise ClusterError(
                     f"cluster {self.cluster.name} did not reach {self.nodes} nodes in time",

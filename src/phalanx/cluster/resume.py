@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from phalanx.clouds.protocol import Cloud, StackState
-from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, read_roster
+from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
 from phalanx.errors import CloudError
 from phalanx.node.roster import COMING, Roster
 
@@ -42,7 +42,8 @@ class Resumption:
             roster = self._read()
             if roster.head.instance_id != self._before.head.instance_id:
                 yield from self._new(roster)
-                if all(missing.reason != COMING for missing in roster.missing):
+                is_coming = any(missing.reason == COMING for missing in roster.missing)
+                if not is_coming and are_proven(self._cloud, self._table, roster):
                     return
             deadline.check(f"generation {roster.generation}, {len(roster.nodes)} of {roster.requested} nodes")
             time.sleep(self._cloud.poll_interval_s)

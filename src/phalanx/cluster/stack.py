@@ -259,6 +259,14 @@ def read_roster(cloud: Cloud, table: str) -> Roster | None:
     return roster_of(item["roster"]) if item and "roster" in item else None
 
 
+def are_proven(cloud: Cloud, table: str, roster: Roster) -> bool:
+    """Return whether the head has logged in to all nodes of the roster. Heads of earlier versions do not write that."""
+    item = cloud.item(table, "generation")
+    if not item or "proven" not in item:
+        return True
+    return (item["number"], item["proven"]) == (str(roster.generation), str(len(roster.nodes)))
+
+
 def roster_of(content: str | bytes) -> Roster:
     """Parse the roster that the table contains. Raises CloudError if it is invalid."""
     try:

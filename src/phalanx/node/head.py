@@ -267,12 +267,14 @@ class Head:
     def _put_generation(self) -> None:
         roster, head = self.state.roster, self.state.me
         number, self._shown = roster.generation if roster else 0, self.limits.notice
+        proven = [node for node in (roster.nodes if roster else ()) if node.instance_id in self.state.proven]
         self.agent.table.put(
             "generation",
             number=number,
             head=head.instance_id,
             head_address=head.address,
             ready=self.state.signalled,
+            proven=len(proven),
             refused=self._refused,
             notice=self._shown,
         )
@@ -314,6 +316,7 @@ class Head:
         refused = proof.log_in(nodes, self.agent.settings.job_user, self.agent.job_uid())
         self.state.failed.update(refused)
         self.state.proven.update(n.instance_id for n in nodes if n.instance_id not in refused)
+        self._put_generation()
         if self._has_old_jobs:
             self._has_old_jobs = bool(refused)
             threading.Thread(target=self._settle_jobs, daemon=True).start()
