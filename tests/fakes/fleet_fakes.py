@@ -25,20 +25,7 @@ from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from phalanx.localcloud import (  # noqa: E402
-    account_quotas,
-    api,
-    autoscaling,
-    ec2,
-    functions,
-    iam,
-    notifications,
-    placement_groups,
-    queues,
-    refusals,
-    tables,
-    throttling,
-)
+from phalanx.localcloud import api, file_systems, iam, tables, throttling  # noqa: E402
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
 from phalanx.localcloud.served import gate  # noqa: E402
 
@@ -256,18 +243,8 @@ def cloud(state: Path) -> Iterator[Cloud]:
     runner, clock, url = FakeRunner(), FakeClock(), endpoint().url
     context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
-    parts = (
-        ec2,
-        placement_groups,
-        account_quotas,
-        functions,
-        queues,
-        notifications,
-        autoscaling,
-        tables,
-        iam,
-        refusals,
-    )
+    # The nodes are fakes, and mount nothing.
+    parts = [part for part in api.PARTS if part is not file_systems]
     for module in parts:
         module.install(context)
     endpoint().app = iam.wrap(context, throttling.wrap(context, tables.wrap(context, gate.wrap(api.MOTO))))
