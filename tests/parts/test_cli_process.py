@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from benchmarks.measure import PHALANX
+from fleet_fakes import until
 
 from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
@@ -92,9 +94,19 @@ def test_a_command_says_that_it_waits_for_the_head_and_after_ctrl_c_it_can_be_gi
                     shown = process.communicate(timeout=10)[1]
                     assert (process.returncode, shown) == (130, "interrupted\n"), command
                 os.close(terminal)
-    command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    assert not [one for one in command_lines if os.fsencode(cluster.ssh_config) in one]
+        # A process that was killed may take a moment to end.
+        until(lambda: not processes_with(cluster.ssh_config), "every ssh to end")
     assert Cluster.load("demo") == cluster
+
+
+def processes_with(argument: Path) -> list[Path]:
+    """Return the directories in /proc of the processes whose command line contains the path."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if os.fsencode(argument) in (process / "cmdline").read_bytes():
+                found.append(process)
+    return found
 
 
 def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], int]:

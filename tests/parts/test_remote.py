@@ -241,6 +241,29 @@ def test_an_sshd_that_is_briefly_unavailable_is_awaited(head, bin_directory, mon
     assert len(calls(bin_directory)) == 2
 
 
+@pytest.mark.parametrize("connected", [False, True])
+def test_ctrl_c_while_ssh_starts_ends_that_ssh(head, bin_directory, monkeypatch, connected):
+    """Python raises KeyboardInterrupt inside Popen, after the process has started."""
+    if connected:
+        head.connect()
+    else:
+        (bin_directory / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            head.run("exec sleep 60", timeout_s=20)
+    (ssh,) = started
+    assert ssh.wait(timeout=10) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(
     ("shown", "kind", "message"),
     [

@@ -1,14 +1,20 @@
-"""Run a program and capture at most 64 MiB of its output, so that a node can't fill this machine's memory."""
+"""Run a program that ends with its caller, and capture at most 64 MiB of its output.
+
+So a node can't fill this machine's memory, and Ctrl-C leaves no ssh behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 MOST_BYTES = 64 << 20
 _READ_BYTES = 1 << 18
@@ -26,14 +32,37 @@ def run(argv: Sequence[str], input: bytes, timeout_s: float) -> subprocess.Compl
     with file_without_name() as stdin:
         stdin.write(input)
         stdin.seek(0)
-        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with process:
-        try:
+        with started(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             stdout, stderr = _read_both(process, time.monotonic() + timeout_s)
             return subprocess.CompletedProcess(argv, process.wait(timeout_s), stdout, stderr)
-        except BaseException:
-            process.kill()
-            raise
+
+
+@contextlib.contextmanager
+def started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program for the block, with Popen's options, and kill it if the block fails."""
+    with contextlib.ExitStack() as ending:
+        # Otherwise Popen can raise KeyboardInterrupt when the program runs already, and nobody knows its pid.
+        with _ctrl_c_after_the_block():
+            process = ending.enter_context(subprocess.Popen[bytes](argv, **options))
+            ending.push(lambda kind, _error, _traceback: process.kill() if kind else None)
+        yield process
+
+
+@contextlib.contextmanager
+def _ctrl_c_after_the_block() -> Iterator[None]:
+    """Raise a KeyboardInterrupt that comes during the block when the block has ended."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            raise KeyboardInterrupt
 
 
 def _read_both(process: subprocess.Popen[bytes], deadline: float) -> list[bytes]:

@@ -202,14 +202,15 @@ class Remote:
             env = {**os.environ, "PHALANX_PROXY_ERRORS": output.name}
             null = subprocess.DEVNULL
             try:
-                done = subprocess.run(argv, stdin=null, stdout=null, stderr=stderr, timeout=timeout_s, env=env)
+                with bounded.started(argv, stdin=null, stdout=null, stderr=stderr, env=env) as ssh:
+                    status = ssh.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:
                 raise ClusterError(
                     "the command `ssh` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
                 ) from error
-            if done.returncode != 0:
+            if status != 0:
                 raise classify(self.host, _text(output))
 
     def _judge(self, command: str, completed: Completed, check: bool) -> None:
