@@ -13,6 +13,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import print_json, print_table
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import LocalCloudError
+from phalanx.spec.cloud_names import is_local
 
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -91,7 +92,7 @@ def link(
 def _members(name: str | None, file: Path | None, nodes: tuple[str, ...]) -> dict[str, str]:
     """Return the chosen nodes' instances by name."""
     cluster = load_cluster(name, file)
-    if cluster.cloud != "local":
+    if not is_local(cluster.cloud):
         raise LocalCloudError(f"{cluster.name} is not on the local cloud", "AWS's links can't be changed.")
     cluster.require_ready()
     return {node.name: node.instance_id for node in cluster.members(nodes)}

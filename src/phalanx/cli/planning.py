@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import clouds
+from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.plan.plan import Facts, Plan
@@ -42,7 +43,7 @@ def unsuited_recipes(plan: Plan) -> dict[str, str]:
     from phalanx.plan.plan import image_choice
 
     pythons = image_choice(plan.spec, plan.facts).pythons
-    if plan.spec.cloud == "local" or not pythons:
+    if is_local(plan.spec.cloud) or not pythons:
         return {}
     return {name: needed for name, needed in recipe_pythons().items() if not any(map(runs_on(needed), pythons))}
 
@@ -66,7 +67,7 @@ def _facts(spec: ClusterSpec) -> Facts:
     try:
         return cloud.facts(spec, "")
     except CloudUnreachable as error:
-        if spec.cloud == "local":
+        if is_local(spec.cloud):
             raise
         return _offline_facts(spec, error.message)
     finally:

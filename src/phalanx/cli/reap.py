@@ -10,6 +10,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.clouds.aws_api import ApiCloud
@@ -36,7 +37,7 @@ def command(cloud: str, region: str, as_json: bool) -> int:
     """
     from phalanx.clouds import endpoint, orphans
 
-    off = cloud == "local" and endpoint.find() is None
+    off = is_local(cloud) and endpoint.find() is None
     found = [] if off else orphans.find(cast("ApiCloud", clouds.get(cloud, region)))
     if as_json:
         print_json([asdict(one) for one in found])

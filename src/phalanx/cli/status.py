@@ -13,6 +13,7 @@ from phalanx import clouds
 from phalanx.cli.console import duration, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import PhalanxError
+from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackState
@@ -158,7 +159,7 @@ def _nodes(facts: dict[str, Any]) -> str:
 def _cost_text(facts: dict[str, Any]) -> str:
     from phalanx.plan import money
 
-    if facts["cloud"] == "local":
+    if is_local(facts["cloud"]):
         return "nothing"
     cost = facts["cost"]
     stored = f"the data in EFS ${cost['storage_usd_per_month']:.2f} a month"

@@ -12,6 +12,7 @@ from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
 from phalanx.cli.options import cluster_option, debug_option, json_option
 from phalanx.errors import ClusterError
+from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.cluster.why import Diagnosis
@@ -52,7 +53,7 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
     from phalanx.clouds import endpoint
     from phalanx.cluster import evidence
 
-    local_is_off = cloud == "local" and endpoint.find() is None
+    local_is_off = is_local(cloud) and endpoint.find() is None
     at = clouds.get(cloud, region)
     state = None if local_is_off else at.describe_stack(name)
     found = evidence.kept(name) if state is None else evidence.collect(at, state)

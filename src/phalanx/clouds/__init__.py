@@ -18,7 +18,7 @@ MODULES = {"aws": "phalanx.clouds.aws", "local": "phalanx.clouds.local"}
 
 def get(name: str, region: str) -> Cloud:
     """Return the cloud of this name. Connects to nothing yet and starts nothing."""
-    return importlib.import_module(_module(name)).connect(region)
+    return importlib.import_module(_module(name)).connect(region, name)
 
 
 def begin(name: str) -> None:

@@ -38,5 +38,5 @@ class AwsCloud(ApiCloud):
         """Do nothing: on AWS nothing runs beside the clusters."""
 
 
-def connect(region: str) -> AwsCloud:
-    return AwsCloud(region)
+def connect(region: str, name: str) -> AwsCloud:
+    return AwsCloud(region, name)

@@ -12,10 +12,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import activities, foreign, heads, leases, remains, transcript
+from phalanx.clouds import foreign, remains, transcript
+from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.protocol import (
     CLUSTER_TAG,
     Heads,
+    Machines,
     Resource,
     Running,
     ScalingActivity,
@@ -52,8 +54,10 @@ class ApiCloud(ABC):
     poll_interval_s = 2.0
     retry_mode: Literal["standard", "adaptive"] = "adaptive"
 
-    def __init__(self, region: str) -> None:
+    def __init__(self, region: str, name: str = "") -> None:
         self.region = region
+        self.name = name or self.name
+        self.machines: Machines = AutoScaling(self)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -202,24 +206,25 @@ class ApiCloud(ABC):
         return {name: next(iter(value.values())) for name, value in item.items()} if item else None
 
     def running(self, cluster: str) -> Running | None:
-        return leases.running(self, cluster)
+        return self.machines.running(cluster)
 
     def use(self, cluster: str, file_system: str, now_s: float) -> Use:
-        from phalanx.clouds import metering
-
-        return metering.use(self, cluster, file_system, now_s)
+        return self.machines.use(cluster, file_system, now_s)
 
     def end_at(self, cluster: str, at_s: float | None) -> None:
-        leases.end_at(self, cluster, at_s)
+        self.machines.end_at(cluster, at_s)
 
     def start_nodes(self, cluster: str, workers: int) -> None:
-        leases.start(self, cluster, workers)
+        self.machines.start_nodes(cluster, workers)
+
+    def allow_workers(self, cluster: str, most: int) -> None:
+        self.machines.allow_workers(cluster, most)
 
     def activities(self, group: str) -> list[ScalingActivity]:
-        return activities.of(self, group)
+        return self.machines.activities(group)
 
     def heads(self, group: str) -> Heads:
-        return heads.of(self, group)
+        return self.machines.heads(group)
 
     def boot_logs(self, log_group: str) -> dict[str, str]:
         if self.exists("logs", "describe_log_streams", logGroupName=log_group, limit=1) is None:

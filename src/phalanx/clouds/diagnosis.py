@@ -7,6 +7,7 @@ from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
+from phalanx.spec.cloud_names import is_local
 from phalanx.ssh.remote import ConnectionLost, HostRefused
 
 _MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
@@ -14,7 +15,7 @@ _MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
 
 def repair(cluster: Cluster, error: ClusterError) -> bool:
     """Return True when another attempt may succeed. Raises ClusterError when the cluster is gone."""
-    if cluster.cloud == "local":
+    if is_local(cluster.cloud):
         require_local_cloud(cluster)
     if isinstance(error, HostRefused):
         return _renew_trust(cluster)
@@ -55,7 +56,7 @@ def find_stack(cluster: Cluster) -> StackState | None:
     """Return the state of the cluster's stack; None when it is gone or was never created. Raises CloudError."""
     from phalanx.clouds import endpoint
 
-    if cluster.cloud == "local" and endpoint.find() is None:
+    if is_local(cluster.cloud) and endpoint.find() is None:
         return None
     found = clouds.get(cluster.cloud, cluster.region).describe_stack(cluster.stack_id or cluster.name)
     return None if found is None or found.status == "DELETE_COMPLETE" else found
@@ -71,6 +72,6 @@ def require_stack(cluster: Cluster) -> StackState:
             f"cluster {cluster.name} was never created: `up` ended before there was a stack",
             "`phalanx up` makes it; `phalanx down` forgets it.",
         )
-    if cluster.cloud == "local":
+    if is_local(cluster.cloud):
         require_local_cloud(cluster)
     raise ClusterError(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)

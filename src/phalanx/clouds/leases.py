@@ -47,6 +47,11 @@ def end_at(api: Api, cluster: str, at_s: float | None) -> None:
                 api.call("autoscaling", "put_scheduled_update_group_action", **of_group, StartTime=start, **_NOTHING)
 
 
+def allow(api: Api, cluster: str, most: int) -> None:
+    """Let the workers' group have so many instances at most."""
+    api.call("autoscaling", "update_auto_scaling_group", AutoScalingGroupName=f"{cluster}-{WORKERS}", MaxSize=most)
+
+
 def start(api: Api, cluster: str, workers: int) -> None:
     """Start the nodes of a stopped cluster: the head, and so many workers."""
     sizes = {WORKERS: (workers, workers), HEAD: (1, 1)}

@@ -143,5 +143,5 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
     return any(named) or asks
 
 
-def connect(region: str) -> LocalCloud:
-    return LocalCloud(region)
+def connect(region: str, name: str) -> LocalCloud:
+    return LocalCloud(region, name)

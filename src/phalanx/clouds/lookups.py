@@ -11,6 +11,7 @@ from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 
@@ -40,7 +41,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     architecture = _architecture(described)
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
     head = _head_facts(api, spec)
-    wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if spec.cloud == "aws" else []
+    wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if not is_local(spec.cloud) else []
     asked, unknown = usage.ask(api, spec.name, wanted)
     image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter)
     return Facts(

@@ -6,6 +6,7 @@ import ipaddress
 import urllib.request
 
 from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import is_local
 from phalanx.waits import waiting
 
 URL = "https://checkip.amazonaws.com/"
@@ -15,7 +16,7 @@ _LONGEST_ANSWER = 64
 
 def of(cloud: str) -> str:
     """Return the address from which this machine reaches a cloud's nodes; the local cloud is behind loopback."""
-    return "127.0.0.1" if cloud == "local" else find()
+    return "127.0.0.1" if is_local(cloud) else find()
 
 
 def find() -> str:

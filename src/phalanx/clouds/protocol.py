@@ -121,7 +121,39 @@ class SshRoute:
     options: tuple[str, ...] = ()
 
 
-class Cloud(Protocol):
+class Machines(Protocol):
+    """What phalanx needs of the service that makes a cluster's machines: Auto Scaling, or another one."""
+
+    def running(self, cluster: str) -> Running | None:
+        """Return the state of the cluster's groups; None if it has none."""
+        ...
+
+    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
+        """Return what the cluster has used until now; `file_system` may be empty."""
+        ...
+
+    def end_at(self, cluster: str, at_s: float | None) -> None:
+        """Have both groups lowered to 0 at this time, in seconds since the epoch; None: never."""
+        ...
+
+    def start_nodes(self, cluster: str, workers: int) -> None:
+        """Start the head and so many workers of a stopped cluster."""
+        ...
+
+    def allow_workers(self, cluster: str, most: int) -> None:
+        """Let the cluster have so many workers at most, where its service knows such a bound."""
+        ...
+
+    def activities(self, group: str) -> list[ScalingActivity]:
+        """Return what a group of machines did, newest first; nothing if there is no such group."""
+        ...
+
+    def heads(self, group: str) -> Heads:
+        """Return the history of the head, from the physical id of the resource that makes it."""
+        ...
+
+
+class Cloud(Machines, Protocol):
     """What phalanx needs of a cloud. Every method raises CloudError when the cloud refuses or does not answer."""
 
     name: str
@@ -170,30 +202,6 @@ class Cloud(Protocol):
 
     def item(self, table: str, key: str) -> dict[str, str] | None:
         """Return an item of the roster table, its attributes as text; None if it or the table does not exist."""
-        ...
-
-    def running(self, cluster: str) -> Running | None:
-        """Return the state of the cluster's groups; None if it has none."""
-        ...
-
-    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
-        """Return what the cluster has used until now; `file_system` may be empty."""
-        ...
-
-    def end_at(self, cluster: str, at_s: float | None) -> None:
-        """Have both groups lowered to 0 at this time, in seconds since the epoch; None: never."""
-        ...
-
-    def start_nodes(self, cluster: str, workers: int) -> None:
-        """Start the head and so many workers of a stopped cluster."""
-        ...
-
-    def activities(self, group: str) -> list[ScalingActivity]:
-        """Return what an Auto Scaling group did, newest first; nothing if there is no such group."""
-        ...
-
-    def heads(self, group: str) -> Heads:
-        """Return the history of the head's Auto Scaling group."""
         ...
 
     def boot_logs(self, log_group: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.node import services, wire
 from phalanx.node.roster import Roster
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
+from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.clouds.aws_api import ApiCloud
@@ -23,7 +24,7 @@ _ANSWERS_WITHIN_S = 10.0
 
 def read(cluster: Cluster) -> Roster:
     """Return the current roster. Raises CloudError if it is invalid, ClusterError if there is none."""
-    if cluster.cloud == "local":
+    if is_local(cluster.cloud):
         roster = _local(cluster)
     else:
         roster = read_roster(clouds.get(cluster.cloud, cluster.region), cluster.table)

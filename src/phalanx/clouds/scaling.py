@@ -77,7 +77,7 @@ class Scaling:
         with waiting(f"cluster {self.cluster.name} to have {self.nodes} nodes"):
             yield from self._new_rosters(end)
             # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
-            while self._desired() > self._workers:
+            while self._running() > self.nodes:
                 if time.monotonic() > end:
                     return
                 time.sleep(self.cloud.poll_interval_s)
@@ -98,22 +98,12 @@ class Scaling:
             self.roster = self._read()
 
     def _allow(self) -> None:
-        self.cloud.call(
-            "autoscaling", "update_auto_scaling_group", AutoScalingGroupName=self._group, MaxSize=self._workers
-        )
+        self.cloud.allow_workers(self.cluster.name, self.nodes - 1)
 
-    def _desired(self) -> int:
-        """Return the group's desired number of workers."""
-        answer = self.cloud.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[self._group])
-        return answer["AutoScalingGroups"][0]["DesiredCapacity"]
-
-    @property
-    def _workers(self) -> int:
-        return self.nodes - 1
-
-    @property
-    def _group(self) -> str:
-        return f"{self.cluster.name}-workers"
+    def _running(self) -> int:
+        """Return how many nodes the cloud is to run, the head included."""
+        running = self.cloud.running(self.cluster.name)
+        return running.nodes if running else 0
 
     @property
     def settled(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 
 GPU_LEASE_S = 24 * 3600
@@ -54,7 +55,7 @@ class Cost:
 
 def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: float) -> Cost:
     """Return the cost, on demand, of what a cluster has used since it was created."""
-    if cloud == "local":
+    if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
     head, worker, network = node_usd_per_hour(head_type), node_usd_per_hour(worker_type), network_usd_per_hour()
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
@@ -81,7 +82,7 @@ def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
 
     The first node is the head, which may be of a type of its own.
     """
-    if spec.cloud == "local":
+    if is_local(spec.cloud):
         return 0.0
     node, head = node_usd_per_hour(spec.type), node_usd_per_hour(spec.head["type"] if spec.head else spec.type)
     if node is None or head is None:
@@ -103,10 +104,10 @@ def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
 
     An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
-    guarded = spec.cloud == "aws" and gpus > 0
+    guarded = not is_local(spec.cloud) and gpus > 0
     lease_s = spec.lease_s if spec.lease_s is not None else GPU_LEASE_S * guarded
     idle_s = spec.idle_s if spec.idle_s is not None else GPU_IDLE_S * guarded
-    if spec.cloud == "aws" and 0 < lease_s <= spec.node_timeout_s:
+    if not is_local(spec.cloud) and 0 < lease_s <= spec.node_timeout_s:
         raise SpecError(
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
             "Write a longer one, such as 8h.",

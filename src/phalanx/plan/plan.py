@@ -14,6 +14,7 @@ from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
 
@@ -168,7 +169,7 @@ def unknown_type_hint(instance_type: str, cloud: str) -> str:
     near = difflib.get_close_matches(instance_type, table("instance_types")["types"], n=2, cutoff=0.75)
     if near:
         return f"Did you mean {' or '.join(near)}?"
-    if cloud == "local":
+    if is_local(cloud):
         return "The local cloud has EC2's types, such as c5.large."
     return "`aws ec2 describe-instance-types` lists them."
 
@@ -185,7 +186,7 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
     head = HeadFacts(of_head["vcpus"], of_head["memory_gib"], of_head["architecture"]) if of_head else None
     zones = spec.zones or (f"{spec.region}a",)
     facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, head=head, **sizes)
-    if spec.cloud == "local":
+    if is_local(spec.cloud):
         return replace(facts, stand_ins=0)
     return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus, head.vcpus if head else None)))
 
@@ -208,7 +209,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
             f"image: the SSM parameter {image.parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
         )
-    if spec.cloud == "aws":
+    if not is_local(spec.cloud):
         image.refuse_unsuited()
     image.refuse_small_disk()
     _refuse_head(spec, facts)

@@ -10,6 +10,7 @@ from phalanx.data import table
 from phalanx.plan import capacity, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 
@@ -76,7 +77,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _place(plan: Plan) -> str:
-    if plan.spec.cloud == "local":
+    if is_local(plan.spec.cloud):
         return f"the local cloud of this machine (as zone {plan.zone})"
     return f"your AWS account, zone {plan.zone}"
 
@@ -84,7 +85,7 @@ def _place(plan: Plan) -> str:
 def _contents(plan: Plan) -> list[tuple[str, str]]:
     """Describe what is known of the image and what is installed; nothing of nodes that have this machine's programs."""
     image = image_choice(plan.spec, plan.facts)
-    if plan.spec.cloud == "local" and "local" not in (image.contents or {}):
+    if is_local(plan.spec.cloud) and "local" not in (image.contents or {}):
         return []
     installed = f"{', '.join(image.packages)} (about 30 s)" if image.packages else ""
     return [("on the image", image.describe()), ("boot installs", installed)]
@@ -133,7 +134,7 @@ def _disk(plan: Plan) -> str:
 
 def _throughput(plan: Plan) -> list[tuple[str, str]]:
     """Describe the speed and the cost of both modes of a new file system; nothing if there is none, or none on AWS."""
-    if plan.spec.cloud == "local" or plan.file_system:
+    if is_local(plan.spec.cloud) or plan.file_system:
         return []
     efs = table("efs")
     slow, fast, where = efs["bursting"], efs["elastic"], efs["prices_of"]
@@ -167,7 +168,7 @@ def _sizes(plan: Plan) -> str:
 
 
 def _cost(plan: Plan) -> str:
-    if plan.spec.cloud == "local":
+    if is_local(plan.spec.cloud):
         return "nothing"
     storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
@@ -222,7 +223,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield "ssh to the head is open to the whole internet"
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
-    if spec.cloud == "aws":
+    if not is_local(spec.cloud):
         yield from image_choice(spec, facts).warnings()
         yield from _about_money(spec)
         yield from _about_capacity(spec, facts)
@@ -247,7 +248,7 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
         yield _about_stand_ins(spec.type, facts.gpus, facts.stand_ins)
     if facts.network_cards > 1 and spec.efa != "yes":
         yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used: `efa: yes` uses all"
-    if spec.efa == "yes" and spec.cloud == "local":
+    if spec.efa == "yes" and is_local(spec.cloud):
         yield "the local cloud has no Elastic Fabric Adapters: jobs use TCP there"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
+from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import group, texts
@@ -33,7 +34,6 @@ MOST_NETWORKS = 50
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 LONGEST_LEASE_S = 365 * 24 * 3600
 LONGEST_IDLE_S = 7 * 24 * 3600
-CLOUDS = ("local", "aws")
 # AWS's limits are 10 policies of a role (its default) and 50 tags; phalanx and CloudFormation add tags of their own.
 MOST_POLICIES = 10
 MOST_TAGS = 40

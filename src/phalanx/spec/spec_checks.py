@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from phalanx.data import table
+from phalanx.spec.cloud_names import is_local
 
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 IMAGE = r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}"
@@ -136,7 +137,7 @@ def ssh_from_default(value: Any, above: Mapping[str, Any]) -> Any:
     """Return this machine as the default for the local cloud; refuse a missing value for AWS."""
     if value != "":
         return value
-    if above.get("cloud") == "aws":
+    if not is_local(above.get("cloud", "local")):
         raise WrongError(
             "is missing: who may reach the head by ssh?",
             "write your own network, such as 203.0.113.7/32 (auto finds it), or anywhere",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import KEYS, Key
 
 _OPENING = "# A phalanx cluster. `phalanx plan` shows what this makes, `phalanx up` makes it."
@@ -10,7 +11,7 @@ _WIDTH = 24
 
 def init_text(name: str, cloud: str = "local") -> str:
     """Return the commented file. On AWS, `ssh_from` is left empty for the user to fill in."""
-    given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if cloud == "aws" else {})
+    given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if not is_local(cloud) else {})
     lines = [_lines(key, given.get(key.name)) for key in KEYS.values()]
     return "\n".join([_OPENING, *lines, ""])
 

@@ -1,0 +1,11 @@
+"""The names of clouds: each says where the machines are, here or at AWS, and which service makes them."""
+
+from __future__ import annotations
+
+CLOUDS = ("local", "aws")
+_HERE = ("local",)
+
+
+def is_local(cloud: str) -> bool:
+    """Whether the cloud is the stand-in for AWS on this machine."""
+    return cloud in _HERE
