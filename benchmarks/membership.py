@@ -251,7 +251,7 @@ class Cluster:
         aws = self.aws
         settings = SimpleNamespace(
             cluster="demo", workers=NODES - 1, min=NODES // 2, node_timeout_s=NODE_TIMEOUT_S, worker_role=_ROLE,
-            job_user="phalanx", wait_handle="",
+            job_user="phalanx", wait_handle="", networks="10.0.0.0/16",
         )  # fmt: skip
         table = SimpleNamespace(get=lambda key: aws.items.get(key, {}), put=self._put, epoch="")
         queue = SimpleNamespace(receive=self._receive, delete=lambda _: self._spend(_CALL_S))
@@ -332,7 +332,7 @@ def certificate_s(nodes: int = 20) -> float:
     """Measure the CPU time that a node's two certificates cost here."""
     with tempfile.TemporaryDirectory() as place:
         key = trust.make_key(f"{place}/key", "n")
-        authority = trust.Authority(f"{place}/authority/key", "demo")
+        authority = trust.Authority(f"{place}/authority/key", "demo", "10.0.0.0/16")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         made = [dataclasses.replace(_node(n), host_key=key, user_key=key) for n in range(1, nodes + 1)]
         authority.sign(made, "phalanx")

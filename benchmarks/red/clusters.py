@@ -68,7 +68,7 @@ DEFENCES = (
     defence(
         "a user certificate is good from inside the VPC only",
         "test_later_jobs.py::test_a_copied_key_and_certificate_open_nothing_from_outside",
-        ("node/trust.py", '"-O", f"source-address={validate.NETWORK}"', ""),
+        ("node/trust.py", '"-O", f"source-address={self._networks}"', ""),
     ),
     defence(
         "the runner on the shared directory is run by its SHA-256 only",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import random
 import shlex
@@ -67,6 +68,7 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         "tags": {"team": "vision", "cost center": "ML-7"},
         "disk": {"size_gib": 20, "iops": 4000},
         "head": {"type": "m5.large"},
+        "network": {"cidr": "192.168.144.0/26"},
         "type": "g5.8xlarge",
         "efa": "yes",
         "placement": "cluster",
@@ -82,6 +84,11 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     assert [one["ImageId"] for one in instances] == [image["ImageId"]] * 2
     attached = [{"Name": "attachment.instance-id", "Values": [one["InstanceId"] for one in instances]}]
     assert [disk["Size"] for disk in ec2.describe_volumes(Filters=attached)["Volumes"]] == [20, 20]
+    blocks = [ipaddress.ip_network(block) for block in ("192.168.144.0/27", "192.168.144.32/27")]
+    assert [[ipaddress.ip_address(one["PrivateIpAddress"]) in block for block in blocks] for one in instances] == [
+        [True, False],
+        [False, True],
+    ]
     assert [one["InstanceType"] for one in instances] == ["m5.large", "g5.8xlarge"]
     assert [one.get("InstanceLifecycle") for one in instances] == [None, "spot"]
     (group,) = ec2.describe_placement_groups(Filters=tagged)["PlacementGroups"]

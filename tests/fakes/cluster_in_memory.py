@@ -87,6 +87,7 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
         job_user="phalanx",
         wait_handle="url",
         worker_role=ROLE,
+        networks="10.0.0.0/16",
         shared="/efs",
     )
     return SimpleNamespace(

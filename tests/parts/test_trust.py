@@ -34,15 +34,13 @@ def node(keys: Path, number: int) -> Node:
 
 @pytest.fixture(scope="module")
 def signed(keys) -> tuple[trust.Authority, dict[str, tuple[str, str]]]:
-    authority = trust.Authority(str(keys / "authority/key"), "demo")
-    return authority, sign(authority, [node(keys, 1), node(keys, 2)], "127.0.0.0/8")
+    authority = an_authority(keys, "127.0.0.0/8,10.0.0.0/16")
+    return authority, authority.sign([node(keys, 1), node(keys, 2)], "phalanx")
 
 
-def sign(authority: trust.Authority, nodes: list[Node], network: str) -> dict[str, tuple[str, str]]:
-    """Sign certificates for a VPC with these addresses."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trust.validate, "NETWORK", network)
-        return authority.sign(nodes, "phalanx")
+def an_authority(keys: Path, networks: str) -> trust.Authority:
+    """Return the authority, of a cluster with these addresses."""
+    return trust.Authority(str(keys / "authority/key"), "demo", networks)
 
 
 def describe(certificate: str) -> str:
@@ -72,7 +70,7 @@ def test_a_user_certificate_is_good_for_the_job_user_for_a_day(signed):
     _, certificates = signed
     user = describe(certificates["i-2"][1])
     assert "user certificate" in user and "Principals: phalanx Critical" in user
-    assert "Critical Options: source-address 127.0.0.0/8 Extensions" in user
+    assert "Critical Options: source-address 127.0.0.0/8,10.0.0.0/16 Extensions" in user
     fields = user.split()
     begin, end = (time.mktime(time.strptime(fields[fields.index(w) + 1], "%Y-%m-%dT%H:%M:%S")) for w in ("from", "to"))
     assert 24 * 3600 <= end - begin <= 24 * 3600 + 400
@@ -184,14 +182,14 @@ def test_openssh_believes_the_certificates_until_they_are_revoked(keys, signed, 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="sshd logs in other users as root only")
 def test_a_certificate_is_no_use_outside_of_the_vpc(keys, signed, tmp_path, server):
-    authority, _ = signed
-    elsewhere = authority, sign(authority, [node(keys, 2)], "10.0.0.0/16")
+    authority = an_authority(keys, "10.0.0.0/16")
+    elsewhere = authority, authority.sign([node(keys, 2)], "phalanx")
     assert log_in(keys, elsewhere, tmp_path, server[0], "deeplearning-worker1").returncode == 255
 
 
 def test_a_new_authority_signs_for_old_keys(keys, tmp_path):
     """A replaced head has another authority, and the keys in the roster suffice to sign again."""
-    authority = trust.Authority(str(tmp_path / "key"), "demo")
+    authority = trust.Authority(str(tmp_path / "key"), "demo", "10.0.0.0/16")
     two = node(keys, 2)
     certificates = authority.sign([replace(two, name="deeplearning-worker7")], "phalanx")
     assert "deeplearning-worker7" in describe(certificates[two.instance_id][0])

@@ -38,6 +38,7 @@ CONFIG = {
     "gpus": "",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",
+    "networks": "10.0.0.0/24,10.0.16.0/20",
     "worker_role": "AROA0123456789ABCDEFG",
     "address": "eipalloc-0123456789abcdef0",
     "job_role": "arn:aws:iam::123456789012:role/demo-JobRole",

@@ -8,11 +8,10 @@ from clusters import GPU_FACTS, aws_spec, plan
 from plans import resources
 
 from phalanx.errors import SpecError
-from phalanx.plan.network_cards import cards
+from phalanx.plan.network_cards import cards, layout
 from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.plan.plan_text import explain
 from phalanx.template import synthesize
-from phalanx.template.interfaces import layout
 
 HEAD = {"type": "m5.large"}
 HEAD_FACTS = HeadFacts(2, 8, "x86_64")

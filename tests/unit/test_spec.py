@@ -55,6 +55,7 @@ def test_two_lines_are_enough(write):
         "image": None,
         "shared": "/efs",
         "slots": None,
+        "network": None,
         "ssh_from": "127.0.0.1/32",
         "key_pair": None,
         "node_timeout_s": 600,

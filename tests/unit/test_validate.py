@@ -86,10 +86,11 @@ def test_a_comment_of_a_key_is_dropped():
 
 
 def test_an_address_lies_inside_its_network():
-    assert validate.address("10.0.255.255", validate.NETWORK) == "10.0.255.255"
-    for outside in ("10.1.0.0", "9.255.255.255", "127.0.0.1"):
+    for inside in ("10.0.0.0", "10.0.255.255", "10.2.1.7"):
+        assert validate.address(inside, "10.0.0.0/16,10.2.1.0/24") == inside
+    for outside in ("10.1.0.0", "10.2.2.0", "9.255.255.255", "127.0.0.1"):
         with pytest.raises(Invalid, match="not an address inside"):
-            validate.address(outside, validate.NETWORK)
+            validate.address(outside, "10.0.0.0/16,10.2.1.0/24")
     assert validate.address("1.2.3.4", "1.2.3.4/32") == "1.2.3.4"
 
 
@@ -174,16 +175,16 @@ def a_real_node(number: int) -> Node:
 
 class TestRoster:
     def test_there_and_back(self):
-        assert validate.roster(ROSTER.to_json(), validate.NETWORK) == ROSTER
+        assert validate.roster(ROSTER.to_json(), "10.0.0.0/16") == ROSTER
 
     def test_there_and_back_compressed(self):
-        assert validate.roster(ROSTER.packed(), validate.NETWORK) == ROSTER
+        assert validate.roster(ROSTER.packed(), "10.0.0.0/16") == ROSTER
 
     def test_1000_nodes_fit_into_an_item_and_take_few_read_units(self):
         nodes = tuple(a_real_node(number) for number in range(1, 1001))
         roster = Roster("demo", 1, 1000, 1, nodes)
         assert len(roster.packed()) < 24 * 4096
-        assert validate.roster(roster.packed(), validate.NETWORK) == roster
+        assert validate.roster(roster.packed(), "10.0.0.0/16") == roster
 
     @pytest.mark.parametrize("data", [b"", b"{}", zlib.compress(b"\xff"), zlib.compress(b" " * 5_000_000)[:-4]])
     def test_what_is_no_packed_roster_is_refused(self, data):
@@ -192,7 +193,7 @@ class TestRoster:
 
     def test_silent_nodes_are_nodes_and_an_earlier_version_has_none(self):
         silent = replace(ROSTER, silent=(a_node(3),))
-        assert validate.roster(silent.to_json(), validate.NETWORK) == silent
+        assert validate.roster(silent.to_json(), "10.0.0.0/16") == silent
         data = json.loads(ROSTER.to_json())
         del data["silent"]
         assert validate.roster(json.dumps(data)) == ROSTER
@@ -220,7 +221,7 @@ class TestRoster:
     )
     def test_what_no_head_writes_is_refused(self, changes):
         with pytest.raises(Invalid):
-            validate.roster(replace(ROSTER, **changes).to_json(), validate.NETWORK)
+            validate.roster(replace(ROSTER, **changes).to_json(), "10.0.0.0/16")
 
     @pytest.mark.parametrize(
         "text",

@@ -120,6 +120,6 @@ class Scaling:
         path = f"{self.cluster.shared}/{JOBS}/{job}/roster.json"
         done = self.cluster.remote().run(f"cat {shlex.quote(path)}", timeout_s=20, check=False)
         try:
-            return validate.roster(done.stdout.decode(), validate.NETWORK).nodes
+            return validate.roster(done.stdout.decode(), validate.NETWORKS).nodes
         except ValueError:  # the job may have written anything
             return self.roster.nodes

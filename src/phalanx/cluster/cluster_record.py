@@ -203,7 +203,7 @@ class Cluster:
         from phalanx.node import validate
 
         try:
-            roster = validate.roster((self.directory / _ROSTER).read_text(), validate.NETWORK)
+            roster = validate.roster((self.directory / _ROSTER).read_text(), validate.NETWORKS)
             return self.remote_to(self._find(roster, node), user)
         except (OSError, ValueError, ClusterError):
             return None

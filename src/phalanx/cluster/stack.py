@@ -270,7 +270,7 @@ def are_proven(cloud: Cloud, table: str, roster: Roster) -> bool:
 def roster_of(content: str | bytes) -> Roster:
     """Parse the roster that the table contains. Raises CloudError if it is invalid."""
     try:
-        return validate.roster(content, validate.NETWORK)
+        return validate.roster(content, validate.NETWORKS)
     except validate.Invalid as error:
         raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
 

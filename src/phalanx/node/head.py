@@ -39,7 +39,7 @@ class Head:
         self.agent = agent
         settings = agent.settings
         self.policy = Policy(settings.cluster, settings.workers + 1, settings.min, settings.node_timeout_s)
-        self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster)
+        self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster, settings.networks)
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
         self.limits = Limits(agent, lambda: self.ear.used_at if self.ear else 0.0)
@@ -81,7 +81,7 @@ class Head:
         item = table.get("roster")
         self._read_wish()
         if item:
-            self.state.roster = validate.roster(item["roster"], validate.NETWORK)
+            self.state.roster = validate.roster(item["roster"], self.agent.settings.networks)
             self.state.signalled = bool(known.get("ready"))
             self._known.update(n.address for n in self.state.roster.members)
             self._has_old_jobs = True

@@ -33,6 +33,8 @@ class Settings:
     """The stack's instance type and how many GPUs it has, as in "p4d.24xlarge=8"; "" if it has none."""
     ssh_public_key: str
     wait_handle: str
+    networks: str
+    """Where the nodes' addresses are: CIDR blocks with commas."""
     worker_role: str
     """Unique id of the workers' role, by which the head recognizes their messages; "" on a worker."""
     address: str

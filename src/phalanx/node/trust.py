@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any, Callable, Iterable, Sequence
 
-from phalanx.node import files, validate
+from phalanx.node import files
 from phalanx.node.command import run
 from phalanx.node.roster import MASTER, Node
 
@@ -25,10 +25,13 @@ def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
 
 
 class Authority:
-    """Signs certificates with the key at `path`, which is generated at the first use."""
+    """Signs certificates with the key at `path`, which is generated at the first use.
 
-    def __init__(self, path: str, cluster: str) -> None:
-        self._path, self._cluster = path, cluster
+    Users log in from `networks` alone (CIDR blocks with commas).
+    """
+
+    def __init__(self, path: str, cluster: str, networks: str) -> None:
+        self._path, self._cluster, self._networks = path, cluster, networks
         # Each login checks this signature several times, and OpenSSH's own code for ed25519 is slow: with P-256, which
         # libcrypto computes, a login costs both sides 55 ms of CPU instead of 80.
         self.public_key = make_key(path, f"{cluster} authority", "ecdsa")
@@ -36,14 +39,14 @@ class Authority:
     def sign(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
         """Return host and user certificate of each node by instance id, valid for 24 hours from 5 minutes ago.
 
-        A user's is good for logins from inside the VPC alone: a copy of it elsewhere opens nothing.
+        A user's is good for logins from inside the networks alone: a copy of it elsewhere opens nothing.
         """
         base = os.path.join(os.path.dirname(self._path), f"signing-{os.getpid()}")
         for node in nodes:
             files.write(f"{base}/{node.instance_id}.host.pub", node.host_key + "\n")
             files.write(f"{base}/{node.instance_id}.user.pub", node.user_key + "\n")
         users = [f"{base}/{node.instance_id}.user.pub" for node in nodes]
-        jobs = [lambda: self._keygen(["-n", user, "-O", f"source-address={validate.NETWORK}"], users)]
+        jobs = [lambda: self._keygen(["-n", user, "-O", f"source-address={self._networks}"], users)]
         jobs += [lambda node=node: self._sign_host(base, node) for node in nodes]
         in_parallel(jobs, os.cpu_count() or 1)
         found = {node.instance_id: _collect(f"{base}/{node.instance_id}") for node in nodes}

@@ -24,8 +24,8 @@ _REASON_CHARACTERS = 8000
 _COUNT_MOST = 2**31
 _SHOWN_CHARACTERS = 60
 
-NETWORK = "10.0.0.0/16"
-"""The addresses of a cluster's VPC, as the template defines them."""
+NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10"
+"""The private addresses that a cluster's network may have (RFC 1918 and 6598), as a list of CIDR blocks."""
 _ANYWHERE = "0.0.0.0/0"
 
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -66,12 +66,20 @@ _zone = _text("([a-z][a-z0-9-]{1,60})", "an availability zone")
 _cluster = _text("([A-Za-z][A-Za-z0-9-]{0,127})", "the name of a stack")
 
 
-def address(value: Any, network: str = _ANYWHERE) -> str:
-    """Return the value if it is an IPv4 address inside `network`. Raises Invalid."""
-    base, bits = network.split("/")
-    if (_number(_address(value)) ^ _number(base)) >> (32 - int(bits)):
-        raise _no(f"an address inside {network}", value)
+def address(value: Any, networks: str = _ANYWHERE) -> str:
+    """Return the value if it is an IPv4 address inside one of `networks`, such as 10.0.0.0/16,10.2.0.0/16.
+
+    Raises Invalid.
+    """
+    number = _number(_address(value))
+    if not any(_contains(network, number) for network in networks.split(",")):
+        raise _no(f"an address inside {networks}", value)
     return value
+
+
+def _contains(network: str, number: int) -> bool:
+    base, bits = network.split("/")
+    return (number ^ _number(base)) >> (32 - int(bits)) == 0
 
 
 def _number(dotted: str) -> int:
@@ -101,8 +109,8 @@ def node(item: Any) -> Node:
     return found
 
 
-def roster(text: str | bytes, network: str = _ANYWHERE) -> Roster:
-    """Return the roster that `Roster.to_json` or `packed` wrote, with nodes inside `network`; skip later keys."""
+def roster(text: str | bytes, networks: str = _ANYWHERE) -> Roster:
+    """Return the roster that `Roster.to_json` or `packed` wrote, with nodes inside `networks`; skip later keys."""
     if isinstance(text, bytes):
         text = unpacked(text)
     if len(text) > ROSTER_BYTES:
@@ -112,7 +120,7 @@ def roster(text: str | bytes, network: str = _ANYWHERE) -> Roster:
         content.setdefault("silent", [])  # an earlier version has none
     found = Roster(**fields(_ROSTER, content))
     for member in found.members:
-        address(member.address, network)
+        address(member.address, networks)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.members)):  # noqa: B905 (Python 3.9)
         if len(set(values)) < len(values):
             raise _no("a roster: a node is in it twice", values)

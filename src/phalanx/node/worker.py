@@ -158,7 +158,7 @@ def follow(agent: Agent, me: Node, applied: int = 0) -> int:
     papers = agent.table.get(f"node#{me.instance_id}")
     if not item or item["generation"] == applied or papers.get("generation") != item["generation"]:
         return 0
-    roster = validate.roster(item["roster"], validate.NETWORK)
+    roster = validate.roster(item["roster"], agent.settings.networks)
     if roster.find(me.instance_id) is None:
         return 0
     signed = contract.Papers(

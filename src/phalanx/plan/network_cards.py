@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
+
+_ADDRESSED, _WITH_ADDRESS, _ALONE = "interface", "efa", "efa-only"
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,34 @@ def cards(described: Mapping[str, Any]) -> tuple[Card, ...]:
 
 def _efa(kinds: Any) -> str:
     """Return "efa-only", which takes no address, or else "efa"."""
-    return next((kind for kind in ("efa-only", "efa") if kind in kinds), "")
+    return next((kind for kind in (_ALONE, _WITH_ADDRESS) if kind in kinds), "")
 
 
 def adapters(found: tuple[Card, ...]) -> int:
     """Return how many adapters a node gets."""
     return sum(bool(card.efa) for card in found)
+
+
+def layout(cards: Sequence[Card]) -> Iterator[tuple[int, int, str]]:
+    """Yield the card, the device number on it and the kind of each interface; the first one has the node's address.
+
+    As AWS recommends (docs/aws-behaviour.md 2.5, 2.6).
+    """
+    first, *others = cards
+    if not others or first.most == 1:
+        yield 0, 0, _WITH_ADDRESS if first.efa else _ADDRESSED
+    else:
+        yield 0, 0, _ADDRESSED
+        if first.efa:
+            yield 0, 1, first.efa
+    for card in others:
+        if card.efa:
+            yield card.index, 0, card.efa
+
+
+def addresses(cards: Sequence[Card]) -> int:
+    """Return how many private addresses a node with these adapters takes."""
+    return sum(kind != _ALONE for _, _, kind in layout(cards))
 
 
 def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...] | None) -> None:

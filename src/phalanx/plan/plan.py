@@ -8,12 +8,13 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import capacity, money, network_cards
+from phalanx.plan import capacity, money, network_cards, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
+from phalanx.plan.subnets import NewNetwork
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
@@ -106,6 +107,11 @@ class Plan:
         return self.spec.file_system or self.facts.kept_file_system
 
     @property
+    def network(self) -> NewNetwork:
+        """The blocks of the VPC that is made, and of its subnets."""
+        return subnets.new(cidr_of(self.spec))
+
+    @property
     def ssh_networks(self) -> tuple[str, ...]:
         """The networks that may reach the head by ssh, in CIDR notation."""
         meant = {AUTO: f"{self.facts.own_address}/32", ANYWHERE: EVERYWHERE}
@@ -147,6 +153,11 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes),
         limits=money.limits(spec, facts.gpus),
     )
+
+
+def cidr_of(spec: ClusterSpec) -> str:
+    """Return the block of the VPC that is made."""
+    return (spec.network or {}).get("cidr", subnets.DEFAULT)
 
 
 def gpus_found(facts: Facts) -> int:
@@ -216,6 +227,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
     capacity.refuse_impossible(spec, facts.reservation)
+    subnets.refuse_too_small(spec, cidr_of(spec), facts.cards)
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec.region)

@@ -57,7 +57,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         *_contents(plan),
         (
             "network",
-            "a VPC with a public subnet (head) and a private one (workers), a NAT gateway, "
+            f"a VPC ({plan.network.vpc}) with a public subnet (head) and a private one (workers), a NAT gateway, "
             "endpoints for S3 and DynamoDB, an Elastic IP for the head",
         ),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),

@@ -14,6 +14,7 @@ from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_key import Key, key
+from phalanx.spec.spec_network import NETWORK
 from phalanx.spec.spec_rules import (
     matching,
     number,
@@ -167,6 +168,14 @@ class ClusterSpec:
         number(1, 1024),
         2,
         unset="its GPUs, else its vCPUs",
+        default=None,
+    )
+    network: Mapping[str, Any] | None = key(
+        "Network of the nodes: the block of addresses of the VPC that the stack makes. Choose one that no other "
+        "network has which these nodes are to reach.",
+        NETWORK,
+        {"cidr": "10.20.0.0/16"},
+        unset="a VPC with 10.0.0.0/16",
         default=None,
     )
     ssh_from: str | tuple[str, ...] = key(

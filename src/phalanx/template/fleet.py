@@ -204,6 +204,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
+        "networks": plan.network.vpc,
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" else "",
     }

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from troposphere import GetAtt, Ref, Sub, Template, ec2
+from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 
-from phalanx.node.validate import NETWORK
 from phalanx.plan.plan import Plan
 from phalanx.template.naming import name_tag
 
-PUBLIC_CIDR = "10.0.0.0/24"
-# 4,091 addresses: enough for a thousand workers of types that need an address per network card.
-PRIVATE_CIDR = "10.0.16.0/20"
 ANYWHERE = "0.0.0.0/0"
 ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
 """The gateway endpoints and the services that they lead to; their names are the same in all partitions."""
 
 
-def add_to(template: Template, plan: Plan) -> None:  # noqa: ARG001
-    for resource in (*_vpc(), *_public(), *_private(), *_endpoints()):
+def add_to(template: Template, plan: Plan) -> None:
+    blocks = plan.network
+    for resource in (*_vpc(blocks.vpc), *_public(blocks.public), *_private(blocks.private), *_endpoints()):
         template.add_resource(resource)
 
 
-def _vpc() -> tuple[ec2.VPC, ec2.InternetGateway, ec2.VPCGatewayAttachment]:
+def _vpc(cidr: str) -> tuple[AWSObject, ...]:
     return (
         # The file system's name resolves only with both DNS settings; the other is on by default (aws-behaviour 4.5).
-        ec2.VPC("Vpc", CidrBlock=NETWORK, EnableDnsHostnames=True, Tags=name_tag()),
+        ec2.VPC("Vpc", CidrBlock=cidr, EnableDnsHostnames=True, Tags=name_tag()),
         ec2.InternetGateway("InternetGateway"),
         ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
     )
 
 
-def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation | ec2.EIP, ...]:
+def _public(cidr: str) -> tuple[AWSObject, ...]:
     # A head has an address from its launch, so that it can take its Elastic IP itself. EC2 refuses that for an instance
     # with several interfaces (docs/aws-behaviour.md 2.9, 2.10); ours have one.
     return (
-        _subnet("PublicSubnet", PUBLIC_CIDR, MapPublicIpOnLaunch=True),
+        _subnet("PublicSubnet", cidr, MapPublicIpOnLaunch=True),
         ec2.RouteTable("PublicRouteTable", VpcId=Ref("Vpc")),
         ec2.Route(
             "PublicRoute",
@@ -51,11 +48,9 @@ def _public() -> tuple[ec2.Subnet | ec2.RouteTable | ec2.Route | ec2.SubnetRoute
     )
 
 
-def _private() -> tuple[
-    ec2.Subnet | ec2.EIP | ec2.NatGateway | ec2.RouteTable | ec2.Route | ec2.SubnetRouteTableAssociation, ...
-]:
+def _private(cidr: str) -> tuple[AWSObject, ...]:
     return (
-        _subnet("PrivateSubnet", PRIVATE_CIDR),
+        _subnet("PrivateSubnet", cidr),
         ec2.EIP("NatAddress", Domain="vpc", DependsOn="GatewayAttachment"),
         ec2.NatGateway("NatGateway", AllocationId=GetAtt("NatAddress", "AllocationId"), SubnetId=Ref("PublicSubnet")),
         ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc")),
@@ -83,8 +78,8 @@ def _endpoints() -> tuple[ec2.VPCEndpoint, ...]:
     )
 
 
-def _subnet(title: str, network: str, **more: Any) -> ec2.Subnet:
-    return ec2.Subnet(title, CidrBlock=network, VpcId=Ref("Vpc"), AvailabilityZone=Ref("Zone"), **more)
+def _subnet(title: str, cidr: str, **more: Any) -> ec2.Subnet:
+    return ec2.Subnet(title, CidrBlock=cidr, VpcId=Ref("Vpc"), AvailabilityZone=Ref("Zone"), **more)
 
 
 def _routes(title: str, subnet: str, routes: str) -> ec2.SubnetRouteTableAssociation:

@@ -1,0 +1,60 @@
+"""The network of a cluster: how its VPC is cut into subnets, and whether its nodes fit in there. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from itertools import islice
+
+from phalanx.errors import SpecError
+from phalanx.plan import network_cards
+from phalanx.plan.network_cards import Card
+from phalanx.spec.spec import ClusterSpec
+
+DEFAULT = "10.0.0.0/16"
+_PUBLIC_PREFIX = 24
+# 4,091 addresses: enough for a thousand workers of most types.
+_PRIVATE_PREFIX = 20
+# EC2 keeps five addresses of each subnet (docs/aws-behaviour.md 2.50), and a mount target takes one.
+_KEPT, _MOUNT_TARGET = 5, 1
+_SMALLEST_PREFIX = 27
+
+
+@dataclass(frozen=True)
+class NewNetwork:
+    """The blocks, in CIDR notation, of a new VPC and of its two subnets."""
+
+    vpc: str
+    public: str
+    private: str
+
+    @property
+    def places(self) -> int:
+        """How many addresses workers may have."""
+        return ipaddress.IPv4Network(self.private).num_addresses - _KEPT - _MOUNT_TARGET
+
+
+def new(cidr: str) -> NewNetwork:
+    """Cut a VPC's block: the public subnet is at its beginning, and the private one follows it."""
+    return NewNetwork(cidr, _block(cidr, _PUBLIC_PREFIX, 0), _block(cidr, _PRIVATE_PREFIX, 1))
+
+
+def _block(cidr: str, prefix: int, number: int) -> str:
+    """Return a block of this size, or of half the VPC where that is smaller."""
+    vpc = ipaddress.IPv4Network(cidr)
+    blocks = vpc.subnets(new_prefix=max(prefix, vpc.prefixlen + 1))
+    return str(next(islice(blocks, number, None)))
+
+
+def refuse_too_small(spec: ClusterSpec, cidr: str, cards: tuple[Card, ...] | None) -> None:
+    """Raise SpecError if the workers need more addresses than the private subnet has."""
+    each = network_cards.addresses(cards) if spec.efa == "yes" and cards else 1
+    needed, places = each * (spec.nodes - 1), new(cidr).places
+    if needed <= places:
+        return
+    able = (prefix for prefix in range(_SMALLEST_PREFIX, 15, -1) if new(f"0.0.0.0/{prefix}").places >= needed)
+    prefix = next(able, None)
+    raise SpecError(
+        f"network: {cidr} has {places} addresses for workers, and {spec.nodes - 1} workers need {needed}",
+        f"Write a network of /{prefix} or larger." if prefix else f"At most {places // each} workers fit.",
+    )
