@@ -24,7 +24,7 @@ ORDER = (
     ("template", "protocol"),
     ("cluster",),
     ("jobs",),
-    ("reach",),
+    ("reach", "images"),
     ("plugins",),
     ("api",),
     ("cli",),

@@ -74,13 +74,18 @@ class Environment:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A shipped recipe: what it installs, for which launcher, and notes for the user."""
+    """A shipped recipe: what it installs, for which launcher, and notes for the user.
+
+    `image` is how a machine image is made of it: its usual `base`, whether it `compiles` packages, whether it needs an
+    MPI with `cuda`, and `trial`, the command that tries it with two processes (the last word is in images/trials).
+    """
 
     name: str
     summary: str
     launcher: str
     notes: str
     environment: Environment
+    image: Mapping[str, Any]
 
 
 def recipe_names() -> list[str]:
@@ -183,7 +188,8 @@ def _recipe(name: str, data: Mapping[str, Any]) -> Recipe:
         variables=pip.get("env", {}),
         job_variables=data.get("env", {}),
     )
-    return Recipe(name, data["summary"], data.get("launcher", ""), data.get("notes", "").strip(), environment)
+    image = {"compiles": False, "cuda": False, **data["image"]}
+    return Recipe(name, data["summary"], data.get("launcher", ""), data.get("notes", "").strip(), environment, image)
 
 
 def _of_hashes(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[str, ...]]:
