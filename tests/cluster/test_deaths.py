@@ -18,7 +18,7 @@ from conftest import Terminal, a_cluster, process_file
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
+SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\ncapacity: spot\n"
 # How long a job's end may take by the recorded times: after a process's death, and after a node's.
 PROCESS_S, NODE_S = 5.0, 15.0
 # A margin for a busy machine.
@@ -26,6 +26,20 @@ MOMENT_S = 20.0
 FENCED_S = 30.0
 NEWCOMER_AFTER_S = 20.0
 BEAT_S = 2.0
+SAVES = """
+import os, signal, sys, time
+path = os.environ["PHALANX_CHECKPOINT"] + "/step"
+def save(*_):
+    with open(path, "w") as file:
+        file.write("7")
+    print("saved", flush=True)
+if os.path.exists(path):
+    print("goes on from", open(path).read())
+    sys.exit()
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+time.sleep(4711)
+"""
 WORK = "echo ready; sleep $((4711 * (PHALANX_RESTART == 0))); echo started again\n"
 
 
@@ -34,6 +48,7 @@ def mortal() -> Iterator[Terminal]:
     """A cluster for this module, because its nodes die."""
     with a_cluster(SPEC) as terminal:
         (terminal.directory / "work.sh").write_text(WORK)
+        (terminal.directory / "saves.py").write_text(SAVES)
         yield terminal
 
 
@@ -202,3 +217,27 @@ def test_an_elastic_job_continues_with_the_remaining_nodes_and_grows_again_from_
         # The output of a dead rank's last steps may be lost.
         assert word == "step" or int(number) >= last - KEPT_EVERY, counted.read_text()
         last = int(number)
+
+
+def test_a_spot_notice_has_the_ranks_save_and_the_job_goes_on_where_nodes_are_left(fragile):
+    started = ("--launcher", "exec", "-N", "1", "--checkpoint", "spot", "--restarts", "1")
+    job_id = fragile.phalanx("run", "--detach", *started, "--", "sh", "-c", "python3 saves.py; exit $?").stdout.strip()
+    fragile.wait_until_printed(job_id, "ready", times=3)
+    fragile.phalanx("local", "interrupt", "worker3", "--notice", "10m")
+    fragile.wait_until_printed(job_id, "saved", times=3)
+    (leaving,) = json.loads(fragile.phalanx("status", "--json").stdout)["leaving"]
+    assert leaving["name"] == "deeplearning-worker3"
+    assert leaving["reason"].startswith("AWS takes back this spot instance at 20")
+    assert f"leaving: {leaving['reason']}" in fragile.phalanx("nodes").stdout
+    assert len(fragile.phalanx("run", "-N", "1", "--", "hostname").stdout.splitlines()) == 2
+    break_node(fragile, "deeplearning-worker3", "kill")
+    job = wait_for_end(fragile, job_id)
+    assert job["state"] == "succeeded", reported(job)
+    assert f"deeplearning-worker3 leaves ({leaving['reason']}): deeplearning-worker3 was lost" in reported(job)
+    assert "goes on from 7" in fragile.phalanx("logs", job_id).stdout
+
+
+def test_an_instance_on_demand_is_never_interrupted(fragile):
+    refused = fragile.phalanx("local", "interrupt", "worker1", check=False)
+    assert refused.returncode and "is no spot instance" in refused.stderr
+    assert "`capacity: spot`" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -90,6 +91,32 @@ def test_termination_kills_the_node_and_frees_what_the_instance_held(local):
         ec2.locate(address["PublicIp"])
     filters = [{"Name": "vpc-id", "Values": [vpc]}]
     assert api.describe_network_interfaces(Filters=filters)["NetworkInterfaces"] == []
+
+
+def test_a_spot_instance_is_taken_back_two_minutes_after_its_notice(local):
+    _, (subnet,) = local.network()
+    made = run(local, subnet, InstanceMarketOptions={"MarketType": "spot"})
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    known = ec2.lookup(local.context)
+    assert known(made["VpcId"], made["PrivateIpAddress"]).taken_at is None
+    faults.apply(local.context, {"interrupt": {"instance_id": made["InstanceId"]}})
+    noticed = known(made["VpcId"], made["PrivateIpAddress"])
+    assert (noticed.life_cycle, noticed.taken_at - local.clock.now()) == ("spot", timedelta(minutes=2))
+    local.clock.advance(119)
+    assert state(local, made["InstanceId"]) == "running"
+    local.clock.advance(1)
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    assert described(local, made["InstanceId"])["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [({"instance_id": "i-0"}, "no spot instance"), ({"notice_s": -1}, "0 to 3600 s")]
+)
+def test_an_interruption_that_makes_no_sense_is_refused(local, fault, why):
+    _, (subnet,) = local.network()
+    made = run(local, subnet, InstanceMarketOptions={"MarketType": "spot"})
+    with pytest.raises(faults.FaultError, match=why):
+        faults.apply(local.context, {"interrupt": {"instance_id": made["InstanceId"], **fault}})
 
 
 def test_capacity_refusals_have_aws_messages_and_leave_nothing_behind(local):

@@ -6,6 +6,8 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
@@ -125,6 +127,15 @@ def test_documents(service: Service) -> None:
 
 def test_a_dated_version_answers_as_latest_does(service: Service) -> None:
     assert service.ask("GET", "/2021-03-23/meta-data/instance-id", {TOKEN: service.token()}) == (200, b"i-1")
+
+
+def test_a_notice_is_there_from_the_moment_that_ec2_gives_it(service: Service) -> None:
+    """AWS: spot-instance-termination-notices."""
+    service.who = replace(facts(), life_cycle="spot", taken_at=datetime(2026, 11, 22, 16, 2, tzinfo=timezone.utc))
+    assert service.get("meta-data/instance-life-cycle") == "spot"
+    notice = {"action": "terminate", "time": "2026-11-22T16:02:00Z"}
+    assert json.loads(service.get("meta-data/spot/instance-action")) == notice
+    assert service.get("meta-data/spot/termination-time") == notice["time"]
 
 
 @pytest.mark.parametrize("path", ["meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "x"])

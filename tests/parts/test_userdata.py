@@ -35,6 +35,7 @@ CONFIG = {
     "file_system": "fs-1",
     "slots": "0",
     "efa": "",
+    "block": "",
     "gpus": "",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from fake_nodes import roster
 
-from phalanx.node.roster import Node
+from phalanx.node.roster import Missing, Node
 from phalanx.runner import frames
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.conductor import Conductor
@@ -108,6 +108,7 @@ def stage(loop: Loop, tmp_path) -> SimpleNamespace:
         door=SimpleNamespace(request=None),
         stop_requested=False,
         publish=output.flush,
+        on_notice=lambda _text: None,
     )
 
 
@@ -229,6 +230,32 @@ def test_a_node_whose_agent_is_silent_is_lost_although_its_starter_lives(conduct
     conductor.run()
     assert conductor.outcome.record["message"] == f"{OTHER} was lost: its agent is silent"
     assert (conductor.outcome.died, conductor.lost) == (True, {OTHER})
+
+
+def test_a_notice_reaches_all_ranks_once_and_explains_the_failure_that_follows(
+    conduct, starters, stage, tmp_path, monkeypatch
+):
+    path, whole = tmp_path / "roster.json", roster(2, 1)
+    path.write_text(whole.to_json())
+    monkeypatch.setenv("PHALANX_ROSTER", str(path))
+    shown: list[str] = []
+
+    def note(text: str) -> None:
+        shown.append(text)
+        starters[OTHER].ends(1, 1)
+
+    def give_notice(_number: int) -> None:
+        path.write_text(replace(whole, leaving=(Missing(OTHER, "AWS takes it back"),)).to_json())
+        os.utime(path, (1, 1))
+
+    stage.on_notice = note
+    starters[OTHER].on_spawn = give_notice
+    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
+    conductor.run()
+    assert shown == [f"{OTHER} leaves (AWS takes it back)"]
+    assert [starter.heard.count(frames.NOTICE) for starter in starters.values()] == [1, 1]
+    assert conductor.outcome.record["message"] == f"{shown[0]}: rank 1 on {OTHER} ended with exit code 1"
+    assert conductor.outcome.died
 
 
 def test_a_node_that_answers_in_another_boot_has_rebooted(conduct, starters, asked, monkeypatch):

@@ -57,6 +57,31 @@ class TestLaterLife:
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         assert names(action) == {"i-1": "deeplearning-worker1", "i-3": "deeplearning-worker3"}
 
+    def test_a_node_with_a_notice_stays_a_member_on_which_no_job_begins(self):
+        made = ready()
+        made.leaving["i-2"] = "AWS takes it back"
+        roster = publish(made, policy(3, 1), 21).roster
+        assert [(one.name, one.reason) for one in roster.leaving] == [("deeplearning-worker2", "AWS takes it back")]
+        assert len(roster.nodes) == 3
+        assert [node.name for node in roster.workers] == ["deeplearning-worker1", "deeplearning-worker3"]
+        assert decide(made, policy(3, 1), 22) is None
+
+    def test_a_newcomer_with_the_name_of_a_node_that_left_after_its_notice_has_none(self):
+        made = ready()
+        made.leaving["i-2"] = "AWS takes it back"
+        publish(made, policy(3, 1), 21)
+        made.group = group(3, 4, at=30)
+        hear(made, 4, at=31)
+        roster = publish(made, policy(3, 1), 32).roster
+        assert names(Publish(roster))["i-4"] == "deeplearning-worker2"
+        assert roster.leaving == ()
+
+    def test_all_nodes_leave_with_their_capacity_block(self):
+        made = ready()
+        made.all_leave = "EC2 clears the Capacity Block at 11:00 UTC"
+        roster = publish(made, policy(3, 1), 21).roster
+        assert (len(roster.leaving), roster.workers) == (3, ())
+
     def test_a_newcomer_takes_over_its_predecessors_name(self):
         made = ready()
         made.group = group(3, 9, at=20)

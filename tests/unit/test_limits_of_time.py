@@ -7,19 +7,24 @@ import pytest
 from phalanx.node import activity
 from phalanx.node.limits import Limits
 
+BLOCK = "cr-0123456789abcdef0"
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
 
 
 class Group:
     """An Auto Scaling group in memory, with the stack's settings."""
 
-    def __init__(self, idle_s=0, topic="", end=0.0):
-        self.idle_s, self.topic, self.end = idle_s, topic, end
+    def __init__(self, idle_s=0, topic="", end=0.0, cleared=0.0):
+        self.idle_s, self.topic, self.end, self.cleared = idle_s, topic, end, cleared
         self.desired, self.mails = [], []
 
     def settings(self, stack_id):
         assert stack_id == STACK
         return self.idle_s, self.topic
+
+    def block_end(self, reservation):
+        assert reservation == BLOCK
+        return self.cleared + 1800
 
     def lease_end(self):
         return self.end
@@ -39,9 +44,9 @@ def head(monkeypatch):
     monkeypatch.setattr(activity, "show", lambda text: None)
 
     def build(settled=True, **group) -> Limits:
-        settings = SimpleNamespace(cluster="demo", shared="/efs", stack_id=STACK)
-        log = SimpleNamespace(say=lambda line: None)
-        made = Group(**group)
+        made, log = Group(**group), SimpleNamespace(say=lambda line: None)
+        block = BLOCK if made.cleared else ""
+        settings = SimpleNamespace(cluster="demo", shared="/efs", stack_id=STACK, block=block)
         agent = SimpleNamespace(
             settings=settings, log=log, fleet=made, own_group=Group(end=made.end), settled=settled, root="/nowhere"
         )
@@ -71,6 +76,26 @@ def test_an_extended_lease_is_announced_again(head):
     assert limits.notice == first
     limits.look(7300.0)
     assert "ends in 28 min" in limits.notice
+
+
+def test_the_end_of_a_capacity_block_is_announced_and_all_nodes_leave_ten_minutes_before_ec2_clears_it(head):
+    limits = head(cleared=9000.0, topic="arn:topic")
+    limits.look(7199.0)
+    assert (limits.notice, limits.all_leave) == ("", "")
+    limits.look(7201.0)
+    assert "EC2 clears the Capacity Block in 30 min, at 02:30 UTC: it terminates all nodes in it." in limits.notice
+    assert limits.all_leave == ""
+    limits.look(8400.0)
+    assert limits.all_leave == "EC2 clears the Capacity Block at 02:30 UTC"
+    assert len(limits.agent.fleet.mails) == 2
+
+
+def test_an_extended_capacity_block_keeps_its_nodes(head):
+    limits = head(cleared=9000.0)
+    limits.look(8400.0)
+    limits.agent.fleet.cleared = 90_000.0
+    limits.look(9001.0)
+    assert limits.all_leave == ""
 
 
 def test_nobody_gets_a_mail_who_did_not_want_one(head):

@@ -93,6 +93,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "node_timeout_s": "2700",
         "slots": "1024",
         "efa": "1",
+        "block": "cr-0123456789abcdef0",
         "shared": "/" + "s" * 127,
         "file_system": "fs-" + "0" * 17,
         "ssh_public_key": "k" * 800,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +9,14 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.console import print_json, print_table
-from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.errors import LocalCloudError
-from phalanx.spec.cloud_names import is_local
+from phalanx.cli.local_nodes import Quantity, members_by_name
+from phalanx.cli.options import cluster_option, debug_option, json_option
 
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 # With less, a node's signs of life come too late; more than the upper limit no link between nodes carries.
 _RATES = (10**6, 32 * 10**9)
 _LONGEST_DELAY_S = 1.0
-
-
-class Quantity(click.ParamType):
-    """A number with a unit, such as 250mbit, or `none`, which is 0."""
-
-    def __init__(self, name: str, units: Mapping[str, float], least: float, most: float) -> None:
-        self.name, self._units, self._least, self._most = name, units, least, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float) or value == "none":
-            return 0.0 if value == "none" else value
-        found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(self._units)})", value.lower())
-        number = float(found[1]) * self._units[found[2]] if found else -1.0
-        if not self._least <= number <= self._most:
-            self.fail(f"'{value}' is not a {self.name}: see --help", param, ctx)
-        return number
 
 
 @click.command("link")
@@ -77,7 +58,7 @@ def link(
     """
     from phalanx.clouds import endpoint
 
-    members = _members(name, file, nodes)
+    members = members_by_name(name, file, nodes)
     links = _links()
     if rate_bit_s is not None or delay_s is not None:
         for instance_id in members.values():
@@ -87,15 +68,6 @@ def link(
         links = _links()
     rows = [{"name": node, "rate_bit_s": links[key][0], "delay_s": links[key][1]} for node, key in members.items()]
     print_json(rows) if as_json else _print(rows)
-
-
-def _members(name: str | None, file: Path | None, nodes: tuple[str, ...]) -> dict[str, str]:
-    """Return the chosen nodes' instances by name."""
-    cluster = load_cluster(name, file)
-    if not is_local(cluster.cloud):
-        raise LocalCloudError(f"{cluster.name} is not on the local cloud", "AWS's links can't be changed.")
-    cluster.require_ready()
-    return {node.name: node.instance_id for node in cluster.members(nodes)}
 
 
 def _links() -> dict[str, tuple[int, float]]:

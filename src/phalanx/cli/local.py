@@ -1,4 +1,4 @@
-"""phalanx local: inspect or stop the local cloud on this machine, change its weather or links, or build images."""
+"""phalanx local: inspect or stop the local cloud on this machine, change its weather or nodes, or build images."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.images import image
+from phalanx.cli.interrupt import interrupt
 from phalanx.cli.link import link
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
@@ -130,6 +131,7 @@ def delete(file_system: str) -> None:
 
 
 command.add_command(image)
+command.add_command(interrupt)
 command.add_command(link)
 command.add_command(weather)
 

@@ -41,7 +41,8 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 
 def _rows(roster: Roster) -> list[dict[str, Any]]:
-    present = [_row(node, "ready") for node in roster.nodes]
+    leaving = {one.name: f"leaving: {one.reason}" for one in roster.leaving}
+    present = [_row(node, leaving.get(node.name, "ready")) for node in roster.nodes]
     silent = [_row(node, "silent") for node in roster.silent]
     blank = dict.fromkeys(COLUMNS, "-")
     missing = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]

@@ -18,7 +18,7 @@ from phalanx.spec.cloud_names import is_local
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackState
     from phalanx.cluster.cluster_record import Cluster
-    from phalanx.node.roster import Node, Roster
+    from phalanx.node.roster import Missing, Node, Roster
 
 _SILENT = "no sign of life for 15 s; it is a member again as soon as it is heard, and is replaced after 120 s"
 
@@ -84,7 +84,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
 
     nodes = _listed(roster.nodes) if roster else []
     silent = _listed(roster.silent) if roster else []
-    missing = [{"name": m.name, "reason": m.reason} for m in roster.missing] if roster else []
+    missing = _with_reasons(roster.missing) if roster else []
     return {
         "cluster": cluster.name,
         "cloud": cluster.cloud,
@@ -97,6 +97,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
         "nodes": nodes,
         "silent": silent,
         "missing": missing,
+        "leaving": _with_reasons(roster.leaving) if roster else [],
         "head_address": cluster.head_address,
         "shared": cluster.shared,
         "accounts_separated": cluster.accounts_separated,
@@ -106,6 +107,10 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
 
 def _listed(nodes: Iterable[Node]) -> list[dict[str, str]]:
     return [{"name": node.name, "instance_id": node.instance_id, "address": node.address} for node in nodes]
+
+
+def _with_reasons(nodes: Iterable[Missing]) -> list[dict[str, str]]:
+    return [{"name": one.name, "reason": one.reason} for one in nodes]
 
 
 def absent(roster: Roster) -> list[tuple[str, str]]:
@@ -138,6 +143,8 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"silent    {node['name']}: {_SILENT}")
     for missing in facts["missing"]:
         say(f"missing   {missing['name']}: {missing['reason']}")
+    for leaving in facts["leaving"]:
+        say(f"leaving   {leaving['name']}: {leaving['reason']}")
     if gpus := _gpus(facts["gpus_per_node"], facts["gpus_of_type"]):
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

@@ -185,6 +185,17 @@ def renew_weather() -> None:
         _request(running(), "POST", "/weather")
 
 
+def interrupt(instance_id: str, notice_s: float | None) -> None:
+    """Have EC2 take a spot instance back after `notice_s`; None: as soon as on AWS. Raises LocalCloudError."""
+    fault = {"instance_id": instance_id, "notice_s": notice_s}
+    code, answer = _request(running(), "POST", "/faults", {"interrupt": fault})
+    if code != 200:
+        raise LocalCloudError(
+            f"the node can't be interrupted: {answer['message']}",
+            "The workers are spot instances with `capacity: spot` in phalanx.yaml.",
+        )
+
+
 def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
     """Limit what a node's link carries each way, and delay what it sends; 0 lifts each. Raises LocalCloudError."""
     link = {"instance_id": instance_id, "rate_bit_s": rate_bit_s, "delay_s": delay_s}

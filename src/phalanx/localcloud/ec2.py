@@ -13,7 +13,7 @@ from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.responses.general import General
 
-from phalanx.localcloud import fleet, partitions, placement, zones
+from phalanx.localcloud import fleet, interruptions, partitions, placement, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
@@ -104,6 +104,8 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
         architecture=instance.architecture,
         key_pair=placement.key_pair(instance),
         domain=partitions.domain(instance.ec2_backend.region_name),
+        life_cycle=instance.lifecycle or "on-demand",
+        taken_at=interruptions.taken_at(instance.id),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.localcloud import account_quotas, fleet
+from phalanx.localcloud import account_quotas, fleet, interruptions
 from phalanx.localcloud.absences import AWAY_S
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
@@ -32,6 +32,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
     link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
     freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while
+    interrupt      {"instance_id", "notice_s": 120}: EC2 takes a spot instance back, after its notice
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -101,6 +102,11 @@ def _link(context: Context, fault: dict[str, Any]) -> None:
     context.runner.shape(_running(fault), int(fault.get("rate_bit_s", 0)), float(fault.get("delay_s", 0)))
 
 
+def _interrupt(context: Context, fault: dict[str, Any]) -> None:
+    given = fault.get("notice_s")
+    interruptions.interrupt(context, fault["instance_id"], None if given is None else float(given))
+
+
 def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
@@ -126,6 +132,7 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "kill": _kill,
     "partition": _partition,
     "link": _link,
+    "interrupt": _interrupt,
     "stall": _stall,
     "freeze": _freeze,
 }

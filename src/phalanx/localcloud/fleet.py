@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
@@ -38,6 +39,7 @@ class Fleet:
         self.context = context
         self.pool = Pool()
         self.boot_delay_s = 0.0
+        self.taken_at: dict[str, datetime] = {}  # the spot instances that have had their notice
         self.watchers: list[Callable[[str], None]] = []
         self._neighbours = Neighbours(context)
         self._absences = Absences(context)
@@ -154,6 +156,7 @@ class Fleet:
                 _moto_terminate(instance.ec2_backend, [instance.id])
                 instance.state_reason = reason
                 self._live.pop(instance.id, None)
+                self.taken_at.pop(instance.id, None)
             zone = instance.placement.zone or ""
             self.pool.give_back(instance.instance_type, zone, placement.vcpus(instance.instance_type))
             self._changed(instance.id)

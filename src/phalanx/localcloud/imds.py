@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -29,7 +30,7 @@ class InstanceFacts:
 
     `credentials()` returns its role's credentials as in AWS's document (AccessKeyId, SecretAccessKey, Token,
     Expiration …). `tags` are those it may read: none unless its metadata options allow it. `must_wait()` is called once
-    per request: whether it is one too many.
+    per request: whether it is one too many. `taken_at` is when EC2 takes a spot instance back.
     """
 
     instance_id: str
@@ -49,6 +50,8 @@ class InstanceFacts:
     key_pair: tuple[str, str] = ("", "")
     domain: str = "amazonaws.com"
     must_wait: Callable[[], bool] = lambda: False
+    life_cycle: str = "on-demand"
+    taken_at: datetime | None = None
 
 
 Lookup = Callable[[str, str], "InstanceFacts | None"]
@@ -78,7 +81,7 @@ def _metadata(facts: InstanceFacts) -> dict[str, Value]:
         "hostname": hostname,
         "instance-action": "none",
         "instance-id": facts.instance_id,
-        "instance-life-cycle": "on-demand",
+        "instance-life-cycle": facts.life_cycle,
         "instance-type": facts.instance_type,
         "local-hostname": hostname,
         "local-ipv4": facts.address,
@@ -91,6 +94,7 @@ def _metadata(facts: InstanceFacts) -> dict[str, Value]:
         **_public(facts),
         **_role(facts),
         **_public_keys(facts),
+        **_notice(facts),
         **{f"tags/instance/{key}": value for key, value in facts.tags.items()},
     }
 
@@ -121,6 +125,15 @@ def _public_keys(facts: InstanceFacts) -> dict[str, Value]:
     """Return nothing, hence 404, without a key pair. The listing shows the key's name beside its number."""
     name, key = facts.key_pair
     return {"public-keys/": f"0={name}", "public-keys/0/openssh-key": key} if name else {}
+
+
+def _notice(facts: InstanceFacts) -> dict[str, Value]:
+    """Return nothing, hence 404, until EC2 takes the instance back (docs/aws-behaviour.md 2.16)."""
+    if facts.taken_at is None:
+        return {}
+    moment = f"{facts.taken_at:%Y-%m-%dT%H:%M:%SZ}"
+    action = json.dumps({"action": "terminate", "time": moment})
+    return {"spot/instance-action": action, "spot/termination-time": moment}
 
 
 def _role(facts: InstanceFacts) -> dict[str, Value]:

@@ -62,6 +62,7 @@ class State:
     """All that the head knows. `hellos`: id → node; `heard`: id → time; `failed`: id → reason; `acks`: id → generation.
 
     `beats`: address → time; `dropped`: instances that were terminated; `ended`: those that EC2 reports as ended.
+    `leaving`: id → why AWS is about to take the instance back; `all_leave`: why it takes back all of them, or "".
     """
 
     me: Node
@@ -74,6 +75,8 @@ class State:
     proven: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
+    leaving: dict[str, str] = field(default_factory=dict)
+    all_leave: str = ""
     group: Optional[Group] = None
     roster: Optional[Roster] = None
     published_at: Optional[float] = None
@@ -206,12 +209,13 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
     drop = tuple(i for i in strays if i not in lost)
     reasons = {m.name: m.reason for m in roster.missing} | gone
     missing = _missing(state, policy, reasons, members, [strays[i] for i in drop], now)
+    leaving = tuple(Missing(n.name, why) for n in nodes if (why := state.leaving.get(n.instance_id, state.all_leave)))
     due = state.published_at is None or now - state.published_at > RENEW_S
     rescaled = policy.nodes != roster.requested
-    before = (roster.nodes, roster.silent, roster.missing)
-    if not (due or drop or rescaled) and (nodes, silent, missing) == before:
+    members_now = {"nodes": nodes, "silent": silent, "missing": missing, "leaving": leaving}
+    if not (due or drop or rescaled) and all(getattr(roster, name) == now for name, now in members_now.items()):
         return None
-    changes = {"requested": policy.nodes, "nodes": nodes, "silent": silent, "missing": missing, "revoked": revoked}
+    changes = {"requested": policy.nodes, "revoked": revoked, **members_now}
     following = replace(roster, generation=roster.generation + 1, **changes)
     return Publish(following, drop, lost, policy.nodes - 1 if rescaled else None)
 

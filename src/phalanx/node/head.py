@@ -66,6 +66,7 @@ class Head:
         while True:
             self.work()
             self.listen()
+            self.state.all_leave = self.limits.all_leave
             if self.limits.notice != self._shown:
                 self._put_generation()
 
@@ -144,6 +145,8 @@ class Head:
                 raise ValueError(f"{sender_id:.99} speaks for {sender}")
             if kind == "hello":
                 self._hear_hello(validate.node({**message, "name": worker_name(1), "head": False}))
+            elif kind == "leaving":
+                self.state.leaving[sender] = validate.reason(message["reason"])
             elif kind == "ack":
                 self.state.acks[sender] = max(validate.count(message["generation"]), self.state.acks.get(sender, 0))
             else:

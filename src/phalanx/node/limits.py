@@ -1,4 +1,4 @@
-"""The cluster's limits in time, on the head: warn before the lease ends, and stop all nodes that nobody uses.
+"""The cluster's limits in time, on the head: warn before lease or Capacity Block end, and stop nodes nobody uses.
 
 The lease itself is a scheduled action of both Auto Scaling groups, which no node may change. The head may only lower
 the groups to 0; their nodes start again with the user's rights (`phalanx up`).
@@ -17,21 +17,27 @@ from phalanx.node.aws_client import AwsError
 WARNINGS_S = (1800, 600, 120)
 _LOOK_MOST_S, _LOOK_LEAST_S = 30.0, 1.0
 _ASK_S = 600.0
+# EC2 begins to terminate what runs in a Capacity Block so long before its end, and announces that 10 minutes before
+# (docs/aws-behaviour.md 2.14, 2.38).
+_BLOCK_CLEARED_S, _BLOCK_NOTICE_S = 1800.0, 600.0
 _LOST = "What is not in {shared} is lost then: the nodes' own disks end with them."
 
 
 class Limits:
     """Watch the limits. `notice` is the newest warning, which the head publishes for the workers' terminals.
 
+    `all_leave` is why AWS is about to take back all nodes, or "".
+
     `used_elsewhere()` returns when a worker was used last. Times are in seconds since the epoch.
     """
 
     def __init__(self, agent: Agent, used_elsewhere: Callable[[], float]) -> None:
-        self.agent, self.notice = agent, ""
+        self.agent, self.notice, self.all_leave = agent, "", ""
         self._used_elsewhere = used_elsewhere
         self._used_at = self._asked_at = 0.0
         self._idle_s, self._topic = 0, ""
-        self._due: set[int] = set()
+        self._block_end = 0.0
+        self._due: set[tuple[str, int]] = set()
         self._warned_of_idle = False
 
     def begin(self) -> None:
@@ -52,18 +58,26 @@ class Limits:
         if not self._asked_at or now - self._asked_at > _ASK_S:
             self._asked_at = now
             self._idle_s, self._topic = self.agent.fleet.settings(self.agent.settings.stack_id)
+            if self.agent.settings.block:
+                self._block_end = self.agent.fleet.block_end(self.agent.settings.block)
         end = self.agent.own_group.lease_end()
         if end:
-            self._look_at_lease(end, now)
+            self._look_at_end("the lease ends", end, now, "all nodes stop. `phalanx extend` moves it.")
+        if self._block_end:
+            self._look_at_block(self._block_end - _BLOCK_CLEARED_S, now)
         if self._idle_s:
             self._look_at_use(now)
 
-    def _look_at_lease(self, end: float, now: float) -> None:
-        due = {step for step in WARNINGS_S if end - now <= step}
+    def _look_at_end(self, what: str, end: float, now: float, then: str) -> None:
+        due = {(what, step) for step in WARNINGS_S if end - now <= step}
         if due - self._due:
-            when = time.strftime("%H:%M UTC", time.gmtime(end))
-            self.warn(f"the lease ends in {_minutes(end - now)}, at {when}: all nodes stop. `phalanx extend` moves it.")
-        self._due = due
+            self.warn(f"{what} in {_minutes(end - now)}, at {_moment(end)}: {then}")
+        self._due = due | {known for known in self._due if known[0] != what}
+
+    def _look_at_block(self, end: float, now: float) -> None:
+        self._look_at_end("EC2 clears the Capacity Block", end, now, "it terminates all nodes in it.")
+        is_close = end - now <= _BLOCK_NOTICE_S
+        self.all_leave = f"EC2 clears the Capacity Block at {_moment(end)}" if is_close else ""
 
     def _look_at_use(self, now: float) -> None:
         if not self.agent.settled or account.single_uid(self.agent.root):
@@ -92,6 +106,10 @@ class Limits:
         activity.show(self.notice)
         if self._topic:
             self.agent.fleet.publish(self._topic, f"phalanx: cluster {cluster}", self.notice)
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(at))
 
 
 def _minutes(seconds: float) -> str:

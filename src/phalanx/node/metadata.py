@@ -54,7 +54,7 @@ class Metadata:
         return self._keys
 
     def _role(self) -> str:
-        names = self._get(_ROLE).decode().split()
+        names = self.get(_ROLE).decode().split()
         if not names:
             raise OSError("no role yet")
         return _ROLE + names[0]
@@ -63,7 +63,7 @@ class Metadata:
         """Read a JSON document; request it again until it has the key `proof`."""
 
         def read() -> bytes:
-            text = self._get(path())
+            text = self.get(path())
             if f'"{proof}"'.encode() not in text:
                 raise OSError(f"no {proof} yet: {text[:500].decode('utf-8', 'replace')}")
             return text
@@ -71,7 +71,7 @@ class Metadata:
         what = f"the metadata service at {self._base}"
         return json.loads(wire.insist(read, 30, what, refusals_pass=True))
 
-    def _get(self, path: str) -> bytes:
+    def get(self, path: str) -> bytes:
         """Read `/latest/<path>`, with a new token if the service does not accept the present one."""
         if time.monotonic() > self._token_ends:
             wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}

@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Missing:
-    """A node that was requested and is missing, with the cloud's own reason."""
+    """A node that was requested and is missing or about to be, with the cloud's own reason."""
 
     name: str
     reason: str
@@ -47,7 +47,8 @@ class Roster:
     """One generation of the membership. `nodes` begins with the head; `revoked`: public keys of nodes that left.
 
     `silent`: nodes that have stopped beating. They keep names and keys until they beat again or are replaced, but no
-    job uses them.
+    job uses them. `leaving`: nodes that AWS is about to take back, with the reason: jobs that run there go on, but no
+    job begins there.
     """
 
     cluster: str
@@ -58,6 +59,7 @@ class Roster:
     missing: tuple[Missing, ...] = ()
     revoked: tuple[str, ...] = ()
     silent: tuple[Node, ...] = ()
+    leaving: tuple[Missing, ...] = ()
 
     @property
     def head(self) -> Node:
@@ -65,8 +67,9 @@ class Roster:
 
     @property
     def workers(self) -> tuple[Node, ...]:
-        """The nodes that run processes of jobs: all, but for a head that does not train."""
-        return tuple(n for n in self.nodes if n.slots)
+        """The nodes on which jobs begin: all, but for those that are leaving and a head that does not train."""
+        leaving = {one.name for one in self.leaving}
+        return tuple(n for n in self.nodes if n.slots and n.name not in leaving)
 
     @property
     def members(self) -> tuple[Node, ...]:

@@ -158,6 +158,13 @@ class Fleet:
         actions = answer.iterfind(".//{*}ScheduledUpdateGroupActions/{*}member")
         return min((_seconds(a.findtext("{*}StartTime", "")) for a in actions), default=0.0)
 
+    def block_end(self, reservation: str) -> float:
+        """Return when a Capacity Block ends, in seconds since the epoch; 0 if it has no end."""
+        asked = {"CapacityReservationId.1": reservation}
+        answer = _xml(self._aws.query("ec2", "2016-11-15", "DescribeCapacityReservations", asked))
+        end = answer.findtext(".//{*}endDate", "")
+        return _seconds(end) if end else 0.0
+
     def settings(self, stack_id: str) -> tuple[int, str]:
         """Return the stack's parameter Idle, in seconds, and the topic for mails, "" if nobody wanted any."""
         answer = _xml(self._aws.query("cloudformation", "2010-05-15", "DescribeStacks", {"StackName": stack_id}))

@@ -31,6 +31,8 @@ class Settings:
     """"1" if libfabric must offer EFA, or ""."""
     gpus: str
     """The stack's instance type and how many GPUs it has, as in "p4d.24xlarge=8"; "" if it has none."""
+    block: str
+    """The Capacity Block in which the nodes are, or ""."""
     ssh_public_key: str
     wait_handle: str
     networks: str

@@ -117,7 +117,8 @@ def roster(text: str | bytes, networks: str = _ANYWHERE) -> Roster:
         raise _no("a roster: it is too long", text)
     content = parse(text)
     if isinstance(content, dict):
-        content.setdefault("silent", [])  # an earlier version has none
+        for name in ("silent", "leaving"):  # an earlier version has none
+            content.setdefault(name, [])
     found = Roster(**fields(_ROSTER, content))
     for member in found.members:
         address(member.address, networks)
@@ -181,6 +182,10 @@ def _several(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     return checked
 
 
+def _missing(item: Any) -> Missing:
+    return Missing(**fields(_MISSING, item))
+
+
 def _slots(value: Any) -> int:
     return count(value, SLOTS_MOST)
 
@@ -205,7 +210,8 @@ _ROSTER = {
     "requested": count,
     "minimum": count,
     "nodes": _several(node),
-    "missing": _several(lambda item: Missing(**fields(_MISSING, item))),
+    "missing": _several(_missing),
     "revoked": _several(key_line),
     "silent": _several(node),
+    "leaving": _several(_missing),
 }

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from phalanx.node import activity, beats, contract, validate
+from phalanx.node import activity, beats, contract, notice, validate
 from phalanx.node.agent import Agent
 from phalanx.node.roster import Node
 from phalanx.node.services import ROSTERS
@@ -40,6 +40,7 @@ def serve(agent: Agent) -> None:
     """Run the worker's loop. Never returns."""
     beat = beats.beat()
     threading.Thread(target=_watch_use, args=(beat,), daemon=True).start()
+    threading.Thread(target=notice.watch, args=(agent,), daemon=True).start()
     worker = Worker(agent, beat)
     while True:
         # The answer to a beat ends the pause when there is a new generation; without it, the poll finds it.

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 # Runner → starter.
 # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: are the commands here, and the ports free?
 CHECK = 1
-SPAWN = 2  # JSON {"argv", "env"}: start it as this process number
+SPAWN = 2  # JSON {"argv", "env", "ranks", "harmless", "is_rank"}: start it as this process number
 TERMINATE = 3  # send SIGTERM to the spawned processes, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks but not their engine, so that it restarts them on the nodes that are left
 ANSWER = 6  # JSON {"code"}: how the daemon ended that the ASK with this number requested
+NOTICE = 7  # AWS takes a node of the job back: signal the ranks (starter.rank_signal)
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes

@@ -160,7 +160,9 @@ def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence
 
 
 def _training(roster: Roster) -> Roster:
-    """Return the roster without a head that runs no processes of jobs."""
+    """Return the roster with only the nodes on which jobs begin. Raises RefusedError if there are none."""
+    if not roster.workers and roster.leaving:
+        raise RefusedError(f"all nodes leave the cluster: {roster.leaving[0].reason}\n`phalanx nodes` lists them.")
     return replace(roster, nodes=roster.workers)
 
 

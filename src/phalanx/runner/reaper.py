@@ -12,7 +12,7 @@ from phalanx.runner.system import MARK, process_stat, reap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Set, Tuple
+    from typing import Dict, List, Mapping, Optional, Set, Tuple
 
     Identity = Tuple[int, str]  # pid and start time: a pid alone may be used again
 
@@ -119,18 +119,28 @@ def _is_starter(pid: int, job_id: str) -> bool:
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
     """Return every live process of the job on this node, by pid and start time, except this one and its ancestors."""
-    table = {pid: stat for pid in _pids() for stat in [process_stat(pid)] if stat}
+    table = processes()
     ours = {pid for pid in table if _is_marked(pid, job_id)} | ({root} if root else set())
-    children: Dict[int, List[int]] = {}
-    for pid, stat in table.items():
-        children.setdefault(int(stat["parent"]), []).append(pid)
-    _close(ours, children)
+    _close(ours, children_of(table))
     protected = _ancestors(os.getpid(), table)
     return {
         (pid, table[pid]["start"]): table[pid]["name"]
         for pid in sorted(ours - protected)
         if pid in table and table[pid]["state"] not in "ZX"
     }
+
+
+def processes() -> Dict[int, Dict[str, str]]:
+    """Return what process_stat knows of each process on this node, by pid."""
+    return {pid: stat for pid in _pids() for stat in [process_stat(pid)] if stat}
+
+
+def children_of(table: Mapping[int, Dict[str, str]]) -> Dict[int, List[int]]:
+    """Return each parent's children, from the result of `processes`."""
+    children: Dict[int, List[int]] = {}
+    for pid, stat in table.items():
+        children.setdefault(int(stat["parent"]), []).append(pid)
+    return children
 
 
 def _close(ours: Set[int], children: Dict[int, List[int]]) -> None:

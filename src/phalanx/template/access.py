@@ -71,7 +71,7 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 
 def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     boundary = {"PermissionsBoundary": plan.spec.permissions_boundary} if plan.spec.permissions_boundary else {}
-    of_head = [*_membership_of_head(), *_fleet_of_head(), _agent_of_head(), *_address_of_head()]
+    of_head = [*_membership_of_head(), *_fleet_of_head(plan), _agent_of_head(), *_address_of_head()]
     of_function = [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]
     return (
         _role("HeadRole", _EC2, of_head, **boundary),
@@ -120,7 +120,7 @@ def _membership_of_head() -> list[dict[str, Any]]:
     ]
 
 
-def _fleet_of_head() -> list[dict[str, Any]]:
+def _fleet_of_head(plan: Plan) -> list[dict[str, Any]]:
     """Name the workers' group: a reference would make a cycle (role, group, role; docs/aws-behaviour.md 6)."""
     reads = [
         *("autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeScalingActivities"),
@@ -128,6 +128,8 @@ def _fleet_of_head() -> list[dict[str, Any]]:
     ]
     group = "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-"
     workers, head = arn("autoscaling", group + "workers"), arn("autoscaling", group + "head")
+    if plan.facts.reservation:
+        reads.append("ec2:DescribeCapacityReservations")
     return [
         _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], workers),
         # An idle cluster stops itself. The greatest sizes are not the head's to change.

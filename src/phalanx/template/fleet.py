@@ -130,11 +130,15 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
 
 def _market(plan: Plan, role: str) -> dict[str, Any]:
     """Return the market of a launch template; a Capacity Block has one of its own (docs/aws-behaviour.md 2.14)."""
-    way, reservation = bought(plan.spec, role), plan.facts.reservation
-    kind = "spot" if way == SPOT else ""
-    if way == RESERVED and reservation and reservation.is_block:
-        kind = "capacity-block"
+    way = bought(plan.spec, role)
+    kind = "spot" if way == SPOT else "capacity-block" if way == RESERVED and _block(plan) else ""
     return {"InstanceMarketOptions": ec2.InstanceMarketOptions(MarketType=kind)} if kind else {}
+
+
+def _block(plan: Plan) -> str:
+    """Return the id of the Capacity Block that the cluster uses, or ""."""
+    reservation = plan.facts.reservation
+    return reservation.reservation_id if reservation and reservation.is_block else ""
 
 
 def _reserved(plan: Plan, role: str) -> dict[str, Any]:
@@ -200,6 +204,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         # The local cloud has no adapters: there the interfaces are checked and have no effect.
         "efa": "1" if plan.spec.efa == "yes" and plan.spec.cloud == "aws" and plan.trains(role) else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
+        "block": _block(plan),
         "shared": Ref("SharedDirectory"),
         "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),

@@ -59,6 +59,7 @@ class Campaign:
         self._unreached = ""  # the message of the last attempt, if that began nothing
         self._free_tries = _FREE_TRIES
         stage.on_wait = self._on_wait
+        stage.on_notice = lambda text: self._write(message=text)
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from phalanx.runner.files import state as states
 from phalanx.runner.head.crew import Crew
 from phalanx.runner.head.daemons import Request
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
@@ -54,6 +55,7 @@ class Conductor:
         self.gave_up = False
         self.lost: Set[str] = set()  # nodes
         self._boot_ids: Dict[str, str] = {}  # node → the boot in which it was checked
+        self._notice = ""
         self._stage = stage
         self._job = job
         self._roster = roster
@@ -204,6 +206,7 @@ class Conductor:
         self._crew.dismiss()
         verdicts = self._proof.verdicts(self._crew.channels)
         self._explain_reboots()
+        self._explain_notice()
         return verdicts
 
     def _explain_reboots(self) -> None:
@@ -212,6 +215,11 @@ class Conductor:
             is_blamed = self.outcome.record.get("message", "").startswith(f"{node} was lost: ")
             if is_blamed and self._proof.boot_id(node) not in ("", self._boot_ids[node]):
                 self.outcome.explain(f"{node} rebooted", died=True)
+
+    def _explain_notice(self) -> None:
+        """Report a failure after a notice as its consequence: the same program may succeed on the nodes that stay."""
+        if self._notice and self.outcome.record["state"] == states.FAILED:
+            self.outcome.explain(f"{self._notice}: {self.outcome.record['message']}", died=True)
 
     # Events from the crew.
 
@@ -264,6 +272,12 @@ class Conductor:
         self.lost.add(channel.node)
         self._fail(f"{channel.node} was lost: {reason}", 1, self._crew.book.witness(channel.node), NODE)
         self._on_loss(channel)
+
+    def on_notice(self, node: str, why: str) -> None:
+        """Handle the notice that AWS takes a node back: the ranks may save their state as long as it is there."""
+        self._notice = f"{node} leaves ({why})"
+        self._stage.on_notice(self._notice)
+        self._crew.pass_on_notice()
 
     def on_closed(self, channel: Channel) -> None:
         """Handle a starter's channel that has closed, or is silent."""

@@ -12,7 +12,7 @@ from phalanx.runner.head.book import Book, End, Member
 from phalanx.runner.head.channel import Channel, answer_over
 from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
 from phalanx.runner.head.doorway import socket_name
-from phalanx.runner.head.membership import Silence
+from phalanx.runner.head.membership import Standing
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.login import Line, log_in
 from phalanx.runner.starter.answers import REFUSED
@@ -20,7 +20,7 @@ from phalanx.runner.starter.check import needs
 from phalanx.runner.system import RUNNER_SOCKET
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence
+    from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
     from phalanx.node.roster import Node
     from phalanx.runner.head.stage import Stage
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
         def on_leaving(self, channel: Channel, reason: str) -> None:
             """Handle a starter that gives up, and ends all its processes."""
+            ...
+
+        def on_notice(self, node: str, why: str) -> None:
+            """Handle the notice that AWS takes this node back."""
             ...
 
         def on_closed(self, channel: Channel) -> None:
@@ -80,7 +84,8 @@ class Crew:
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
         self._listener = listener
-        self._silence = Silence()
+        self._standing = Standing()
+        self._noticed: Set[str] = set()  # instance ids
         self._is_dismissed = False
 
     # Nodes.
@@ -119,12 +124,16 @@ class Crew:
         return [channel for channel in self.channels.values() if not channel.closed]
 
     def check_contact(self) -> None:
-        """Give up nodes that were silent for too long: to this runner, or to the head's agent."""
-        silent = self._silence.instance_ids()
+        """Give up nodes that were silent for too long, to this runner or to the head's agent; report leaving ones."""
+        self._standing.look()
         for channel in list(self.channels.values()):
+            instance_id = self.nodes[channel.node].instance_id
             channel.check_contact()
-            if self.nodes[channel.node].instance_id in silent:
+            if instance_id in self._standing.silent:
                 channel.give_up("its agent is silent")
+            elif instance_id in self._standing.leaving.keys() - self._noticed and not channel.closed:
+                self._noticed.add(instance_id)
+                self._listener.on_notice(channel.node, self._standing.leaving[instance_id])
 
     def dismiss(self) -> None:
         """Close all lines: a starter that still lives ends all its processes."""
@@ -157,6 +166,10 @@ class Crew:
         self.is_terminated = True
         self._send_to_all(frames.pack(frames.TERMINATE))
 
+    def pass_on_notice(self) -> None:
+        """Signal all ranks that a node leaves."""
+        self._send_to_all(frames.pack(frames.NOTICE))
+
     def kick(self) -> None:
         """End only the ranks, so that their engines restart them."""
         self._send_to_all(frames.pack(frames.KICK))
@@ -180,6 +193,7 @@ class Crew:
         if self.nodes[node].head:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self.ranks[node], "harmless": harmless}
+        body["is_rank"] = member.is_rank
         self.channels[node].send(frames.pack_json(frames.SPAWN, body, number))
         return number
 

@@ -54,6 +54,7 @@ class ElasticConductor(Conductor):
         """Forget the failure that ended the ranks: the engine has restarted them, unless the job is already ending."""
         if self._phase == self._run:
             self.outcome.forgive()
+            self._notice = ""
 
     def on_exit(self, number: int, member: Member, end: End) -> None:
         """Handle a process's end: when one engine succeeds, all the work is done."""

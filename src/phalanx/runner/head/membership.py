@@ -61,23 +61,26 @@ def successor_of(instance_id: str) -> str:
     return node.instance_id if node and node.instance_id != instance_id else ""
 
 
-class Silence:
-    """Knows the silent nodes of the present roster, which is read again only when it has changed."""
+class Standing:
+    """Knows which nodes are silent or leaving, by instance; reads the present roster only when it has changed."""
 
     def __init__(self) -> None:
         self._changed_at_ns: Optional[int] = None
-        self._instance_ids: FrozenSet[str] = frozenset()
+        self.silent: FrozenSet[str] = frozenset()
+        self.leaving: Dict[str, str] = {}  # why
 
-    def instance_ids(self) -> FrozenSet[str]:
-        """Return the silent nodes' instances; none where there is no roster."""
+    def look(self) -> None:
+        """Bring both up to date. Nothing changes where there is no roster."""
         try:
             changed_at_ns = os.stat(roster_path()).st_mtime_ns
         except FileNotFoundError:
-            return self._instance_ids
+            return
         if changed_at_ns != self._changed_at_ns:
             self._changed_at_ns = changed_at_ns
-            self._instance_ids = frozenset(node.instance_id for node in read_roster().silent)
-        return self._instance_ids
+            roster = read_roster()
+            why = {one.name: one.reason for one in roster.leaving}
+            self.silent = frozenset(node.instance_id for node in roster.silent)
+            self.leaving = {node.instance_id: why[node.name] for node in roster.nodes if node.name in why}
 
 
 class Patience:

@@ -26,6 +26,7 @@ class Stage:
         self.stop_requested = False
         self.door.stop = self._on_stop
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
+        self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
         self._watch_signals()
 
     def publish(self) -> None:

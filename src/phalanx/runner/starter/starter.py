@@ -34,6 +34,7 @@ from phalanx.runner.starter.check import (
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
 from phalanx.runner.starter.memory import oom_kills
+from phalanx.runner.starter.rank_signal import Notice
 from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.system import (
     ENVIRONMENT,
@@ -51,7 +52,7 @@ from phalanx.runner.system import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 _SWEEP_EVERY_S = 0.02
 # A report that can't be sent (the network is gone) must not keep this process alive.
@@ -71,6 +72,8 @@ class Starter:
         self._reader = frames.FrameReader()
         self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
         self._spawned: List[int] = []
+        self._own_ranks: Set[int] = set()  # numbers of spawned processes that are ranks themselves
+        self._notice: Optional[Notice] = None
         self._output = Forwarder(self._loop, self._out)
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._next_rank = frames.FIRST_RANK_NUMBER
@@ -108,6 +111,7 @@ class Starter:
     def _beat(self) -> None:
         if self._pace.is_due():
             self._guest.register()
+            self._pass_on_notice()
             # Pending output is a sign of life, too.
             if not self._out.pending:
                 self._out.send(_BEAT)
@@ -162,6 +166,9 @@ class Starter:
             self._terminate()
         elif kind == frames.KICK:
             self._kick()
+        elif kind == frames.NOTICE:
+            self._notice = self._notice or Notice()
+            self._pass_on_notice()
         elif kind == frames.ANSWER:
             answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
@@ -246,6 +253,8 @@ class Starter:
         os.close(err_write)
         self._numbers[pid] = number
         self._spawned.append(pid)
+        if body["is_rank"]:
+            self._own_ranks.add(number)
         self._output.add(number, out_read, err_read, body["harmless"])
 
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
@@ -271,6 +280,11 @@ class Starter:
         for pid, number in self._numbers.items():
             if number >= frames.FIRST_RANK_NUMBER:
                 kill(pid, _signal.SIGKILL)
+
+    def _pass_on_notice(self) -> None:
+        if self._notice:
+            is_rank = {n: n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks for n in self._numbers.values()}
+            self._notice.pass_on({number: pid for pid, number in self._numbers.items() if is_rank[number]})
 
     def _ended(self, number: int, code: int) -> None:
         body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
