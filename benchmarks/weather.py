@@ -1,8 +1,8 @@
 """Take clusters through AWS's weather, again and again: `make soak PART=weather COUNT=100`.
 
 A trial is a cluster's whole life under a seed: up, run, a replacement, scale, down. Each step must succeed within its
-deadline, and after `down` nothing may be left. Every second trial has all kinds of weather at once, and the others one
-kind each in turn.
+deadline, or fail for a true reason, and after `down` nothing may be left. Every second trial has all kinds of weather
+at once, and the others one kind each in turn.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ from phalanx.localcloud.weather.forecast import KINDS
 WHOLE = 100  # trials of a soak whose result is kept
 NODES = 3
 ALL = "all"
-# The clusters' nodes have no GPUs, and install nothing.
-_CHANGING = [kind for kind in KINDS if kind not in ("gpus", "packages")]
+# Packages are installed by nodes with a full operating system only.
+_CHANGING = [kind for kind in KINDS if kind != "packages"]
+_GPUS = "gpus"
+_GPU_TYPE, _GPUS_OF_TYPE = "g4dn.12xlarge", 4
+# A machine that has lost a GPU is missing for good: that is the truth, and ends a life early.
+_LOST_GPU = re.compile(r"only \d of \d GPUs work")
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
 _NOTICED_AFTER_S = 120.0
 # The longest weather, for two launches one after another; and what a machine with nothing else to do needs besides.
@@ -51,7 +55,8 @@ _NAMES = ("deeplearning-worker", "the head")
 class Trial:
     """A cluster's life in the weather of a seed. `problems` is empty on success; `took_s` maps its steps to seconds.
 
-    `busy`: how many tasks there were for each CPU when it began (1: at most one). `void`: why it proves nothing.
+    `reason`: the true reason that ended it early. `busy`: how many tasks there were for each CPU when it began (1: at
+    most one). `void`: why it proves nothing.
     """
 
     number: int
@@ -64,6 +69,7 @@ class Trial:
     commit: str = ""
     busy: float = 1.0
     void: str = ""
+    reason: str = ""
 
     @property
     def deadline_s(self) -> float:
@@ -89,11 +95,20 @@ class Life:
     """One cluster's life: each step is a command of its user, or an accident, and returns what is wrong, or ""."""
 
     def __init__(self, bench: BenchCluster, trial: Trial) -> None:
-        spec = bench.directory / "phalanx.yaml"
-        spec.write_text(spec.read_text() + f"node_timeout: {trial.node_timeout_s:.0f}s\n")
         self._cluster, self._trial = SoakCluster(bench), trial
+        self._change_spec("keep: no\n", f"keep: no\nnode_timeout: {trial.node_timeout_s:.0f}s\n")
+        if trial.kind == _GPUS:
+            self._give_gpus()
         only = () if trial.kind == ALL else ("--only", trial.kind)
         self._cluster.phalanx("local", "weather", str(trial.seed), "--speed", f"{trial.speed:g}", *only)
+
+    def _change_spec(self, old: str, new: str) -> None:
+        spec = self._cluster.bench.directory / "phalanx.yaml"
+        spec.write_text(spec.read_text().replace(old, new))
+
+    def _give_gpus(self) -> None:
+        self._change_spec("type: c5.large\n", f"type: {_GPU_TYPE}\n")
+        self._cluster.phalanx("local", "gpus", str(_GPUS_OF_TYPE))
 
     def steps(self) -> dict[str, Callable[[], str]]:
         return {
@@ -173,9 +188,13 @@ class Life:
         deadline = time.monotonic() + self._trial.deadline_s
         while not is_done(ready := self._ready()):
             if time.monotonic() > deadline:
-                return f"after {self._trial.deadline_s:.0f} s the ready nodes are {ready}"
+                return f"after {self._trial.deadline_s:.0f} s the ready nodes are {ready}{self._missing()}"
             time.sleep(0.5)
         return ""
+
+    def _missing(self) -> str:
+        status = self._cluster.phalanx("status").stdout
+        return "".join(f"; {line.strip()}" for line in status.splitlines() if line.lstrip().startswith("missing"))
 
     def struck(self) -> dict[str, int]:
         """Count by kind what the weather has done, from the local cloud's log."""
@@ -209,12 +228,15 @@ def run_trial(trial: Trial, keep: Path | None) -> Trial:
     with bench_cluster(nodes=NODES) as bench:
         life = Life(bench, trial)
         for name, step in life.steps().items():
-            if trial.problems and name != "down":
+            if (trial.problems or trial.reason) and name != "down":
                 continue
             started = time.monotonic()
             wrong = _outcome(step)
             trial.took_s[name] = round(time.monotonic() - started, 1)
-            trial.problems += [f"{name}: {wrong}"] if wrong else []
+            if trial.kind == _GPUS and (lost := _LOST_GPU.search(wrong)):
+                trial.reason = f"{name}: {lost[0]}"
+            else:
+                trial.problems += [f"{name}: {wrong}"] if wrong else []
         trial.struck = life.struck()
         if trial.problems and busy() > _BUSIER * trial.busy:
             trial.void = f"the machine had {busy():.1f} tasks for each CPU in the end, and {trial.busy:g} when it began"
@@ -238,6 +260,7 @@ def _keep_log(bench: BenchCluster, path: Path) -> None:
 def _show(trial: Trial) -> None:
     took = "  ".join(f"{name} {seconds:.0f}" for name, seconds in trial.took_s.items())
     verdict = "; ".join([*([f"void: {trial.void}"] if trial.void else []), *trial.problems]) or "passed"
+    verdict += f" ({trial.reason})" if trial.reason else ""
     print(f"{trial.number:>4}  {trial.kind:<18}{took:<56}{sum(trial.struck.values()):>4} struck  {verdict}", flush=True)
 
 
