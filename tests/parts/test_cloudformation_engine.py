@@ -286,12 +286,6 @@ def test_more_events_than_a_page(cloud):
     assert len([item for page in pages for item in page["StackResourceSummaries"]]) == 60
 
 
-def test_updates_are_refused_clearly(cloud):
-    stack = cloud.made({"Topic": TOPIC})
-    with pytest.raises(ClientError, match="can't update stacks yet"):
-        cloud.cloudformation.update_stack(StackName=stack, UsePreviousTemplate=True)
-
-
 def test_resources_are_made_and_deleted_with_the_rights_of_the_caller(cloud):
     """As a caller that may do everything but one call, which AWS's words then name."""
 

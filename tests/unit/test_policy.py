@@ -42,7 +42,7 @@ def action(service: str, operation: str) -> str:
 
 
 def refused(statements: list[dict], only: str = "") -> list[str]:
-    """Return the calls of CloudFormation that these statements do not allow for a whole stack, made and deleted.
+    """Return the calls of CloudFormation that these statements do not allow for a stack, made, changed and deleted.
 
     `only`: look at the calls of this action.
     """
@@ -50,8 +50,8 @@ def refused(statements: list[dict], only: str = "") -> list[str]:
     asked = [
         call
         for kind in kinds
-        for deleting in (False, True)
-        for call in rights.calls(kind, "demo", PLACE, deleting=deleting)
+        for doing in ("create", "update", "delete")
+        for call in rights.calls(kind, "demo", PLACE, doing)
     ]
     chosen = [(name, arn) for name, arn in asked if only in ("", name)]
     return [name for name, arn in chosen if decide(statements, Ask(name, arn, TAGGED)) is not Decision.ALLOWED]

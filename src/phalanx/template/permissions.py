@@ -1,7 +1,7 @@
 """The least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
-CloudFormation makes a stack's resources with the caller's rights. Which calls a type needs follows the permissions of
-the handlers in AWS's resource schemas, without those for properties that the template does not use.
+CloudFormation makes and changes a stack's resources with the caller's rights. Which calls a type needs follows the
+permissions of the handlers in AWS's resource schemas, without those for properties that the template does not use.
 """
 
 from __future__ import annotations
@@ -57,6 +57,22 @@ _OF_TYPES: Mapping[str, str] = {
     "AWS::SNS::Topic": "sns:CreateTopic sns:DeleteTopic sns:GetTopicAttributes sns:TagResource",
     "AWS::SQS::Queue": "sqs:CreateQueue sqs:DeleteQueue sqs:GetQueueAttributes sqs:TagQueue",
     "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
+}
+
+# What a change in place takes beside that: tags, and the properties that a changed phalanx.yaml changes.
+_OF_CHANGES: Mapping[str, str] = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:DeleteTags",
+    "AWS::DynamoDB::Table": "dynamodb:UntagResource",
+    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion",
+    "AWS::EC2::VPC": "ec2:DeleteTags",
+    "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:UntagResource",
+    "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy "
+    "iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:UntagRole",
+    "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:UntagResource",
+    "AWS::Logs::LogGroup": "logs:UntagResource",
+    "AWS::SNS::Subscription": "sns:SetSubscriptionAttributes",
+    "AWS::SNS::Topic": "sns:SetTopicAttributes sns:UntagResource",
+    "AWS::SQS::Queue": "sqs:UntagQueue",
 }
 
 _OF_PROPERTIES: Mapping[tuple[str, str], str] = {
@@ -120,9 +136,10 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
 
 
 def needed(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the actions with which CloudFormation makes and deletes the document's resources."""
+    """Yield the actions with which CloudFormation makes, changes and deletes the document's resources."""
     for kind in sorted({resource["Type"] for resource in document["Resources"].values()}):
         yield from _OF_TYPES[kind].split()
+        yield from _OF_CHANGES.get(kind, "").split()
     for resource in document["Resources"].values():
         for name in resource.get("Properties", {}):
             yield from _OF_PROPERTIES.get((resource["Type"], name), "").split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "group_of",
     "install",
     "put_scheduled_action",
+    "remove_tags",
     "update_group",
 ]
 
@@ -64,6 +65,14 @@ def update_group(context: Context, region: str, name: str, properties: Mapping[s
         for topic, kinds in wanted.items():
             if group.notifications.get(topic) != kinds:
                 notify.subscribe(context, group, topic, kinds)
+
+
+def remove_tags(region: str, name: str, keys: Collection[str]) -> None:
+    """Remove the tags with these keys from a group."""
+    worker = _running()
+    with worker.lock:
+        group = groups.find(worker, region, name)
+        group.tags = [tag for tag in group.tags if tag["Key"] not in keys]
 
 
 def delete_group(context: Context, region: str, name: str, gone: Notify) -> None:

@@ -15,6 +15,7 @@ from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
+from phalanx.localcloud.cloudformation.revisions import Change, Detail
 from phalanx.localcloud.cloudformation.signals import Signal
 from phalanx.localcloud.cloudformation.template import Template
 from phalanx.localcloud.context import Context
@@ -59,13 +60,14 @@ class CloudFormationApi(BaseResponse):
         return ActionResult({"StackId": self._engine.create(self._request()).stack_id})
 
     def _request(self) -> StackRequest:
-        given = [one for one in self._get_param("Parameters") or [] if not one.get("UsePreviousValue")]
+        parameters, tags = self._get_param("Parameters") or [], self._get_param("Tags")
         return StackRequest(
             name=self._required("StackName"),
             region=self.region,
             body=self._body(),
-            parameters=_pairs(given, "ParameterKey", "ParameterValue"),
-            tags=_pairs(self._get_param("Tags") or [], "Key", "Value"),
+            parameters=_pairs([one for one in parameters if not _is_kept(one)], "ParameterKey", "ParameterValue"),
+            previous=[one["ParameterKey"] for one in parameters if _is_kept(one)],
+            tags=None if tags is None else _pairs(tags, "Key", "Value"),
             capabilities=list(self._get_param("Capabilities") or []),
             on_failure=self._on_failure(),
             timeout_s=60.0 * int(self._get_param("TimeoutInMinutes") or 0) or None,
@@ -74,7 +76,8 @@ class CloudFormationApi(BaseResponse):
         )
 
     def create_change_set(self) -> ActionResult:
-        made = self._engine.review(self._request(), self._required("ChangeSetName"))
+        creates = self._get_param("ChangeSetType") == "CREATE"
+        made = self._engine.review(self._request(), self._required("ChangeSetName"), creates=creates)
         return ActionResult({"Id": made.arn, "StackId": made.stack.stack_id})
 
     def _change_set(self) -> ChangeSet:
@@ -83,9 +86,11 @@ class CloudFormationApi(BaseResponse):
 
     def describe_change_set(self) -> ActionResult:
         found = self._change_set()
-        added = [] if found.failure else [_addition(resource) for resource in found.stack.resources.values()]
-        inputs = [entry.described() for entry in found.stack.inputs.values()]
-        more = {"Parameters": inputs, "Capabilities": found.stack.capabilities, "Changes": added}
+        planned = found.revision or found.stack
+        inputs = [entry.described() for entry in planned.inputs.values()]
+        changes = [_described_change(change) for change in found.changes]
+        tags = [{"Key": key, "Value": value} for key, value in planned.tags.items()]
+        more = {"Parameters": inputs, "Capabilities": planned.capabilities, "Changes": changes, "Tags": tags}
         return ActionResult(_described_change_set(found) | more)
 
     def list_change_sets(self) -> ActionResult:
@@ -93,7 +98,7 @@ class CloudFormationApi(BaseResponse):
         return ActionResult({"Summaries": [_described_change_set(one) for one in found]})
 
     def execute_change_set(self) -> ActionResult:
-        self._engine.execute(self._change_set())
+        self._engine.execute(self._change_set(), self._get_param("ClientRequestToken"))
         return EmptyResult()
 
     def delete_change_set(self) -> ActionResult:
@@ -102,6 +107,10 @@ class CloudFormationApi(BaseResponse):
 
     def _body(self) -> str:
         url = self._get_param("TemplateURL")
+        if str(self._get_param("UsePreviousTemplate")).lower() == "true":
+            if url or self._get_param("TemplateBody"):
+                raise Refused("You cannot specify both usePreviousTemplate and Template Body/Template URL.")
+            return self._stack().template.body
         body = _object(self._context, url) if url else self._get_param("TemplateBody") or ""
         refuse_body(body, from_s3=bool(url))
         return body
@@ -116,10 +125,11 @@ class CloudFormationApi(BaseResponse):
         return wanted or ("DO_NOTHING" if disabled else "ROLLBACK")
 
     def update_stack(self) -> ActionResult:
-        stack = self._stack()
-        raise Refused(
-            f"Stack [{stack.name}]: the local cloud can't update stacks yet; delete the stack and create it again"
-        )
+        return ActionResult({"StackId": self._engine.update(self._request()).stack_id})
+
+    def cancel_update_stack(self) -> ActionResult:
+        self._engine.cancel(self._stack())
+        return EmptyResult()
 
     def delete_stack(self) -> ActionResult:
         name = self._required("StackName")
@@ -221,6 +231,7 @@ class CloudFormationApi(BaseResponse):
 
 
 ACTIONS = {
+    "CancelUpdateStack": CloudFormationApi.cancel_update_stack,
     "CreateChangeSet": CloudFormationApi.create_change_set,
     "DeleteChangeSet": CloudFormationApi.delete_change_set,
     "DescribeChangeSet": CloudFormationApi.describe_change_set,
@@ -287,10 +298,31 @@ def _described_change_set(change_set: ChangeSet) -> dict[str, Any]:
     }
 
 
-def _addition(resource: Resource) -> dict[str, Any]:
-    declared = resource.declared
-    change = {"Action": "Add", "LogicalResourceId": declared.logical_id, "ResourceType": declared.type, "Scope": []}
-    return {"Type": "Resource", "ResourceChange": change}
+def _is_kept(parameter: Mapping[str, Any]) -> bool:
+    return str(parameter.get("UsePreviousValue")).lower() == "true"
+
+
+def _described_change(change: Change) -> dict[str, Any]:
+    described = {
+        "Action": change.action,
+        "LogicalResourceId": change.logical_id,
+        "PhysicalResourceId": change.physical_id or None,
+        "ResourceType": change.resource_type,
+        "Replacement": change.replacement if change.action == "Modify" else None,
+        "Scope": change.scope,
+        "Details": [_described_detail(detail) for detail in change.details],
+    }
+    return {"Type": "Resource", "ResourceChange": described}
+
+
+def _described_detail(detail: Detail) -> dict[str, Any]:
+    target = {"Attribute": detail.attribute, "Name": detail.name or None, "RequiresRecreation": detail.recreation}
+    return {
+        "Target": target,
+        "Evaluation": detail.evaluation,
+        "ChangeSource": detail.source,
+        "CausingEntity": detail.cause or None,
+    }
 
 
 def _attempted(stack: Stack, logical_id: str | None = None) -> list[Resource]:
@@ -304,6 +336,7 @@ def _summary(stack: Stack) -> dict[str, Any]:
         "StackName": stack.name,
         "TemplateDescription": stack.template.description,
         "CreationTime": stack.created_at,
+        "LastUpdatedTime": stack.updated_at,
         "DeletionTime": stack.deleted_at,
         "StackStatus": stack.status,
         "StackStatusReason": stack.reason or None,

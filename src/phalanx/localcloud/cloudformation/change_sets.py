@@ -1,7 +1,6 @@
-"""Change sets: a stack that waits to be reviewed, and is created when its change set is executed.
+"""Change sets: what would happen to a stack, and the request to do it.
 
-`aws cloudformation deploy` works with them. Sets that would change an existing stack end as FAILED, because the local
-cloud can't update stacks; so does one without a change, with AWS's own reason.
+`aws cloudformation deploy` works with them. A set without a change ends as FAILED, with AWS's own reason.
 """
 
 from __future__ import annotations
@@ -12,21 +11,26 @@ from datetime import datetime
 
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Stack
+from phalanx.localcloud.cloudformation.revisions import Change, Revision
 
 IN_REVIEW = "REVIEW_IN_PROGRESS"
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
-CANNOT_UPDATE = "The local cloud can't update stacks; delete the stack and create it again"
 
 
 @dataclass
 class ChangeSet:
-    """One change set. `failure` is the reason why it can't be executed, "" if it can."""
+    """One change set. `failure` is the reason why it can't be executed, "" if it can.
+
+    Without a `revision` it creates its stack.
+    """
 
     arn: str
     name: str
     stack: Stack
     made_at: datetime
     failure: str = ""
+    changes: tuple[Change, ...] = ()
+    revision: Revision | None = None
     execution: str = "AVAILABLE"
 
     @property
@@ -40,12 +44,21 @@ class ChangeSets:
     def __init__(self) -> None:
         self._all: dict[str, ChangeSet] = {}
 
-    def add(self, name: str, stack: Stack, now: datetime, failure: str) -> ChangeSet:
+    def add(
+        self,
+        name: str,
+        stack: Stack,
+        now: datetime,
+        failure: str,
+        changes: tuple[Change, ...],
+        revision: Revision | None = None,
+    ) -> ChangeSet:
         """Record a change set. Raises Refused if the stack has one with this name."""
         if any(one.name == name for one in self.of(stack)):
             raise Refused(f"ChangeSet {name} already exists", "AlreadyExistsException")
         arn = f"{stack.stack_id.partition(':stack/')[0]}:changeSet/{name}/{uuid.uuid4()}"
-        made = ChangeSet(arn, name, stack, now, failure, "UNAVAILABLE" if failure else "AVAILABLE")
+        execution = "UNAVAILABLE" if failure else "AVAILABLE"
+        made = ChangeSet(arn, name, stack, now, failure, changes, revision, execution)
         self._all[arn] = made
         return made
 
@@ -67,10 +80,17 @@ class ChangeSets:
         self._all.pop(change_set.arn, None)
 
     def execute(self, change_set: ChangeSet) -> None:
-        """Mark a change set as executed. Raises Refused if it can't be."""
+        """Mark a change set as executed, and delete the stack's others. Raises Refused if it can't be."""
         if change_set.execution != "AVAILABLE":
             raise Refused(
                 f"ChangeSet [{change_set.arn}] cannot be executed in its current status of [{change_set.status}]",
                 "InvalidChangeSetStatus",
             )
+        self.retire(change_set.stack)
+        self._all[change_set.arn] = change_set
         change_set.execution = "EXECUTE_COMPLETE"
+
+    def retire(self, stack: Stack) -> None:
+        """Delete a stack's change sets: they compare with what it no longer is."""
+        for one in self.of(stack):
+            self.remove(one)

@@ -1,4 +1,4 @@
-"""The stacks of the local cloud: creates, finds, signals and deletes them."""
+"""The stacks of the local cloud: creates, finds, updates, signals and deletes them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from phalanx.localcloud import partitions
-from phalanx.localcloud.cloudformation import refusals
-from phalanx.localcloud.cloudformation.change_sets import (
-    CANNOT_UPDATE,
-    IN_REVIEW,
-    NO_CHANGES,
-    ChangeSet,
-    ChangeSets,
-)
+from phalanx.localcloud.cloudformation import refusals, revisions
+from phalanx.localcloud.cloudformation.change_sets import IN_REVIEW, NO_CHANGES, ChangeSet, ChangeSets
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
 from phalanx.localcloud.cloudformation.inputs import Input, read_inputs
 from phalanx.localcloud.cloudformation.model import Resource, Stack
+from phalanx.localcloud.cloudformation.revisions import Change, Revision
 from phalanx.localcloud.cloudformation.signals import Signal
 from phalanx.localcloud.cloudformation.template import Declared, Template, parse
-from phalanx.localcloud.cloudformation.worker import Worker
+from phalanx.localcloud.cloudformation.updater import Updater
 from phalanx.localcloud.context import Context
 
 
 @dataclass(frozen=True)
 class StackRequest:
-    """A CreateStack request. `parameters` are as given; `timeout_s` limits the whole creation (None: no limit)."""
+    """A request to create or update a stack. `timeout_s` limits the whole creation (None: no limit).
+
+    `parameters` are as given; those in `previous` keep the value that they have. Without `tags`, a stack keeps its own.
+    """
 
     name: str
     region: str
     body: str
     parameters: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    previous: Collection[str] = ()
+    tags: Mapping[str, str] | None = None
     capabilities: Collection[str] = ()
     on_failure: str = "ROLLBACK"
     timeout_s: float | None = None
@@ -52,7 +51,7 @@ class Engine:
         self._context = context
         self._ssm = ssm
         self._zones = zones
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, Updater] = {}
         self.change_sets = ChangeSets()
         self._lock = threading.Lock()
 
@@ -68,31 +67,88 @@ class Engine:
             worker.create()
         return worker.stack
 
-    def review(self, request: StackRequest, name: str) -> ChangeSet:
-        """Add a change set of this name: with a new stack that it would create, or one that an existing stack fails."""
-        now = self._context.clock.now()
-        existing = self._taken(request)
-        if existing and existing.status != IN_REVIEW:
-            same = _is_same(existing, request)
-            return self.change_sets.add(name, existing, now, NO_CHANGES if same else CANNOT_UPDATE)
-        if existing:
-            return self.change_sets.add(name, existing, now, "")
-        stack = self._accept(request).stack
-        stack.mark(IN_REVIEW, now, "User Initiated")
-        return self.change_sets.add(name, stack, now, "")
+    def review(self, request: StackRequest, name: str, *, creates: bool) -> ChangeSet:
+        """Add a change set of this name, for a new stack or for one that is there. Raises Refused as AWS does."""
+        now, existing = self._context.clock.now(), self._taken(request)
+        if existing is not None and existing.status != IN_REVIEW:
+            if creates:
+                raise Refused(f"Stack [{request.name}] already exists and cannot be created again with the changeSet")
+            revision = self._revision(existing, request)
+            found = revisions.changes(existing, revision)
+            failure = "" if self._is_change(existing, revision, found) else NO_CHANGES
+            return self.change_sets.add(name, existing, now, failure, tuple(found), revision)
+        if existing is None and not creates:
+            raise Refused(f"Stack [{request.name}] does not exist")
+        stack = existing or self._accept(request).stack
+        if existing is None:
+            stack.mark(IN_REVIEW, now, "User Initiated")
+        added = tuple(Change("Add", name, resource.declared.type) for name, resource in stack.resources.items())
+        return self.change_sets.add(name, stack, now, "", added)
 
-    def execute(self, change_set: ChangeSet) -> None:
-        """Start to create the stack of a change set."""
+    def execute(self, change_set: ChangeSet, token: str | None = None) -> None:
+        """Start to create or update the stack of a change set."""
+        stack = change_set.stack
+        if change_set.revision is not None:
+            refusals.refuse_update(stack)
         self.change_sets.execute(change_set)
-        self._workers[change_set.stack.stack_id].create()
+        if change_set.revision is None:
+            self._workers[stack.stack_id].create()
+        else:
+            self._workers[stack.stack_id].update(replace(change_set.revision, token=token))
+
+    def update(self, request: StackRequest) -> Stack:
+        """Start to update a stack, or raise Refused as UpdateStack would."""
+        stack = self._taken(request)
+        if stack is None:
+            raise Refused(f"Stack [{request.name}] does not exist")
+        if request.token and stack.token == request.token:
+            return stack
+        revision = self._revision(stack, request)
+        if not self._is_change(stack, revision, revisions.changes(stack, revision)):
+            raise Refused("No updates are to be performed.")
+        self.change_sets.retire(stack)
+        self._workers[stack.stack_id].update(revision)
+        return stack
+
+    def cancel(self, stack: Stack) -> None:
+        """Give up a stack's update."""
+        if stack.status != "UPDATE_IN_PROGRESS":
+            raise Refused("CancelUpdateStack cannot be called from current stack status")
+        self._workers[stack.stack_id].cancel()
+
+    def _revision(self, stack: Stack, request: StackRequest) -> Revision:
+        """Return what a request makes of a stack. Raises Refused for what AWS, or the local cloud, can't make of it."""
+        refusals.refuse_update(stack)
+        template = self.validated(request.body)
+        inputs = self.inputs(template, with_previous(stack, request), request.region)
+        refusals.refuse_capabilities(template, request.capabilities)
+        scope = self._scope(request, stack.stack_id, template, inputs)
+        wanted = selected(template, scope)
+        revision = Revision(
+            template,
+            inputs,
+            dict(stack.tags if request.tags is None else request.tags),
+            list(request.capabilities),
+            scope,
+            wanted,
+            {name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
+            request.token,
+        )
+        revisions.refuse_unserved(revisions.changes(stack, revision))
+        return revision
+
+    @staticmethod
+    def _is_change(stack: Stack, revision: Revision, found: Collection[Change]) -> bool:
+        return bool(found) or stack.tags != revision.tags or revisions.outputs_change(stack, revision)
 
     def _taken(self, request: StackRequest) -> Stack | None:
         def is_it(stack: Stack) -> bool:
-            return stack.name == request.name and stack.region == request.region and not stack.gone
+            named = request.name in (stack.name, stack.stack_id)
+            return named and stack.region == request.region and not stack.gone
 
         return next((stack for stack in self.stacks if is_it(stack)), None)
 
-    def _accept(self, request: StackRequest) -> Worker:
+    def _accept(self, request: StackRequest) -> Updater:
         """Add a stack without a status; return the worker of an earlier one if the same request was sent twice."""
         refusals.refuse_stack_name(request.name)
         template = self.validated(request.body)
@@ -119,7 +175,7 @@ class Engine:
         refusals.refuse_template(template)
         return template
 
-    def _worker(self, request: StackRequest, template: Template, inputs: dict[str, Input]) -> Worker:
+    def _worker(self, request: StackRequest, template: Template, inputs: dict[str, Input]) -> Updater:
         arn = f"arn:aws:cloudformation:{request.region}:{self._context.account}:stack/{request.name}/{uuid.uuid4()}"
         scope = self._scope(request, arn, template, inputs)
         wanted = selected(template, scope)
@@ -130,7 +186,7 @@ class Engine:
             template=template,
             inputs=inputs,
             created_at=self._context.clock.now(),
-            tags=dict(request.tags),
+            tags=dict(request.tags or {}),
             capabilities=list(request.capabilities),
             on_failure=request.on_failure,
             timeout_s=request.timeout_s,
@@ -139,7 +195,7 @@ class Engine:
             resources={name: Resource(declared) for name, declared in wanted.items()},
             dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
         )
-        return Worker(self._context, stack, scope)
+        return Updater(self._context, stack, scope)
 
     def _scope(self, request: StackRequest, arn: str, template: Template, inputs: Mapping[str, Input]) -> Scope:
         pseudo = {
@@ -176,6 +232,8 @@ class Engine:
             return
         if stack.protected:
             raise Refused(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
+        if stack.status.startswith("UPDATE_") and stack.status.endswith("_IN_PROGRESS"):
+            raise Refused(f"Stack [{stack.stack_id}] cannot be deleted while in status {stack.status}")
         if stack.status == IN_REVIEW:
             stack.mark("DELETE_COMPLETE", self._context.clock.now())
             return
@@ -208,10 +266,15 @@ class Engine:
             worker.mailbox.join()
 
 
-def _is_same(stack: Stack, request: StackRequest) -> bool:
-    """Whether a request has the template and the parameters that the stack has."""
-    given = {key: entry.given for key, entry in stack.inputs.items()}
-    return stack.template.body == request.body and {**given, **request.parameters} == given
+def with_previous(stack: Stack, request: StackRequest) -> dict[str, str]:
+    """Return a request's parameters, with the present values of those that are to keep them."""
+    unknown = sorted(set(request.previous) - set(stack.inputs))
+    if unknown:
+        raise Refused(
+            f"Invalid input for parameter key {unknown[0]}. Cannot specify usePreviousValue as true for a parameter "
+            "key not in the previous template"
+        )
+    return {**request.parameters, **{key: stack.inputs[key].given for key in request.previous}}
 
 
 def selected(template: Template, scope: Scope) -> dict[str, Declared]:

@@ -72,6 +72,7 @@ class Stack:
     outputs: list[dict[str, str]] = field(default_factory=list)
     status: str = ""
     reason: str = ""
+    updated_at: datetime | None = None
     deleted_at: datetime | None = None
 
     @property

@@ -9,12 +9,14 @@ from typing import Any
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.functions import PSEUDO_PARAMETERS, Reference, references
 from phalanx.localcloud.cloudformation.graph import find_cycle
+from phalanx.localcloud.cloudformation.model import Stack
 from phalanx.localcloud.cloudformation.resources import TYPES
 from phalanx.localcloud.cloudformation.schemas import known_types
 from phalanx.localcloud.cloudformation.template import Declared, Template
 
 BODY_LIMIT_BYTES = 51_200
 OBJECT_LIMIT_BYTES = 1_000_000
+UPDATABLE = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 STACK_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,127}")
 CREATION_POLICY_TYPES = (
     "AWS::AutoScaling::AutoScalingGroup",
@@ -48,6 +50,12 @@ def refuse_stack_name(name: str) -> None:
             f"1 validation error detected: Value '{name}' at 'stackName' failed to satisfy constraint: Member must "
             "satisfy regular expression pattern: [a-zA-Z][-a-zA-Z0-9]*|arn:[-a-zA-Z0-9:/._+]*"
         )
+
+
+def refuse_update(stack: Stack) -> None:
+    """Refuse an update of a stack in a state that has none (docs/aws-behaviour.md 1.31)."""
+    if stack.status not in UPDATABLE:
+        raise Refused(f"Stack:{stack.stack_id} is in {stack.status} state and can not be updated.")
 
 
 def refuse_capabilities(template: Template, given: Collection[str]) -> None:

@@ -1,7 +1,8 @@
-"""What CloudFormation does with its caller's rights: the calls by which each type of resource is made and deleted.
+"""What CloudFormation does with its caller's rights: the calls that make, change and delete each type of resource.
 
-A role's session that creates or deletes a stack needs every one of them, as on AWS. A type without a row needs none
-here. Source: the handlers' permissions in AWS's resource schemas, less those for properties that a stack does not set.
+A role's session that creates, updates or deletes a stack needs every one of them, as on AWS. A type without a row needs
+none here. Source: the handlers' permissions in AWS's resource schemas, less those for properties that a stack does not
+set.
 """
 
 from __future__ import annotations
@@ -137,29 +138,59 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
     ),
     "AWS::SQS::QueuePolicy": ("sqs:SetQueueAttributes", "sqs:SetQueueAttributes", "{name}"),
 }
+# Type → the calls that change it in place.
+_UPDATES: Mapping[str, str] = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:UpdateAutoScalingGroup autoscaling:CreateOrUpdateTags "
+    "autoscaling:DeleteTags autoscaling:PutNotificationConfiguration autoscaling:DescribeAutoScalingGroups",
+    "AWS::AutoScaling::ScheduledAction": "autoscaling:PutScheduledUpdateGroupAction",
+    "AWS::DynamoDB::Table": "dynamodb:DescribeTable dynamodb:TagResource dynamodb:UntagResource",
+    "AWS::EC2::EIP": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::InternetGateway": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::NatGateway": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::RouteTable": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::SecurityGroup": "ec2:AuthorizeSecurityGroupEgress ec2:AuthorizeSecurityGroupIngress "
+    "ec2:RevokeSecurityGroupEgress ec2:RevokeSecurityGroupIngress ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::Subnet": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::VPC": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::VPCEndpoint": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:DescribeFileSystems "
+    "elasticfilesystem:TagResource elasticfilesystem:UntagResource",
+    "AWS::IAM::Policy": "iam:PutRolePolicy iam:DeleteRolePolicy",
+    "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy iam:PutRolePolicy "
+    "iam:DeleteRolePolicy iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:TagRole iam:UntagRole",
+    "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:GetFunction "
+    "lambda:TagResource lambda:UntagResource",
+    "AWS::Logs::LogGroup": "logs:DescribeLogGroups logs:PutRetentionPolicy logs:TagResource logs:UntagResource",
+    "AWS::SNS::Subscription": "sns:SetSubscriptionAttributes",
+    "AWS::SNS::Topic": "sns:SetTopicAttributes sns:GetTopicAttributes sns:TagResource sns:UntagResource",
+    "AWS::SQS::Queue": "sqs:SetQueueAttributes sqs:GetQueueAttributes sqs:TagQueue sqs:UntagQueue",
+    "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
+}
 _WITHOUT_REGION = ("iam",)
 
 
-def require(may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], *, deleting: bool) -> None:
-    """Raise ResourceFailed, in AWS's words, unless the caller may make or delete a resource of this type.
+def require(may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], doing: str) -> None:
+    """Raise ResourceFailed, in AWS's words, unless the caller may create, update or delete a resource of this type.
 
     `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources.
     """
     if may is None:
         return
     keys = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
-    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, deleting=deleting))
+    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing))
     refusal = next(filter(None, refusals), "")
     if refusal:
         raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
 
 
-def calls(kind: str, stack: str, place: str, *, deleting: bool) -> Iterator[tuple[str, str]]:
-    """Yield the calls for a resource of this type, each with the ARN that it is about."""
-    made, deleted, about = _CALLS.get(kind, ("", "", ""))
+def calls(kind: str, stack: str, place: str, doing: str) -> Iterator[tuple[str, str]]:
+    """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about."""
+    created, deleted, about = _CALLS.get(kind, ("", "", ""))
+    chosen = {"create": created, "update": _UPDATES.get(kind, ""), "delete": deleted}[doing]
     resource = about.format(group=f"{stack}-group", name=f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
     region, _, account = place.partition(":")
-    for action in (deleted if deleting else made).split():
+    for action in chosen.split():
         service = action.partition(":")[0]
         where = f":{account}" if service in _WITHOUT_REGION else f"{region}:{account}"
         yield action, f"arn:aws:{service}:{where}:{resource}"

@@ -49,6 +49,37 @@ def problems(resource_type: str, properties: Mapping[str, Any]) -> list[str]:
     return list(_object_problems("#", properties, whole, whole))
 
 
+def recreation(resource_type: str, name: str) -> str:
+    """Return whether a change of a property replaces the resource: Always, Conditionally or Never."""
+    whole = schema(resource_type)
+    if f"/properties/{name}" in whole.get("createOnlyProperties", []):
+        return "Always"
+    return "Conditionally" if f"/properties/{name}" in whole.get("conditionalCreateOnlyProperties", []) else "Never"
+
+
+def replaces(resource_type: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a resource with these properties is replaced when it gets those."""
+    differing = {name for name in {*before, *now} if before.get(name) != now.get(name)}
+    return any(recreation(resource_type, name) == "Always" for name in differing)
+
+
+def custom_name(resource_type: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the name that a template gives to a resource before and after a change, or ""."""
+    key = f"{resource_type.rpartition(':')[2]}Name"
+    return next((str(now[name]) for name in (key, "GroupName") if name in now and now[name] == before.get(name)), "")
+
+
+def tag_property(resource_type: str) -> str:
+    """Return the property that holds a resource's own tags, or ""."""
+    return schema(resource_type).get("tagging", {}).get("tagProperty", "").rpartition("/")[2]
+
+
+def takes_tags(resource_type: str) -> bool:
+    """Whether CloudFormation changes the tags of a resource of this type when those of its stack change."""
+    rules = schema(resource_type).get("tagging", {})
+    return bool(rules.get("taggable") and rules.get("tagUpdatable"))
+
+
 def _object_problems(
     path: str, value: Mapping[str, Any], rules: Mapping[str, Any], whole: Mapping[str, Any]
 ) -> Iterator[str]:

@@ -51,6 +51,8 @@ class Declared:
     creation_policy: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     deletion_policy: str = "Delete"
+    update_replace_policy: str = "Delete"
+    update_policy: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,6 @@ def _declared(name: str, entry: Mapping[str, Any]) -> Declared:
     depends = [depends] if isinstance(depends, str) else depends
     if not isinstance(depends, list) or not all(isinstance(item, str) for item in depends):
         raise Refused(f"Template format error: [/Resources/{name}/DependsOn] must be a string or a list of strings.")
-    policy = entry.get("DeletionPolicy", "Delete")
-    if policy not in DELETION_POLICIES:
-        raise Refused(f"Template format error: Unrecognized DeletionPolicy {policy} for resource {name}")
     return Declared(
         logical_id=name,
         type=entry["Type"],
@@ -165,7 +164,9 @@ def _declared(name: str, entry: Mapping[str, Any]) -> Declared:
         condition=entry.get("Condition"),
         creation_policy=_object(name, entry, "CreationPolicy"),
         metadata=_object(name, entry, "Metadata"),
-        deletion_policy=policy,
+        deletion_policy=_policy(name, entry, "DeletionPolicy"),
+        update_replace_policy=_policy(name, entry, "UpdateReplacePolicy"),
+        update_policy=_object(name, entry, "UpdatePolicy"),
     )
 
 
@@ -174,3 +175,10 @@ def _object(name: str, entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise Refused(f"Template format error: [/Resources/{name}/{key}] must be an object.")
     return value
+
+
+def _policy(name: str, entry: Mapping[str, Any], key: str) -> str:
+    policy = entry.get(key, "Delete")
+    if policy not in DELETION_POLICIES:
+        raise Refused(f"Template format error: Unrecognized {key} {policy} for resource {name}")
+    return policy

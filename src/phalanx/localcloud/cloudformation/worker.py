@@ -9,30 +9,30 @@ import functools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
-
-from moto.core.exceptions import ServiceException
-from werkzeug.exceptions import HTTPException
 
 from phalanx.localcloud.clock import Timer
 from phalanx.localcloud.cloudformation import rights
-from phalanx.localcloud.cloudformation.errors import Refused, ResourceFailed
+from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk, reverse
 from phalanx.localcloud.cloudformation.model import Resource, Stack
 from phalanx.localcloud.cloudformation.resources import TYPES, Request
 from phalanx.localcloud.cloudformation.schemas import problems
 from phalanx.localcloud.cloudformation.signals import Signal, Wait, data_text, wait_of
+from phalanx.localcloud.cloudformation.template import Declared
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.iam.credentials import May
 
 log = logging.getLogger(__name__)
 
-CANCELLED = "Resource creation cancelled"
+CANCELLED = {"CREATE": "Resource creation cancelled", "UPDATE": "Resource update cancelled"}
 # moto's models are plain dictionaries: two stacks that change them at once would break each other's iterations.
-_MODELS = threading.Lock()
+MODELS = threading.Lock()
+# The stack's statuses in which resources are made or changed.
+BUILDING = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROGRESS")
 RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether rolling back a creation keeps it too
 
 
@@ -49,6 +49,8 @@ class Worker:
         self._waits: dict[str, Wait] = {}
         self._timers: dict[str, Timer] = {}
         self._signals: dict[str, dict[str, Signal]] = {}
+        # What is being deleted, by logical id, and what of it could not be.
+        self._doomed: dict[str, Resource] = {}
         self._failed: list[str] = []
         self._final = ""
         self._retain: Collection[str] = ()
@@ -104,66 +106,82 @@ class Worker:
         if self.stack.timeout_s:
             self._later("", self.stack.timeout_s, self._abort, "Stack creation time exceeded the specified timeout")
         self._walk = Walk(self.stack.dependencies)
-        self._create_ready()
+        self._advance()
 
-    @property
-    def _creating(self) -> bool:
-        return self.stack.status == "CREATE_IN_PROGRESS"
+    def _is_building(self, walk: Walk) -> bool:
+        """Whether the operation that goes along this walk still goes on."""
+        return walk is self._walk and self.stack.status in BUILDING
 
-    def _create_ready(self) -> None:
-        """Create all resources whose dependencies exist, until no more are ready."""
-        while self._creating and (names := self._walk.ready()):
+    def _advance(self) -> None:
+        """Begin with all resources whose dependencies are done, until no more are ready."""
+        walk = self._walk
+        while self._is_building(walk) and (names := walk.ready()):
             for name in names:
-                if self._creating:
-                    self._create(name)
-        if self._creating and not self._walk.running:
-            self._finish_creation()
+                if self._is_building(walk):
+                    self._begin(name)
+        if self._is_building(walk) and not walk.running:
+            self._finish()
 
-    def _create(self, name: str) -> None:
-        resource = self.stack.resources[name]
+    def _begin(self, name: str) -> None:
+        """Create a resource."""
         self._mark_resource(name, "CREATE_IN_PROGRESS")
+        self._try(name, self._make)
+
+    def _try(self, name: str, step: Callable[[Resource], bool]) -> None:
+        """Take a step with a resource, which returns whether its end is pending."""
         try:
-            pending = self._make(resource)
+            pending = step(self.stack.resources[name])
         except Exception as error:
-            self._creation_failed(name, reason_of(error))
+            self._fail(name, reason_of(error))
             return
         if not pending:
-            self._created(name)
+            self._complete(name)
 
     def _make(self, resource: Resource) -> bool:
         """Create a resource; return True when it is still pending."""
         declared, name = resource.declared, resource.declared.logical_id
-        resource.properties = resolve(dict(declared.properties), self._scope)
+        resource.properties = self._properties(declared)
         resource.metadata = resolve(dict(declared.metadata), self._scope)
-        wrong = problems(declared.type, resource.properties)
-        if wrong:
-            raise ResourceFailed(f"Properties validation failed for resource {name} with message: {'; '.join(wrong)}")
-        self._require_rights(declared.type, deleting=False)
+        self._require_rights(declared.type, "create")
         wait = wait_of(name, declared.type, resource.properties, resolve(dict(declared.creation_policy), self._scope))
-        with _MODELS:
+        with MODELS:
             made = TYPES[declared.type].create(self._request(resource))
         self.context.network_changed()
         resource.physical_id, resource.attributes = made.physical_id, made.attributes
-        self._scope.references[name], self._scope.attributes[name] = made.physical_id, made.attributes
-        self._mark_resource(name, "CREATE_IN_PROGRESS", "Resource creation Initiated")
+        self._publish(resource)
+        self._mark_resource(name, resource.status, "Resource creation Initiated")
         if wait:
             self._waits[name] = wait
             self._later(name, wait.timeout_s, self._wait_timed_out, name, self._attempts[name])
             self.post(self._check_signals, name)
         return made.pending or wait is not None
 
-    def _require_rights(self, kind: str, *, deleting: bool) -> None:
-        place = f"{self.stack.region}:{self.context.account}"
-        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, deleting=deleting)
+    def _properties(self, declared: Declared) -> dict[str, Any]:
+        """Return a resource's properties with their values. Raises ResourceFailed if the type does not take them."""
+        properties = resolve(dict(declared.properties), self._scope)
+        wrong = problems(declared.type, properties)
+        if wrong:
+            named = f"resource {declared.logical_id} with message: {'; '.join(wrong)}"
+            raise ResourceFailed(f"Properties validation failed for {named}")
+        return properties
 
-    def _request(self, resource: Resource) -> Request:
+    def _publish(self, resource: Resource) -> None:
+        """Let other resources refer to this one."""
+        name = resource.declared.logical_id
+        self._scope.references[name], self._scope.attributes[name] = resource.physical_id, resource.attributes
+
+    def _require_rights(self, kind: str, doing: str) -> None:
+        place = f"{self.stack.region}:{self.context.account}"
+        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, doing)
+
+    def _request(self, resource: Resource, stack_tags: Mapping[str, str] | None = None) -> Request:
         name, stack = resource.declared.logical_id, self.stack
         attempt = self._attempts[name] = object()
         tags = {
             "aws:cloudformation:stack-name": stack.name,
             "aws:cloudformation:stack-id": stack.stack_id,
             "aws:cloudformation:logical-id": name,
-            **stack.tags,
+            **(stack.tags if stack_tags is None else stack_tags),
         }
         return Request(
             context=self.context,
@@ -175,24 +193,29 @@ class Worker:
             tags=tags,
             settled=lambda error: self.post(self._settled, name, attempt, error),
             retained=resource.declared.deletion_policy in RETAINED,
+            update_policy=resource.declared.update_policy,
         )
 
     def _settled(self, name: str, attempt: object, error: str | None) -> None:
         if self._attempts.get(name) is not attempt:
             return
-        if self.stack.resources[name].status == "DELETE_IN_PROGRESS":
+        if name in self._doomed:
             self._deleted(name, error)
             self._delete_ready()
         elif error:
-            self._creation_failed(name, error)
+            self._fail(name, error)
         elif name not in self._waits:
-            self._created(name)
-            self._create_ready()
+            self._complete(name)
+            self._advance()
 
-    def _created(self, name: str) -> None:
+    def _complete(self, name: str) -> None:
         self._forget(name)
-        self._mark_resource(name, "CREATE_COMPLETE")
+        self._mark_resource(name, f"{self._doing(name)}_COMPLETE")
         self._walk.done(name)
+
+    def _doing(self, name: str) -> str:
+        """Return what is done with a resource, as its status has it: CREATE or UPDATE."""
+        return self.stack.resources[name].status.partition("_")[0]
 
     def _forget(self, name: str) -> None:
         self._attempts.pop(name, None)
@@ -201,18 +224,23 @@ class Worker:
         if timer:
             timer.cancel()
 
-    def _creation_failed(self, name: str, reason: str) -> None:
+    def _fail(self, name: str, reason: str) -> None:
         self._forget(name)
-        self._mark_resource(name, "CREATE_FAILED", reason)
-        self._abort(f"The following resource(s) failed to create: [{name}]")
+        doing = self._doing(name)
+        self._mark_resource(name, f"{doing}_FAILED", reason)
+        self._abort(f"The following resource(s) failed to {doing.lower()}: [{name}]")
 
-    def _finish_creation(self) -> None:
+    def _finish(self) -> None:
+        """End the creation, or give it up if an output has no value."""
         try:
             self.stack.outputs = self._outputs()
         except Exception as error:
             self._abort(reason_of(error))
             return
         self._forget("")
+        self._end()
+
+    def _end(self) -> None:
         self._mark("CREATE_COMPLETE")
 
     def _outputs(self) -> list[dict[str, str]]:
@@ -237,30 +265,30 @@ class Worker:
 
     def _check_signals(self, name: str) -> None:
         wait = self._waits.get(name)
-        if wait is None or not self._creating:
+        if wait is None or self.stack.status not in BUILDING:
             return
         received = self._signals.get(wait.target, {}).values()
         failure = wait.failure(received)
         if failure:
-            self._creation_failed(name, failure)
+            self._fail(name, failure)
         elif len(received) >= wait.count:
             if wait.is_condition:
                 resource = self.stack.resources[name]
                 resource.attributes = {**resource.attributes, "Data": data_text(received)}
                 self._scope.attributes[name] = resource.attributes
-            self._created(name)
-            self._create_ready()
+            self._complete(name)
+            self._advance()
 
     def _wait_timed_out(self, name: str, attempt: object) -> None:
         if self._attempts.get(name) is attempt and name in self._waits:
             wait = self._waits[name]
-            self._creation_failed(name, wait.timeout(self._signals.get(wait.target, {}).values()))
+            self._fail(name, wait.timeout(self._signals.get(wait.target, {}).values()))
 
     # ---- giving up, rolling back, deleting
 
     def _abort(self, reason: str) -> None:
         """Give up a creation that can't succeed: cancel the rest, then do what `on_failure` says."""
-        if not self._creating:
+        if self.stack.status != "CREATE_IN_PROGRESS":
             return
         verdicts = {
             "ROLLBACK": ("ROLLBACK_IN_PROGRESS", f"{reason}. Rollback requested by user."),
@@ -277,9 +305,10 @@ class Worker:
         self._walk.stop()
         self._forget("")
         for name, resource in self.stack.resources.items():
-            if resource.status == "CREATE_IN_PROGRESS":
+            if resource.status in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS"):
                 self._forget(name)
-                self._mark_resource(name, "CREATE_FAILED", CANCELLED)
+                doing = self._doing(name)
+                self._mark_resource(name, f"{doing}_FAILED", CANCELLED[doing])
 
     def _begin_deletion(self, token: str | None, retain: Collection[str], begun: threading.Event) -> None:
         before = self.stack.status
@@ -295,10 +324,14 @@ class Worker:
             self._tear_down("DELETE")
 
     def _tear_down(self, final: str) -> None:
-        self._final, self._failed = final, []
-        names = [name for name, resource in reversed(self.stack.resources.items()) if resource.exists]
-        turned = reverse(self.stack.dependencies)
-        self._walk = Walk({name: turned[name] & set(names) for name in names})
+        there = {name: resource for name, resource in reversed(self.stack.resources.items()) if resource.exists}
+        self._delete_all(final, there, self.stack.dependencies)
+
+    def _delete_all(self, final: str, doomed: dict[str, Resource], dependencies: Mapping[str, Collection[str]]) -> None:
+        """Delete these resources, what depends on others first; the stack's next status is that of `final`."""
+        self._final, self._failed, self._doomed = final, [], doomed
+        turned = reverse(dependencies)
+        self._walk = Walk({name: turned.get(name, set()) & doomed.keys() for name in doomed})
         self._delete_ready()
 
     def _delete_ready(self) -> None:
@@ -309,15 +342,15 @@ class Worker:
             self._finish_deletion()
 
     def _delete(self, name: str) -> None:
-        resource = self.stack.resources[name]
+        resource = self._doomed[name]
         if self._is_kept(resource):
-            self._mark_resource(name, "DELETE_SKIPPED")
+            self._mark_doomed(name, "DELETE_SKIPPED")
             self._walk.done(name)
             return
-        self._mark_resource(name, "DELETE_IN_PROGRESS")
+        self._mark_doomed(name, "DELETE_IN_PROGRESS")
         try:
-            self._require_rights(resource.declared.type, deleting=True)
-            with _MODELS:
+            self._require_rights(resource.declared.type, "delete")
+            with MODELS:
                 pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
             self.context.network_changed()
         except Exception as error:
@@ -329,37 +362,29 @@ class Worker:
     def _is_kept(self, resource: Resource) -> bool:
         # docs/aws-behaviour.md 1.18
         policy = resource.declared.deletion_policy
-        rolling_back = self._final == "ROLLBACK"
+        rolling_back = self._final.endswith("ROLLBACK")
         return resource.declared.logical_id in self._retain or (
             policy in RETAINED and (RETAINED[policy] or not rolling_back)
         )
 
+    def _mark_doomed(self, name: str, status: str, reason: str = "") -> None:
+        self.stack.mark_resource(self._doomed[name], status, self.context.clock.now(), reason)
+
     def _deleted(self, name: str, error: str | None) -> None:
         self._attempts.pop(name, None)
         if error:
-            self._mark_resource(name, "DELETE_FAILED", error)
+            self._mark_doomed(name, "DELETE_FAILED", error)
             self._failed.append(name)
             self._walk.failed(name)
         else:
-            self._mark_resource(name, "DELETE_COMPLETE")
+            self._mark_doomed(name, "DELETE_COMPLETE")
             self._walk.done(name)
 
     def _finish_deletion(self) -> None:
+        self._doomed = {}
         if self._failed:
             self._mark(
                 f"{self._final}_FAILED", f"The following resource(s) failed to delete: [{', '.join(self._failed)}]. "
             )
             return
         self._mark(f"{self._final}_COMPLETE")
-
-
-def reason_of(error: Exception) -> str:
-    """Return an event's reason; log an unexpected exception with its traceback."""
-    if isinstance(error, (ResourceFailed, Refused)):
-        return str(error)
-    if isinstance(error, ServiceException):
-        return f"{error.message} ({error.code})"
-    if isinstance(error, HTTPException):
-        return str(getattr(error, "message", None) or error.description)
-    log.error("unexpected", exc_info=error)
-    return f"Internal Failure: {type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - import
     network,
     security,
     storage,
+    updates,
     waiting,
 )
 from phalanx.localcloud.cloudformation.resources.registry import TYPES, Made, Request, ResourceType

@@ -17,7 +17,8 @@ def iam(request: Request) -> Any:
     return iam_backends[request.context.account]["aws"]
 
 
-def _document(value: Any) -> str:
+def document(value: Any) -> str:
+    """Return a policy document as text."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -37,10 +38,16 @@ def _delete_role(request: Request, physical_id: str) -> None:
     backend.delete_role(physical_id)
 
 
+def check_role(request: Request) -> None:
+    """Refuse a role that IAM refuses and moto accepts."""
+    _refuse_principals(request.properties["AssumeRolePolicyDocument"], request.region)
+    _refuse_boundary(iam(request), request.properties.get("PermissionsBoundary"))
+
+
 def _refuse_principals(policy: Any, region: str) -> None:
     """Refuse services that the partition does not know (docs/aws-behaviour.md 6.1)."""
     endings = {"amazonaws.com", partitions.domain(region)} if region.startswith("cn-") else {"amazonaws.com"}
-    for statement in json.loads(_document(policy)).get("Statement", []):
+    for statement in json.loads(document(policy)).get("Statement", []):
         principal = statement.get("Principal", {})
         services = principal.get("Service", []) if isinstance(principal, dict) else []
         for service in [services] if isinstance(services, str) else services:
@@ -57,12 +64,11 @@ def _refuse_boundary(backend: Any, arn: str | None) -> None:
 @resource("AWS::IAM::Role", _delete_role, "Arn RoleId")
 def _role(request: Request) -> Made:
     properties, backend = request.properties, iam(request)
-    _refuse_principals(properties["AssumeRolePolicyDocument"], request.region)
-    _refuse_boundary(backend, properties.get("PermissionsBoundary"))
+    check_role(request)
     name = request.name("RoleName", 64)
     role = backend.create_role(
         name,
-        _document(properties["AssumeRolePolicyDocument"]),
+        document(properties["AssumeRolePolicyDocument"]),
         properties.get("Path", "/"),
         properties.get("PermissionsBoundary"),
         properties.get("Description", ""),
@@ -72,7 +78,7 @@ def _role(request: Request) -> Made:
     )
     with all_or_nothing(_delete_role, request, name):
         for policy in properties.get("Policies", []):
-            backend.put_role_policy(name, policy["PolicyName"], _document(policy["PolicyDocument"]))
+            backend.put_role_policy(name, policy["PolicyName"], document(policy["PolicyDocument"]))
         for arn in properties.get("ManagedPolicyArns", []):
             backend.attach_role_policy(arn, name)
     return Made(name, {"Arn": role.arn, "RoleId": role.id})
@@ -89,7 +95,7 @@ def _delete_policy(request: Request, physical_id: str) -> None:  # noqa: ARG001
 def _policy(request: Request) -> Made:
     properties = request.properties
     for role in properties.get("Roles", []):
-        iam(request).put_role_policy(role, properties["PolicyName"], _document(properties["PolicyDocument"]))
+        iam(request).put_role_policy(role, properties["PolicyName"], document(properties["PolicyDocument"]))
     name = request.name("", 64)
     return Made(name, {"Id": name})
 
@@ -111,8 +117,8 @@ def _delete_managed_policy(request: Request, physical_id: str) -> None:
 def _managed_policy(request: Request) -> Made:
     properties, backend = request.properties, iam(request)
     name = request.name("ManagedPolicyName", 128)
-    document, described = _document(properties["PolicyDocument"]), properties.get("Description", "")
-    policy = backend.create_policy(described, properties.get("Path", "/"), document, name, [])
+    text, described = document(properties["PolicyDocument"]), properties.get("Description", "")
+    policy = backend.create_policy(described, properties.get("Path", "/"), text, name, [])
     with all_or_nothing(_delete_managed_policy, request, policy.arn):
         for role in properties.get("Roles", []):
             backend.attach_role_policy(policy.arn, role)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from moto.core.types import Base64EncodedString
 from moto.ec2.utils import convert_tag_spec
@@ -24,24 +25,34 @@ def _delete_launch_template(request: Request, physical_id: str) -> None:
     "AWS::EC2::LaunchTemplate", _delete_launch_template, "DefaultVersionNumber LatestVersionNumber LaunchTemplateId"
 )
 def _launch_template(request: Request) -> Made:
-    properties = request.properties
-    data = dict(properties["LaunchTemplateData"])
-    data["UserData"] = _user_data(data.get("UserData"))
     template = ec2(request).create_launch_template(
         request.name("LaunchTemplateName", 128),
-        properties.get("VersionDescription", ""),
-        data,
-        convert_tag_spec(properties.get("TagSpecifications", []), tag_key="Tags"),
+        request.properties.get("VersionDescription", ""),
+        template_data(request),
+        {"launch-template": template_tags(request)},
     )
     template.add_tags(request.tags)
-    return Made(
-        template.id,
-        {
-            "LaunchTemplateId": template.id,
-            "DefaultVersionNumber": str(template.default_version_number),
-            "LatestVersionNumber": str(template.latest_version_number),
-        },
-    )
+    return Made(template.id, template_attributes(template))
+
+
+def template_data(request: Request) -> dict[str, Any]:
+    """Return the data of a launch template as moto keeps it."""
+    data = dict(request.properties["LaunchTemplateData"])
+    return {**data, "UserData": _user_data(data.get("UserData"))}
+
+
+def template_tags(request: Request) -> dict[str, str]:
+    """Return the tags that a template's properties give to itself."""
+    return convert_tag_spec(request.properties.get("TagSpecifications", []), tag_key="Tags").get("launch-template", {})
+
+
+def template_attributes(template: Any) -> dict[str, str]:
+    """Return the GetAtt values of a launch template."""
+    return {
+        "LaunchTemplateId": template.id,
+        "DefaultVersionNumber": str(template.default_version_number),
+        "LatestVersionNumber": str(template.latest_version_number),
+    }
 
 
 def _user_data(encoded: str | None) -> Base64EncodedString | None:
@@ -79,15 +90,18 @@ def _delete_group(request: Request, physical_id: str) -> bool:
 @resource("AWS::AutoScaling::AutoScalingGroup", _delete_group, "AutoScalingGroupARN")
 def _group(request: Request) -> Made:
     name = request.name("AutoScalingGroupName", 255)
+    properties = {**request.properties, "Tags": group_tags(request)}
+    autoscaling.create_group(request.context, request.region, name, properties, request.settled)
+    return Made(name, pending=True)
+
+
+def group_tags(request: Request) -> list[dict[str, Any]]:
+    """Return the tags of a group: its own, and the stack's, which all instances get (docs/aws-behaviour.md 1.25)."""
     own = {tag["Key"] for tag in request.properties.get("Tags", [])}
     stack_tags = [
         {"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in request.tags.items() if key not in own
     ]
-    tags = [*request.properties.get("Tags", []), *stack_tags]
-    autoscaling.create_group(
-        request.context, request.region, name, {**request.properties, "Tags": tags}, request.settled
-    )
-    return Made(name, pending=True)
+    return [*request.properties.get("Tags", []), *stack_tags]
 
 
 def _delete_scheduled_action(request: Request, physical_id: str) -> None:

@@ -21,6 +21,9 @@ def truth(value: Any) -> bool:
     return str(value).lower() == "true"
 
 
+DNS = (("EnableDnsSupport", "enable_dns_support"), ("EnableDnsHostnames", "enable_dns_hostnames"))
+
+
 def _delete_vpc(request: Request, physical_id: str) -> None:
     backend = ec2(request)
     if physical_id not in backend.vpcs:
@@ -48,10 +51,7 @@ def _vpc(request: Request) -> Made:
     vpc = backend.create_vpc(
         properties.get("CidrBlock", ""), properties.get("InstanceTenancy", "default"), tags=request.tag_list()
     )
-    for key, attribute in (
-        ("EnableDnsSupport", "enable_dns_support"),
-        ("EnableDnsHostnames", "enable_dns_hostnames"),
-    ):
+    for key, attribute in DNS:
         if key in properties:
             backend.modify_vpc_attribute(vpc.id, attribute, truth(properties[key]))
     group = backend.get_security_group_from_name("default", vpc_id=vpc.id)

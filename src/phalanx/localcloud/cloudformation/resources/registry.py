@@ -1,4 +1,4 @@
-"""The registry of resource types: how each is created and deleted."""
+"""The registry of resource types: how each is created, changed in place, and deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import string
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ class Made:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of a creation or deletion.
+    """The arguments of a creation, a change or a deletion.
 
     `properties` are resolved. `settled(error)` ends a pending creation or deletion, from any thread, with the reason
     of a failure or None. `tags` are the stack's, including AWS's own. `retained`: the resource outlives its stack.
+    `update_policy` is what the template says of updates.
     """
 
     context: Context
@@ -39,6 +40,7 @@ class Request:
     tags: Mapping[str, str]
     settled: Callable[[str | None], None]
     retained: bool = False
+    update_policy: Mapping[str, Any] = field(default_factory=dict)
 
     def name(self, key: str, limit: int) -> str:
         """Return the property `key`, or else a unique physical name of at most `limit` characters."""
@@ -62,6 +64,8 @@ class Request:
 
 Create = Callable[[Request], Made]
 Delete = Callable[[Request, str], "bool | None"]
+# Called with what is wanted now and what was before; returns the GetAtt values if they have changed.
+Update = Callable[[Request, Request, str], "Mapping[str, Any] | None"]
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,14 @@ class ResourceType:
     """How a type is created and deleted; `attributes` are the names that GetAtt accepts.
 
     `delete` returns True when the deletion is pending until `settled`. It does nothing for a resource that is gone.
+    `update` changes the `updatable` properties, and the tags, of a resource that stays; None if there is no such way.
     """
 
     create: Create
     delete: Delete
     attributes: frozenset[str]
+    update: Update | None = None
+    updatable: frozenset[str] = frozenset()
 
 
 TYPES: dict[str, ResourceType] = {}
@@ -85,6 +92,16 @@ def resource(name: str, delete: Delete, attributes: str = "") -> Callable[[Creat
     def register(create: Create) -> Create:
         TYPES[name] = ResourceType(create, delete, frozenset(attributes.split()))
         return create
+
+    return register
+
+
+def updates(name: str, updatable: str = "") -> Callable[[Update], Update]:
+    """Register the decorated function as what changes these properties of type `name`, separated by spaces."""
+
+    def register(update: Update) -> Update:
+        TYPES[name] = replace(TYPES[name], update=update, updatable=frozenset(updatable.split()))
+        return update
 
     return register
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
@@ -10,6 +11,8 @@ from moto.ec2.exceptions import EC2ClientError
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.network import ec2
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
+
+DIRECTIONS = (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress"))
 
 
 def _delete_group(request: Request, physical_id: str) -> None:
@@ -31,29 +34,48 @@ def _group(request: Request) -> Made:
     if "SecurityGroupEgress" in properties:
         group.egress_rules.clear()  # a stated egress list replaces the default that allows everything
     with all_or_nothing(_delete_group, request, group.id):
-        for direction, key in (("ingress", "SecurityGroupIngress"), ("egress", "SecurityGroupEgress")):
+        for direction, key in DIRECTIONS:
             for rule in properties.get(key, []):
-                _authorize(backend, direction, group.id, rule)
+                authorize(backend, direction, group.id, rule)
     return Made(group.id, {"GroupId": group.id, "Id": group.id, "VpcId": group.vpc_id})
 
 
-def _authorize(backend: Any, direction: str, group_id: str, rule: Mapping[str, Any]) -> str:
+def authorize(backend: Any, direction: str, group_id: str, rule: Mapping[str, Any]) -> str:
     """Add one rule as templates write it; return its id."""
+    rules, _ = getattr(backend, f"authorize_security_group_{direction}")(group_id, **_permission(rule))
+    return rules[0].id
+
+
+def revoke_rule(backend: Any, direction: str, group_id: str, rule: Mapping[str, Any]) -> None:
+    """Remove one rule as templates write it; one that somebody has removed is no error."""
+    with _gone_already():
+        getattr(backend, f"revoke_security_group_{direction}")(group_id, **_permission(rule))
+
+
+def _permission(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule as moto takes it."""
     description = {"Description": rule["Description"]} if "Description" in rule else {}
     ranges = [{key: rule[key], **description} for key in ("CidrIp", "CidrIpv6") if key in rule]
     peer = rule.get("SourceSecurityGroupId") or rule.get("DestinationSecurityGroupId")
     if not ranges and not peer:
         raise ResourceFailed("Exactly one of CidrIp, CidrIpv6 or a security group must be specified in a rule")
-    authorize = getattr(backend, f"authorize_security_group_{direction}")
-    rules, _ = authorize(
-        group_id,
-        str(rule["IpProtocol"]),
-        rule.get("FromPort", -1),
-        rule.get("ToPort", -1),
-        ranges,
-        source_groups=[{"GroupId": peer, **description}] if peer else [],
-    )
-    return rules[0].id
+    return {
+        "ip_protocol": str(rule["IpProtocol"]),
+        "from_port": rule.get("FromPort", -1),
+        "to_port": rule.get("ToPort", -1),
+        "ip_ranges": ranges,
+        "source_groups": [{"GroupId": peer, **description}] if peer else [],
+    }
+
+
+@contextmanager
+def _gone_already() -> Iterator[None]:
+    """Ignore that a rule does not exist."""
+    try:
+        yield
+    except EC2ClientError as error:
+        if "NotFound" not in str(error.code):
+            raise
 
 
 def _revoke(direction: str, request: Request, physical_id: str) -> None:
@@ -61,13 +83,10 @@ def _revoke(direction: str, request: Request, physical_id: str) -> None:
     group_id = request.properties["GroupId"]
     if backend.get_security_group_from_id(group_id) is None:
         return
-    try:
+    with _gone_already():
         getattr(backend, f"revoke_security_group_{direction}")(
             group_id, "", "", "", [], security_rule_ids=[physical_id]
         )
-    except EC2ClientError as error:
-        if "NotFound" not in str(error.code):
-            raise
 
 
 def _revoke_ingress(request: Request, physical_id: str) -> None:
@@ -82,11 +101,11 @@ def _revoke_egress(request: Request, physical_id: str) -> None:
 def _ingress(request: Request) -> Made:
     if "GroupId" not in request.properties:
         raise ResourceFailed("GroupId is missing: a VPC's groups are identified by id")
-    rule = _authorize(ec2(request), "ingress", request.properties["GroupId"], request.properties)
+    rule = authorize(ec2(request), "ingress", request.properties["GroupId"], request.properties)
     return Made(rule, {"Id": rule})
 
 
 @resource("AWS::EC2::SecurityGroupEgress", _revoke_egress, "Id")
 def _egress(request: Request) -> Made:
-    rule = _authorize(ec2(request), "egress", request.properties["GroupId"], request.properties)
+    rule = authorize(ec2(request), "egress", request.properties["GroupId"], request.properties)
     return Made(rule, {"Id": rule})

@@ -15,19 +15,20 @@ from phalanx.localcloud.cloudformation.resources.network import truth
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
 
-def _efs(request: Request) -> Any:
+def efs(request: Request) -> Any:
+    """Return moto's EFS backend for the stack's account and region."""
     return efs_backends[request.context.account][request.region]
 
 
 def _delete_file_system(request: Request, physical_id: str) -> None:
-    if physical_id in _efs(request).file_systems_by_id:
-        _efs(request).delete_file_system(physical_id)
+    if physical_id in efs(request).file_systems_by_id:
+        efs(request).delete_file_system(physical_id)
 
 
 @resource("AWS::EFS::FileSystem", _delete_file_system, "Arn FileSystemId")
 def _file_system(request: Request) -> Made:
     properties = request.properties
-    made = _efs(request).create_file_system(
+    made = efs(request).create_file_system(
         f"{request.stack_id}/{request.logical_id}"[-64:],
         performance_mode=properties.get("PerformanceMode", "generalPurpose"),
         encrypted=truth(properties.get("Encrypted", False)),
@@ -44,14 +45,14 @@ def _file_system(request: Request) -> Made:
 
 
 def _delete_mount_target(request: Request, physical_id: str) -> None:
-    if physical_id in _efs(request).mount_targets_by_id:
-        _efs(request).delete_mount_target(physical_id)
+    if physical_id in efs(request).mount_targets_by_id:
+        efs(request).delete_mount_target(physical_id)
 
 
 @resource("AWS::EFS::MountTarget", _delete_mount_target, "Id IpAddress")
 def _mount_target(request: Request) -> Made:
     properties = request.properties
-    target = _efs(request).create_mount_target(
+    target = efs(request).create_mount_target(
         properties["FileSystemId"],
         properties["SubnetId"],
         ip_address=properties.get("IpAddress"),
@@ -60,13 +61,14 @@ def _mount_target(request: Request) -> Made:
     return Made(target.mount_target_id, {"Id": target.mount_target_id, "IpAddress": target.ip_address})
 
 
-def _tables(request: Request) -> Any:
+def tables(request: Request) -> Any:
+    """Return moto's DynamoDB backend for the stack's account and region."""
     return dynamodb_backends[request.context.account][request.region]
 
 
 def _delete_table(request: Request, physical_id: str) -> None:
-    if physical_id in _tables(request).tables:
-        _tables(request).delete_table(physical_id)
+    if physical_id in tables(request).tables:
+        tables(request).delete_table(physical_id)
 
 
 @resource("AWS::DynamoDB::Table", _delete_table, "Arn StreamArn")
@@ -78,7 +80,7 @@ def _table(request: Request) -> Made:
         raise ResourceFailed(
             f"One or more parameter values were invalid: Some index key attributes are not defined: {missing}"
         )
-    table = _tables(request).create_table(
+    table = tables(request).create_table(
         request.name("TableName", 255),
         schema=properties["KeySchema"],
         throughput=properties.get("ProvisionedThroughput"),
@@ -125,20 +127,21 @@ def _parameter(request: Request) -> Made:
     return Made(name, {"Arn": arn, "Type": kind, "Value": value})
 
 
-def _logs(request: Request) -> Any:
+def logs(request: Request) -> Any:
+    """Return moto's backend of CloudWatch Logs for the stack's account and region."""
     return logs_backends[request.context.account][request.region]
 
 
 def _delete_log_group(request: Request, physical_id: str) -> None:
-    if physical_id in _logs(request).groups:
-        _logs(request).delete_log_group(physical_id)
+    if physical_id in logs(request).groups:
+        logs(request).delete_log_group(physical_id)
 
 
 @resource("AWS::Logs::LogGroup", _delete_log_group, "Arn")
 def _log_group(request: Request) -> Made:
     name = request.name("LogGroupName", 512)
-    group = _logs(request).create_log_group(name, request.tag_map())
+    group = logs(request).create_log_group(name, request.tag_map())
     if "RetentionInDays" in request.properties:
         with all_or_nothing(_delete_log_group, request, name):
-            _logs(request).put_retention_policy(name, str(request.properties["RetentionInDays"]))
+            logs(request).put_retention_policy(name, str(request.properties["RetentionInDays"]))
     return Made(name, {"Arn": f"{group.arn.removesuffix(':*')}:*"})

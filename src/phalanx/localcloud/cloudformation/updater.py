@@ -1,0 +1,193 @@
+"""Takes one stack through updates: from one revision to the next, and back if a resource can't be changed.
+
+The order is CloudFormation's: what is new is made before anything old is deleted, in a clean-up at the end, so that an
+update can be undone until then (docs/aws-behaviour.md 1.30).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
+from phalanx.localcloud.cloudformation.functions import Scope, resolve
+from phalanx.localcloud.cloudformation.graph import Walk
+from phalanx.localcloud.cloudformation.model import Resource, Stack
+from phalanx.localcloud.cloudformation.resources import TYPES
+from phalanx.localcloud.cloudformation.revisions import Revision
+from phalanx.localcloud.cloudformation.schemas import custom_name, replaces, takes_tags
+from phalanx.localcloud.cloudformation.worker import MODELS, Worker
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.iam import credentials
+
+REPLACING = "Requested update requires the creation of a new physical resource; hence creating one."
+LEFT = "One or more resources could not be deleted."
+UPDATING, ROLLING_BACK = "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROGRESS"
+
+
+class Updater(Worker):
+    """A worker that can also update its stack."""
+
+    def __init__(self, context: Context, stack: Stack, scope: Scope) -> None:
+        super().__init__(context, stack, scope)
+        # What the stack was before the update, where it comes from (in a rollback: the update), and what it is to be.
+        self._before = self._from = self._aim = self._present()
+        # Resources as they were before they were replaced, and those that the clean-up deletes, by logical id.
+        self._replaced: dict[str, Resource] = {}
+        self._old: dict[str, Resource] = {}
+
+    def update(self, revision: Revision) -> None:
+        """Start an update; the stack is UPDATE_IN_PROGRESS when this returns."""
+        self._may = credentials.may()
+        self.stack.token, self.stack.updated_at = revision.token, self.context.clock.now()
+        self._mark(UPDATING, "User Initiated")
+        self.post(self._begin_update, revision)
+
+    def cancel(self) -> None:
+        """Give up an update; the stack rolls back, unless the update ends first."""
+        self.post(self._roll_back, "User Initiated")
+
+    def _begin_update(self, revision: Revision) -> None:
+        self._before, self._replaced, self._old = self._present(), {}, {}
+        self._go_to(revision)
+
+    def _present(self) -> Revision:
+        stack = self.stack
+        wanted = {name: resource.declared for name, resource in stack.resources.items()}
+        return Revision(
+            stack.template, stack.inputs, stack.tags, stack.capabilities, self._scope, wanted, stack.dependencies
+        )
+
+    def _go_to(self, revision: Revision) -> None:
+        """Set what the stack is to be, and begin with the first resources."""
+        stack, there = self.stack, self.stack.resources
+        self._from, self._aim = self._present(), revision
+        kept = {name: there.get(name) or Resource(declared) for name, declared in revision.wanted.items()}
+        for name, declared in revision.wanted.items():
+            kept[name].declared = declared
+        stack.resources = kept | {name: one for name, one in there.items() if name not in kept}
+        stack.template, stack.inputs, stack.tags = revision.template, revision.inputs, revision.tags
+        stack.capabilities, stack.dependencies = revision.capabilities, revision.dependencies
+        self._scope = revision.scope
+        self._walk = Walk(revision.dependencies)
+        self._advance()
+
+    # ---- one resource
+
+    def _begin(self, name: str) -> None:
+        resource = self.stack.resources[name]
+        if name in self._replaced:
+            self._restore(name)
+        elif self.stack.status == "CREATE_IN_PROGRESS" or not resource.exists:
+            super()._begin(name)
+        else:
+            self._revise(name, resource)
+
+    def _revise(self, name: str, resource: Resource) -> None:
+        """Change a resource that is there as far as it differs from what is wanted."""
+        try:
+            wanted = self._properties(resource.declared)
+            metadata = resolve(dict(resource.declared.metadata), self._scope)
+        except Exception as error:
+            self._mark_resource(name, UPDATING)
+            self._fail(name, reason_of(error))
+            return
+        if replaces(resource.declared.type, resource.properties, wanted):
+            self._replaced[name] = copy.copy(resource)
+            self._mark_resource(name, UPDATING, REPLACING)
+            self._try(name, self._replace)
+        elif self._is_touched(resource, wanted) or resource.metadata != metadata:
+            resource.metadata = metadata
+            self._mark_resource(name, UPDATING)
+            self._try(name, lambda one: self._change(one, wanted))
+        else:
+            self._publish(resource)
+            self._walk.done(name)
+
+    def _is_touched(self, resource: Resource, wanted: dict[str, Any]) -> bool:
+        retagged = self._from.tags != self.stack.tags and takes_tags(resource.declared.type)
+        return resource.properties != wanted or retagged or resource.status == "UPDATE_FAILED"
+
+    def _change(self, resource: Resource, wanted: dict[str, Any]) -> bool:
+        """Change a resource in place."""
+        kind, touched = TYPES[resource.declared.type], self._is_touched(resource, wanted)
+        before = self._request(resource, self._from.tags)
+        resource.properties = wanted
+        if touched and kind.update is None:
+            raise ResourceFailed(f"The local cloud can't change {resource.declared.type} in place")
+        if touched and kind.update is not None:
+            self._require_rights(resource.declared.type, "update")
+            with MODELS:
+                attributes = kind.update(self._request(resource), before, resource.physical_id)
+            resource.attributes = resource.attributes if attributes is None else attributes
+            self.context.network_changed()
+        self._publish(resource)
+        return False
+
+    def _replace(self, resource: Resource) -> bool:
+        """Make another physical resource; the old one is deleted in the clean-up."""
+        name = custom_name(resource.declared.type, resource.properties, self._properties(resource.declared))
+        if name:
+            raise ResourceFailed(
+                "CloudFormation cannot update a stack when a custom-named resource requires replacing. "
+                f"Rename {name} and update the stack again."
+            )
+        self._old[resource.declared.logical_id] = self._replaced[resource.declared.logical_id]
+        return self._make(resource)
+
+    def _restore(self, name: str) -> None:
+        """Undo a replacement."""
+        new, old = self.stack.resources[name], self._replaced.pop(name)
+        if new.physical_id != old.physical_id:
+            self._old[name] = copy.copy(new)
+        else:
+            self._old.pop(name, None)
+        self.stack.resources[name] = old
+        self._publish(old)
+        self._mark_resource(name, "UPDATE_COMPLETE")
+        self._walk.done(name)
+
+    # ---- the end
+
+    def _abort(self, reason: str) -> None:
+        if self.stack.status == UPDATING:
+            self._roll_back(f"{reason}. ")
+        elif self.stack.status == ROLLING_BACK:
+            self._cancel()
+            self._mark("UPDATE_ROLLBACK_FAILED", reason)
+        else:
+            super()._abort(reason)
+
+    def _roll_back(self, reason: str) -> None:
+        """Undo an update that has not ended."""
+        if self.stack.status == UPDATING:
+            self._cancel()
+            self._mark(ROLLING_BACK, reason)
+            self._old = {}
+            self._go_to(self._before)
+
+    def _end(self) -> None:
+        if self.stack.status == "CREATE_IN_PROGRESS":
+            super()._end()
+        else:
+            self._clean_up("UPDATE_ROLLBACK" if self.stack.status == ROLLING_BACK else "UPDATE")
+
+    def _clean_up(self, final: str) -> None:
+        """Delete what the stack no longer has."""
+        self._mark(f"{final}_COMPLETE_CLEANUP_IN_PROGRESS")
+        there = reversed(self.stack.resources.items())
+        removed = {name: one for name, one in there if name not in self._aim.wanted and one.exists}
+        self._delete_all(final, {**removed, **self._old}, self._from.dependencies)
+
+    def _finish_deletion(self) -> None:
+        if not self.stack.status.endswith("_CLEANUP_IN_PROGRESS"):
+            super()._finish_deletion()
+            return
+        self.stack.resources = {name: self.stack.resources[name] for name in self._aim.wanted}
+        self._doomed, self._replaced, self._old = {}, {}, {}
+        self._mark(f"{self._final}_COMPLETE", LEFT if self._failed else "")
+
+    def _is_kept(self, resource: Resource) -> bool:
+        if self._old.get(resource.declared.logical_id) is resource and self._final == "UPDATE":
+            return resource.declared.update_replace_policy != "Delete"
+        return super()._is_kept(resource)
