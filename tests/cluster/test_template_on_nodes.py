@@ -95,6 +95,8 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     assert [one["Placement"].get("GroupName") for one in instances] == ["", group["GroupName"]]
     (only,) = terminal.phalanx("run", "-c", "choices", "--", "hostname").stdout.split()[1::2]
     assert only.replace("-", ".") == "ip." + instances[1]["PrivateIpAddress"]
+    scratch = "touch $PHALANX_SCRATCH/here && findmnt -no TARGET -T $PHALANX_SCRATCH/here"
+    assert "/opt/dlami/nvme" in terminal.phalanx("run", "-c", "choices", "--", "sh", "-c", scratch).stdout
     called = terminal.phalanx("run", "-c", "choices", "-n", "1", "--", sys.executable, "-c", CALL, check=False)
     assert "VPCs" in called.stdout
     assert "no permissions boundary allows the ec2:DescribeSubnets action" in called.stderr

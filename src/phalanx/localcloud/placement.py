@@ -200,6 +200,7 @@ def machine(instance: Instance) -> Machine:
         zone=zone,
         file_systems=_file_systems(instance.owner_id, region, vpc_id, zone),
         image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),
+        local_disks=bool(INSTANCE_TYPES.get(instance.instance_type, {}).get("InstanceStorageInfo")),
         admin_key=key_pair(instance)[1],
     )
 

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, firewall, loader, mount, packages, trust, wire
+from phalanx.node import account, contract, daemon, files, firewall, loader, local_disks, mount, packages, trust, wire
 from phalanx.node.agent import HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -86,6 +86,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         ("job user", make_user),
         ("packages", install),
         ("shared directory", mount_shared),
+        ("local disks", lambda: local_disks.mount(agent.job_uid(), agent.log.say, root)),
         ("ssh keys", make_keys),
         ("boot script", lambda: _run_script(agent)),
         ("agent", start),
@@ -142,6 +143,7 @@ def _run_script(agent: Agent) -> None:
         has_interpreter = file.read(2) == b"#!"
     machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)
     environment = {**os.environ, "PATH": machine.path, "EFS_MOUNT": settings.shared, "HOME": "/root"}
+    environment["PHALANX_SCRATCH"] = machine.scratch
     argv = [loader.SCRIPT] if has_interpreter else ["/bin/bash", "-c", _BASH + loader.SCRIPT]
     try:
         run(argv, _SCRIPT_SHARE * settings.node_timeout_s, agent.log.say, env=environment, cwd="/")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Optional
 
-from phalanx.node import account, files, trust
+from phalanx.node import account, files, local_disks, trust
 from phalanx.node.disk import SSH
 from phalanx.node.roster import MASTER, Node, Roster
 
@@ -21,7 +21,8 @@ ROSTER = "/opt/phalanx/roster.json"
 class Machine:
     """What the files need besides the roster: facts about this machine and its cluster.
 
-    `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH.
+    `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
+    `scratch` is the directory of the local disks, "" without any.
     """
 
     region: str
@@ -31,6 +32,7 @@ class Machine:
     cores: int = 1
     single_uid: bool = False
     path: str = ""
+    scratch: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Mac
         len(os.sched_getaffinity(0)),
         account.single_uid(root),
         _image_path(files.read(f"{root}/etc/environment"), [bin for bin in _IMAGE_BINS if os.path.isdir(root + bin)]),
+        local_disks.place(root),
     )
 
 
@@ -73,6 +76,7 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
         "DEEPLEARNING_WORKERS_COUNT": str(len(roster.workers)),
         "DEEPLEARNING_WORKER_GPU_COUNT": str(node.gpus),
         "EFS_MOUNT": machine.shared,
+        "PHALANX_SCRATCH": machine.scratch,
         "AWS_DEFAULT_REGION": machine.region,
         "AWS_ENDPOINT_URL": machine.endpoint,
         # mpiexec needs no flag: Open MPI 4 and 5.

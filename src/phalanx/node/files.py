@@ -59,6 +59,14 @@ def with_block(text: str, block: str) -> str:
     return rest + ("" if rest.endswith("\n") or not rest else "\n") + _BEGIN + block + _END
 
 
+def add_to_block(path: str, line: str, root: str = "") -> None:
+    """Add a line to our block of a shared file, unless it is there."""
+    text = read(root + path)
+    ours = text.partition(_BEGIN)[2].partition(_END)[0]
+    if line not in ours:
+        write(root + path, with_block(text, ours + line))
+
+
 def without_block(text: str) -> str:
     """Return the text of a shared file without our block."""
     before, begin, rest = text.partition(_BEGIN)

@@ -30,8 +30,7 @@ def mount(
         end = time.monotonic() + patience_s
         kind, options, source = _source(file_system, domain)
         insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
-        line = f"{source} {directory} {kind} _netdev,{options} 0 0\n"
-        files.write("/etc/fstab", files.with_block(files.read("/etc/fstab"), line))
+        files.add_to_block("/etc/fstab", f"{source} {directory} {kind} _netdev,{options} 0 0\n")
     _let_write(directory, owner)
 
 

@@ -54,6 +54,8 @@ class Machine:
     """The name of its image, with a full operating system; "" for this machine's own programs."""
     gpus: str = ""
     """What `nvidia-smi` lists; "" without GPUs."""
+    local_disks: bool = False
+    """Whether its type has disks of its own."""
     gpus_after_s: float = 0.0
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
     apt_busy_s: float = 0.0

@@ -51,6 +51,7 @@ def build(site: Site, machine: Machine, tty: str) -> Path:
     rootfs.mount_devices(site, machine, root)
     kernel.mount(tty, rootfs.make_file(root / "dev/console"), None, kernel.MS_BIND)
     rootfs.mount_file_systems(site, machine, root)
+    rootfs.mount_local_disks(site, machine, root)
     rootfs.mount_binds(root, [path for path in site.pip_paths if not image_layer.holds(path)])
     planted.plant(root, machine)
     os.chdir(root)

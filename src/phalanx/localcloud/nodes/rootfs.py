@@ -28,6 +28,7 @@ ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp", "run/lock")
 _PRIVATE = ("root", "run/efs.host")
+_LOCAL_DISKS = "opt/dlami/nvme"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # Ubuntu's systemd-tmpfiles empties /tmp at each boot, and /run is never on the disk.
 _EMPTY_AT_BOOT = ("run", "tmp")
@@ -52,6 +53,7 @@ def build(site: Site, machine: Machine) -> Path:
     _show_gpus(machine, root)
     mount_devices(site, machine, root)
     mount_file_systems(site, machine, root)
+    mount_local_disks(site, machine, root)
     mount_binds(root, site.binds)
     os.chdir(root)
     return root
@@ -192,6 +194,13 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
             (shelf / f"{name}.address").write_text(address)
             (shelf / name).mkdir()
             kernel.bind(source, shelf / name)
+
+
+def mount_local_disks(site: Site, machine: Machine, root: Path) -> None:
+    """Bind a directory of the node's disk where AWS's DLAMIs mount the disks of a type that has some."""
+    if machine.local_disks:
+        source = make_directory(site.disk(machine.instance_id), "local-disks")
+        kernel.bind(source, make_directory(root, _LOCAL_DISKS))
 
 
 def mount_binds(root: Path, paths: Sequence[Path]) -> None:
