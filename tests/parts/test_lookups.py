@@ -14,7 +14,7 @@ from phalanx.clouds import lookups
 from phalanx.errors import SpecError
 from phalanx.localcloud import account_quotas, faults
 from phalanx.plan.plan import make_plan
-from phalanx.plan.plan_text import warnings
+from phalanx.plan.plan_text import explain, warnings
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +87,20 @@ def test_ec2_refuses_what_exceeds_the_quotas_that_it_shows(local):
         ec2.allocate_address(Domain="vpc")
     with pytest.raises(ClientError, match="VpcLimitExceeded"):
         ec2.create_vpc(CidrBlock="10.0.0.0/16")
+
+
+def test_all_buckets_that_jobs_could_not_use_are_named_before_anything_is_made(local, aws):
+    s3 = local.client("s3")
+    s3.create_bucket(Bucket="my-data-here")
+    s3.create_bucket(Bucket="my-data-far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    usable = aws_spec(data={"a": "s3://my-data-here/x rw"})
+    assert any(
+        "my-data-here/x/ (read, write)" in line for line in explain(make_plan(usable, lookups.facts(aws, usable, "")))
+    )
+    spec = aws_spec(data={"a": "s3://my-data-here", "b": "s3://my-data-far", "c": "s3://my-data-nowhere"})
+    with pytest.raises(SpecError) as caught:
+        lookups.facts(aws, spec, "")
+    assert str(caught.value).startswith(
+        "data: the bucket my-data-far (b) is in eu-west-1, and the cluster in us-east-1; "
+        "there is no bucket my-data-nowhere (c)"
+    )

@@ -120,3 +120,33 @@ def test_it_ends_within_the_hour(local):
     local.clock.advance(3600)
     assert refusal(local.client("sts", keys).get_caller_identity)["Code"] == "ExpiredToken"
     local.clock.advance(-3600)
+
+
+def test_a_role_reaches_the_objects_of_its_prefix_alone(local):
+    """By all calls on objects; copying reads another object, so it is refused rather than guessed."""
+    s3 = local.client("s3")
+    bucket, other = name("bucket"), name("bucket")
+    for made in (bucket, other):
+        s3.create_bucket(Bucket=made)
+        s3.put_object(Bucket=made, Key="own/a b%2F", Body=b"x")
+    own, prefix = f"arn:aws:s3:::{bucket}/own/*", {"StringLike": {"s3:prefix": "own/*"}}
+    lists = {"Action": "s3:ListBucket", "Resource": f"arn:aws:s3:::{bucket}", "Condition": prefix}
+    _, issued = session(
+        local,
+        {"Effect": "Allow", **lists},
+        {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": own},
+    )
+    limited = local.client("s3", issued)
+    assert limited.list_objects_v2(Bucket=bucket, Prefix="own/")["Contents"][0]["Key"] == "own/a b%2F"
+    assert limited.get_object(Bucket=bucket, Key="own/a b%2F")["Body"].read() == b"x"
+    upload = limited.create_multipart_upload(Bucket=bucket, Key="own/large")["UploadId"]
+    limited.upload_part(Bucket=bucket, Key="own/large", UploadId=upload, PartNumber=1, Body=b"x")
+    for call, given, code in (
+        (limited.list_objects_v2, {"Bucket": bucket}, "AccessDenied"),
+        (limited.list_objects_v2, {"Bucket": other, "Prefix": "own/"}, "AccessDenied"),
+        (limited.get_object, {"Bucket": other, "Key": "own/a b%2F"}, "AccessDenied"),
+        (limited.put_object, {"Bucket": bucket, "Key": "theirs", "Body": b""}, "AccessDenied"),
+        (limited.delete_object, {"Bucket": bucket, "Key": "own/a b%2F"}, "AccessDenied"),
+        (limited.copy_object, {"Bucket": bucket, "Key": "own/c", "CopySource": f"{other}/own/a"}, "AccessDenied"),
+    ):
+        assert refusal(call, **given)["Code"] == code, (call, given)

@@ -177,6 +177,23 @@ def test_a_boundary_limits_every_role_and_policies_are_of_jobs_alone():
     }
 
 
+def test_jobs_may_read_their_data_and_write_where_the_file_says_so_and_nobody_else_may():
+    made = plan(data={"imagenet": "s3://my-bucket/imagenet", "runs": "s3://other-bucket/runs/ rw"})
+    roles = resources(json.loads(synthesize(made)), "AWS::IAM::Role")
+    assert [name for name, role in roles.items() if "s3" in json.dumps(role)] == ["JobRole"]
+    (policy,) = roles["JobRole"]["Policies"]
+    lists, reads, lists_too, writes = policy["PolicyDocument"]["Statement"]
+    assert (reads["Action"], reads["Resource"]) == (["s3:GetObject"], sub("s3:::my-bucket/imagenet/*"))
+    assert lists["Condition"] == {"StringLike": {"s3:prefix": "imagenet/*"}}
+    assert lists_too["Resource"] == sub("s3:::other-bucket")
+    assert "s3:PutObject" in writes["Action"] and writes["Resource"] == sub("s3:::other-bucket/runs/*")
+    assert any("imagenet: s3://my-bucket/imagenet/ (read), runs: " in line for line in explain(made))
+
+
+def sub(resource: str) -> dict[str, str]:
+    return {"Fn::Sub": f"arn:${{AWS::Partition}}:{resource}"}
+
+
 def test_disks_and_shared_files_are_encrypted(document):
     assert document["Resources"]["FileSystem"]["Properties"]["Encrypted"] is True
     for template in resources(document, "AWS::EC2::LaunchTemplate").values():

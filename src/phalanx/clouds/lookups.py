@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from phalanx.clouds import file_systems, own_address, reservations, usage
+from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
@@ -35,6 +36,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         )
     _require_placement_group(api, spec)
     require_policies(api, spec)
+    require_buckets(api, spec)
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")

@@ -88,11 +88,13 @@ def _exists(name: str) -> bool:
 def install() -> None:
     """Import moto's EC2 quickly and add the local cloud's images. Call it before anything imports moto.ec2."""
     check_version()
+    from moto import settings
+
     # moto's 600 images take 0.1 s per region, and none of them can run here.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-    # Buckets are named in the path: the local cloud's address is not a domain.
-    os.environ["S3_IGNORE_SUBDOMAIN_BUCKETNAME"] = "true"
+    # Buckets are named in the path: the local cloud's address is not a domain. moto may have read its variable already.
+    settings.S3_IGNORE_SUBDOMAIN_BUCKETNAME = True
     _list_regions_quickly()
     _read_models_once()
     _import_ec2()

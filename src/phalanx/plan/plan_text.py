@@ -13,6 +13,7 @@ from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import OWN_GROUP, ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
+from phalanx.spec.spec_data import places
 
 
 def explain(plan: Plan) -> list[str]:
@@ -65,6 +66,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("ssh", f"to the head from {_sources(plan)}"),
         ("root disk", _disk(plan)),
         ("jobs may use", ", ".join(spec.policies or ())),
+        ("data of jobs", _data(spec)),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
         ("membership", "a queue, a table, a topic, a function, a log group"),
@@ -130,6 +132,13 @@ def _disk(plan: Plan) -> str:
     units = {"size_gib": "GiB", "iops": "IOPS", "throughput_mib_s": "MiB/s"}
     chosen = (f"{disk[key]} {unit}" for key, unit in units.items() if key in disk)
     return ", ".join([disk.get("type", "gp3"), *chosen, "encrypted, on every node"])
+
+
+def _data(spec: ClusterSpec) -> str:
+    """Name the S3 prefixes of jobs, and which of them they may change."""
+    return ", ".join(
+        f"{one.name}: {one.url} ({'read, write' if one.is_writable else 'read'})" for one in places(spec.data)
+    )
 
 
 def _throughput(plan: Plan) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_data import DATA
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_key import Key, key
@@ -266,6 +267,13 @@ class ClusterSpec:
         ),
         ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"],
         unset="none: jobs have no rights in AWS",
+        default=None,
+    )
+    data: Mapping[str, str] | None = key(
+        "S3 prefixes of the region that the role of jobs may read, or read and write, and nothing else in S3. `phalanx "
+        "data stage NAME` copies one to the shared directory, as `data/NAME`.",
+        DATA,
+        {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
         default=None,
     )
     permissions_boundary: str | None = key(

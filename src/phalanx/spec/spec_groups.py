@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from phalanx.spec import spec_checks as checks
@@ -47,12 +47,17 @@ def texts(name: str, value: str, most: int, reserved: str, allowed: str) -> Rule
     def check(given: Group) -> Group:
         if not 1 <= len(given) <= most:
             raise WrongError(f"must have 1 to {most} entries, has {len(given)}")
-        for key, text in given.items():
-            _require(key, name, f"'{checks.cut(str(key))}' can't be a name", allowed)
-            _require(text, value, f"'{checks.cut(str(text))}' can't be the value of {key}", allowed)
-            if re.match(reserved, key):
-                raise WrongError(f"the name {key} is reserved", "choose another")
+        if wrong := [refusal for entry in given.items() for refusal in refusals(*entry)]:
+            raise WrongError(", and ".join(wrong), allowed)
         return dict(given)
+
+    def refusals(key: Any, text: Any) -> Iterator[str]:
+        if not _is_text(key, name):
+            yield f"'{checks.cut(str(key))}' can't be a name"
+        elif re.match(reserved, key):
+            yield f"the name {key} is reserved"
+        if not _is_text(text, value):
+            yield f"'{checks.cut(str(text))}' can't be the value of {checks.cut(str(key))}"
 
     schema = {
         "type": "object",
@@ -64,9 +69,8 @@ def texts(name: str, value: str, most: int, reserved: str, allowed: str) -> Rule
     return Rule(Kind(_KIND, dict, read, dict), check, lambda: schema, allowed)
 
 
-def _require(text: Any, pattern: str, refusal: str, hint: str) -> None:
-    if not isinstance(text, str) or not re.fullmatch(pattern, text):
-        raise WrongError(refusal, hint)
+def _is_text(text: Any, pattern: str) -> bool:
+    return isinstance(text, str) and bool(re.fullmatch(pattern, text))
 
 
 def _keys_of(value: Value) -> dict[str, Value]:

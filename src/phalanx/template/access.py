@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
 
 from phalanx.plan.plan import Plan
+from phalanx.spec.spec_data import Place, places
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 _NFS_PORT = 2049
+_WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 # Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
 _EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
@@ -98,11 +100,23 @@ def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _job_role(plan: Plan, **more: Any) -> iam.Role:
-    """Make the jobs' role, with the user's policies; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
+    """Make the jobs' role, with the user's policies and data; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
     agents = {"AWS": [GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")]}
+    if plan.spec.data:
+        more["Policies"] = [iam.Policy(**_policy("data", [*_data(places(plan.spec.data))]))]
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
     return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), **more)
+
+
+def _data(given: Iterator[Place]) -> Iterator[dict[str, Any]]:
+    """Let jobs list, read and, where the user said so, write these prefixes (docs/aws-behaviour.md 12.1)."""
+    for place in given:
+        within = {"StringLike": {"s3:prefix": f"{place.prefix}*"}} if place.prefix else {}
+        bucket = Sub(f"arn:${{AWS::Partition}}:s3:::{place.bucket}")
+        objects = Sub(f"arn:${{AWS::Partition}}:s3:::{place.bucket}/{place.prefix}*")
+        yield {**_allow(["s3:ListBucket"], bucket), **({"Condition": within} if within else {})}
+        yield _allow(["s3:GetObject", *(_WRITING if place.is_writable else ())], objects)
 
 
 def _trust(principal: dict[str, Any]) -> dict[str, Any]:

@@ -97,8 +97,8 @@ _OWN = """
     iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies lambda:GetFunction
     lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup logs:DescribeLogGroups logs:DescribeLogStreams
     logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota servicequotas:GetServiceQuota
-    sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes sqs:ListQueues sqs:SendMessage ssm:GetParameter
-    autoscaling:DeleteScheduledAction autoscaling:DescribeTags ec2:DescribeTags
+    s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes sqs:ListQueues sqs:SendMessage
+    ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags ec2:DescribeTags
 """
 
 OWN = tuple(_OWN.split())

@@ -14,8 +14,16 @@ from phalanx.localcloud.served import operations
 
 # Names in the signature's scope that differ from the prefix of IAM actions.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
-# AWS authorizes a batch as the single operation.
+# AWS authorizes a batch as the single operation, and calls on objects by a few actions (docs/aws-behaviour.md 12.1).
 _AUTHORIZED_AS = {
+    "HeadBucket": "ListBucket",
+    "ListObjects": "ListBucket",
+    "ListObjectsV2": "ListBucket",
+    "HeadObject": "GetObject",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+    "ListParts": "ListMultipartUploadParts",
     "SendMessageBatch": "SendMessage",
     "DeleteMessageBatch": "DeleteMessage",
     "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",

@@ -112,6 +112,16 @@ def parameter(call: Call, account: str) -> Iterator[Target]:
         yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
 
 
+def bucket(call: Call, _account: str) -> Iterator[Target]:
+    """S3, operations on a bucket; a policy may restrict a listing to a prefix."""
+    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}", {"s3:prefix": [str(call.params.get("prefix", ""))]})
+
+
+def an_object(call: Call, _account: str) -> Iterator[Target]:
+    """S3, operations on an object."""
+    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}/{call.params.get('Key', '')}")
+
+
 def stack(call: Call, account: str) -> Iterator[Target]:
     """CloudFormation, by stack id or name."""
     name = str(call.params.get("StackName", ANY))
@@ -262,6 +272,12 @@ TABLE: dict[str, Finder] = {
     "ssm:GetParameters": parameter,
     "ssm:GetParametersByPath": parameter,
     "ssm:PutParameter": parameter,
+    "s3:ListBucket": bucket,
+    "s3:GetObject": an_object,
+    "s3:PutObject": an_object,
+    "s3:DeleteObject": an_object,
+    "s3:AbortMultipartUpload": an_object,
+    "s3:ListMultipartUploadParts": an_object,
     "ec2:AssociateAddress": addresses,
     "ec2:DisassociateAddress": association,
     "ec2:TerminateInstances": instances,

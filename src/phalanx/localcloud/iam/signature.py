@@ -20,7 +20,9 @@ def is_valid(environ: Mapping[str, Any], body: bytes, secret: str) -> bool:
     match = _AUTHORIZATION.fullmatch(environ.get("HTTP_AUTHORIZATION", ""))
     if match is None:
         return False
-    canonical = _canonical_request(environ, body, match["headers"])
+    # Every service except S3 encodes the path once more.
+    safe = "/~%" if match["service"] == "s3" else "/~"
+    canonical = _canonical_request(environ, body, match["headers"], safe)
     to_sign = "\n".join(
         ("AWS4-HMAC-SHA256", environ.get("HTTP_X_AMZ_DATE", ""), match["scope"], _sha256(canonical.encode()))
     )
@@ -30,15 +32,14 @@ def is_valid(environ: Mapping[str, Any], body: bytes, secret: str) -> bool:
     return hmac.compare_digest(key.hex(), match["signature"])
 
 
-def _canonical_request(environ: Mapping[str, Any], body: bytes, signed: str) -> str:
+def _canonical_request(environ: Mapping[str, Any], body: bytes, signed: str, safe: str) -> str:
     path, _, query = _raw_uri(environ).partition("?")
     pairs = sorted((quote(n, safe="-_.~"), quote(v, safe="-_.~")) for n, v in parse_qsl(query, keep_blank_values=True))
     headers = "".join(f"{name}:{_header(environ, name)}\n" for name in signed.split(";"))
-    # Every service except S3 encodes the path once more.
     return "\n".join(
         (
             environ["REQUEST_METHOD"],
-            quote(path or "/", safe="/~"),
+            quote(path or "/", safe=safe),
             "&".join(f"{name}={value}" for name, value in pairs),
             headers,
             signed,

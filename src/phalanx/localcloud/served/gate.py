@@ -78,7 +78,7 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
             log.exception("%s", call.action)
         return _unable(call, start_response)
     status, headers = shown[0][:2]
-    if status.startswith("5") or (status.startswith("40") and _is_a_page(headers)):
+    if status.startswith("5") or (status.startswith("40") and any(body) and _is_a_page(headers)):
         log.error("%s: %s %s", call.action, status, b"".join(body)[:2000])
         return _unable(call, start_response)
     start_response(*shown[0])

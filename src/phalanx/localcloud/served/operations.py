@@ -47,7 +47,7 @@ def of_rest(service: str, environ: Mapping[str, Any], body: bytes) -> tuple[str,
     except (HTTPException, NotImplementedError):
         return "", {}
     if service == _OBJECTS:
-        return str(operation.name), labels
+        return str(operation.name), {"prefix": request.args.get("prefix", ""), **labels}
     parts = {"url_params": labels, "url_path": request.path, "values": request.args, "headers": request.headers}
     return str(operation.name), _parsed(operation, "rest-json", {**parts, "body": body, "method": request.method})
 

@@ -1,0 +1,46 @@
+"""The S3 buckets that a spec names: whether jobs could use them, before anything is created."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from botocore.exceptions import ClientError
+
+from phalanx.errors import CloudError, SpecError
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_data import Place, places
+
+_REGION = "x-amz-bucket-region"
+
+
+class Api(Protocol):
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+
+
+def require_buckets(api: Api, spec: ClusterSpec) -> None:
+    """Raise SpecError with every bucket of `data` that is missing, forbidden to this user, or in another region."""
+    wrong = [reason for place in places(spec.data) for reason in _refusals(api, place)]
+    if wrong:
+        raise SpecError(f"data: {'; '.join(wrong)}", "`aws s3 ls` lists your buckets.")
+
+
+def _refusals(api: Api, place: Place) -> Iterator[str]:
+    """Yield what is wrong. HeadBucket's refusals have no text, only a status (docs/aws-behaviour.md 12.2)."""
+    try:
+        region = api.call("s3", "head_bucket", Bucket=place.bucket).get("BucketRegion", api.region)
+    except CloudError as error:
+        if not isinstance(error.__cause__, ClientError):
+            raise
+        answer = error.__cause__.response.get("ResponseMetadata", {})
+        status, region = answer.get("HTTPStatusCode"), answer.get("HTTPHeaders", {}).get(_REGION, api.region)
+        if status == 404:
+            yield f"there is no bucket {place.bucket} ({place.name})"
+        elif status == 403 and region == api.region:
+            yield f"these AWS credentials may not list the bucket {place.bucket} ({place.name})"
+        elif region == api.region:
+            raise
+    if region != api.region:
+        yield f"the bucket {place.bucket} ({place.name}) is in {region}, and the cluster in {api.region}"
