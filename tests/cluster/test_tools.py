@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from conftest import Terminal
 
@@ -55,11 +56,6 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=180)
     return process.returncode, shown
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def test_results_and_data_are_copied(cluster, tmp_path):

@@ -69,7 +69,7 @@ class Memory:
         self.desired.append(number)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.terminated.append(instance_id)
 
 

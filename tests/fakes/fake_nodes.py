@@ -6,16 +6,21 @@ What it can't reproduce (real networks, separate process ids per node) is for te
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from phalanx.code import bundle
 from phalanx.jobs.job import Job
 from phalanx.node.roster import Node, Roster, worker_name
 
@@ -181,14 +186,30 @@ def kill_starter(job: Job, node: str) -> None:
 
 def kill_marked(job_id: str) -> None:
     for pid in marked(job_id):
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
 
 
 def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | None = None) -> None:
     """Kill every process on this machine whose command line and environment are chosen."""
     for pid in pids(chosen):
         if pid != besides:
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
+
+
+def kill(pid: int) -> None:
+    """Kill a process, which may end by itself meanwhile."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def change_runner(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str, str]) -> None:
+    """Give this test's jobs a runner with changes: in a module, what a pattern matches becomes a text."""
+    sources = {name: (bundle._PACKAGE / name).read_text() for name in bundle._modules()}
+    for module, pattern, text in changes:
+        sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
+        assert found == 1
+    content = bundle._build({name: source.encode() for name, source in sources.items()})
+    monkeypatch.setattr(bundle, "runner_zip", lambda: content)
 
 
 def pids(chosen: Callable[[list[str], list[str]], bool]) -> Iterator[int]:

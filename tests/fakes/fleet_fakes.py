@@ -48,7 +48,7 @@ def name(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 60.0) -> Any:
     """Wait for another thread; this takes milliseconds unless the code is wrong."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -74,7 +74,7 @@ class FakeRunner:
         self.on_exit: Callable[[str], None] = lambda _instance_id: None
 
     def boot(self, machine: Any) -> None:
-        assert self.gate.wait(5)
+        assert self.gate.wait(60)
         if self.broken:
             raise RuntimeError(self.broken)
         self.booted[machine.instance_id] = machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from types import SimpleNamespace
 
@@ -11,22 +10,17 @@ import pytest
 from phalanx.node import beats
 
 
-def free_port() -> int:
-    """Return a free UDP port on loopback, also when tests run in parallel."""
-    with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def ends(monkeypatch):
     """An ear and a beat whose threads do not run."""
     with monkeypatch.context() as here:
-        here.setattr(beats, "PORT", free_port())
         here.setattr(beats.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+        # The kernel chooses the ear's port.
+        here.setattr(beats, "PORT", 0)
         ear, beat = beats.Ear("127.0.0.1"), beats.Beat()
+        here.setattr(beats, "PORT", ear._socket.getsockname()[1])
         here.setattr(beats.threading, "Thread", THREAD)
-        beat._socket.settimeout(5)
+        beat._socket.settimeout(60)
         beat.head = "127.0.0.1"
         ear.known.add("127.0.0.1")
         yield ear, beat
@@ -74,7 +68,7 @@ def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):
     beat.once()
     beat.once()
     assert (beat.changed.is_set(), beat.heard, beat.unanswered) == (True, False, 2)
-    beat._socket.settimeout(5)
+    beat._socket.settimeout(60)
     ear.answer()
     exchange(ear, beat)
     assert (beat.heard, beat.unanswered) == (True, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import os
+import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -57,9 +58,8 @@ def test_a_restart_of_the_machine_while_it_runs_is_its_failure(tmp_path):
 
 
 def test_a_service_left_behind_does_not_hold_the_boot(tmp_path):
-    began = time.monotonic()
-    run(["sh", "-c", "sleep 5 & echo started"], 10)
-    assert time.monotonic() - began < 3
+    service = int(run(["sh", "-c", "sleep 600 & echo $!"], 60))
+    os.kill(service, signal.SIGKILL)
 
 
 def test_a_node_that_needs_efa_first_proves_that_libfabric_offers_it(tmp_path):
@@ -81,7 +81,7 @@ def test_a_command_that_does_not_exist():
 
 def test_a_command_that_does_not_end():
     with pytest.raises(CommandError) as caught:
-        run(["sh", "-c", "echo before; sleep 60"], 0.01)
+        run(["sh", "-c", "echo before; sleep 60"], 1.9)
     assert caught.value.status == 124 and "time is up" in caught.value.output and "before" in caught.value.output
 
 

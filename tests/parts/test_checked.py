@@ -43,7 +43,7 @@ def test_what_is_imported_later_is_what_was_checked(runner: Path, tmp_path: Path
     with begin(runner, digest_of(runner), "verb") as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         runner.write_bytes(thief.read_bytes())
-        assert process.communicate("go\n", timeout=20) == ("own\n", "")
+        assert process.communicate("go\n", timeout=60) == ("own\n", "")
 
 
 def test_nothing_can_write_into_its_memory(runner: Path):
@@ -54,7 +54,7 @@ def test_nothing_can_write_into_its_memory(runner: Path):
         with pytest.raises(PermissionError):
             os.write(file, b"thief")
         os.close(file)
-        process.communicate("go\n", timeout=20)
+        process.communicate("go\n", timeout=60)
 
 
 @pytest.mark.parametrize("kind", ["other", "missing", "directory", "fifo", "endless"])
@@ -70,11 +70,11 @@ def test_anything_else_is_refused_at_once(runner: Path, kind: str):
     }
     make[kind]()
     with begin(runner, digest, "verb") as process:
-        assert process.communicate(timeout=20) == ("", f"{runner} is not the runner that it was\n")
+        assert process.communicate(timeout=60) == ("", f"{runner} is not the runner that it was\n")
     assert process.returncode == UNAVAILABLE
 
 
 def test_without_a_verb_it_only_checks(runner: Path):
     with begin(runner, digest_of(runner)) as process:
-        assert process.communicate(timeout=20) == ("", "")
+        assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0

@@ -112,7 +112,7 @@ def test_it_does_not_stop_while_it_holds_clusters(served):
 
 def test_it_is_stopped_by_force_and_awaited(served, daemon):
     endpoint.stop(force=True)
-    assert daemon.wait(5) is not None
+    assert daemon.wait(60) is not None
     assert endpoint.find() is None
 
 

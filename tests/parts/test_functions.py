@@ -8,7 +8,6 @@ import os
 import textwrap
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fleet_fakes import Cloud, cloud, name, until
@@ -118,22 +117,21 @@ def test_a_late_function_does_not_bring_its_deleted_log_group_back(local):
 
 
 @pytest.mark.cluster  # AWS's shortest timeout is a second
-def test_a_function_that_takes_too_long_is_killed(local, monkeypatch):
-    monkeypatch.setattr("phalanx.localcloud.environment.START_ALLOWANCE_S", 0.0)
+def test_a_function_that_takes_too_long_is_killed(local):
     pid_file = local.context.state / "slow.pid"
     made = function(
         local,
         f"""
         import os, time
-        def handler(event, context):
-            open({str(pid_file)!r}, "w").write(str(os.getpid()))
-            time.sleep(60)
+        open({str(pid_file)!r}, "w").write(str(os.getpid()))
+        def handler(event, context): time.sleep(event)
         """,
         Timeout=1,
     )
-    error = result(local, made)
+    assert result(local, made, 0) is None, "only then does it have no more time to start"
+    error = result(local, made, 60)
     assert error["errorMessage"].endswith("Task timed out after 1.00 seconds")
-    until(lambda: not alive(int(Path(pid_file).read_text())))
+    until(lambda: not alive(int(pid_file.read_text())))
 
 
 def test_a_process_that_dies_is_reported_and_replaced(local):

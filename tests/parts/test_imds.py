@@ -53,7 +53,7 @@ class Service:
         return self.who
 
     def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()

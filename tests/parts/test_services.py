@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_nodes import FakeCluster, marked
+from fake_nodes import FakeCluster, change_runner, marked
+from ports import free_port
 
-from phalanx.code import bundle
 from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
 from phalanx.runner.starter.check import taken
 
@@ -90,8 +87,8 @@ def test_a_port_that_is_taken_refuses_the_job_when_no_other_is_possible(cluster,
 
 
 def test_ports_that_phalanx_chose_are_chosen_again(cluster, code, monkeypatch):
-    with pair_of_ports() as (first, listener):
-        listener.listen()
+    first = free_port(adjacent=2)
+    with socket.create_server(("", first)):
         give_runner_ports(monkeypatch, first, 2)
         lines, status = run(cluster, code, "sh", "-c", "echo $DMLC_PS_ROOT_PORT", processes=1)
     assert (status.state, status.attempt) == (JobState.SUCCEEDED, 0)
@@ -100,32 +97,12 @@ def test_ports_that_phalanx_chose_are_chosen_again(cluster, code, monkeypatch):
 
 def give_runner_ports(monkeypatch, first: int, ports: int) -> None:
     """Let runners of this test's jobs choose only from these ports, in order."""
-    sources = {name: (bundle._PACKAGE / name).read_text() for name in bundle._modules()}
-    for module, pattern, text in (
+    change_runner(
+        monkeypatch,
         ("runner/process.py", r"^FIRST_PORT = .*$", f"FIRST_PORT = {first}"),
         ("runner/process.py", r"^PORTS = .*$", f"PORTS = {ports}"),
         ("runner/head/planner.py", r"int\.from_bytes\(os\.urandom.*\)", "0"),
-    ):
-        sources[module], found = re.subn(pattern, text, sources[module], flags=re.MULTILINE)
-        assert found == 1
-    content = bundle._build({name: source.encode() for name, source in sources.items()})
-    monkeypatch.setattr(bundle, "runner_zip", lambda: content)
-
-
-@contextmanager
-def pair_of_ports() -> Iterator[tuple[int, socket.socket]]:
-    """Yield the first of two adjacent free ports, and a socket bound to it."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("", 0))
-            port = one.getsockname()[1]
-            try:
-                other.bind(("", port + 1))
-            except (OSError, OverflowError):
-                continue
-            other.close()
-            yield port, one
-            return
+    )
 
 
 def test_the_code_is_copied_to_the_users_directory_and_runs_there(cluster, code, tmp_path):

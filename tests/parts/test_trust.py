@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from rosters import a_node
 
 from phalanx.node import trust
@@ -45,7 +45,7 @@ def an_authority(keys: Path, networks: str) -> trust.Authority:
 
 def describe(certificate: str) -> str:
     done = subprocess.run(
-        ["ssh-keygen", "-L", "-f", "-"], input=certificate, capture_output=True, text=True, check=True, timeout=10
+        ["ssh-keygen", "-L", "-f", "-"], input=certificate, capture_output=True, text=True, check=True, timeout=60
     )
     return " ".join(done.stdout.split())
 
@@ -107,12 +107,6 @@ def test_only_the_listening_sshd_is_signalled(tmp_path, monkeypatch):
     assert reported == [(11, signal.SIGHUP)]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def server(keys, signed, tmp_path):
     """A real sshd with node 1's host certificate; yields its port and the file of revoked keys."""
@@ -142,7 +136,7 @@ def server(keys, signed, tmp_path):
     Path("/run/sshd").mkdir(exist_ok=True)
     command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(tmp_path / "sshd_config")]
     with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stderr=log) as process:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "listening" not in (tmp_path / "log").read_text():
             assert time.monotonic() < deadline and process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.005)
@@ -167,7 +161,7 @@ def log_in(keys: Path, signed, tmp_path: Path, port: int, alias: str) -> subproc
     }
     command = ["ssh", "-F", "none", "-p", str(port), *(f"-o{key}={value}" for key, value in options.items())]
     user = getpass.getuser()
-    return subprocess.run([*command, f"{user}@127.0.0.1", "echo in"], capture_output=True, text=True, timeout=20)
+    return subprocess.run([*command, f"{user}@127.0.0.1", "echo in"], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="sshd logs in other users as root only")
