@@ -128,12 +128,20 @@ def test_the_image_parameters():
             assert parameters.image_id(image["parameter"]) == moto_setup.FULL_IMAGES[name.removesuffix("-full")]
             continue
         intel = image["parameter"].format(cpu="x86_64", arch="amd64")
-        assert parameters.image_id(intel) == moto_setup.IMAGES["x86_64"], intel
+        images = expected_images(image["parameter"])
+        assert parameters.image_id(intel) == images["x86_64"], intel
         graviton = image["parameter"].format(cpu="arm64", arch="arm64")
-        assert parameters.image_id(graviton) == moto_setup.IMAGES["arm64"], graviton
+        assert parameters.image_id(graviton) == images["arm64"], graviton
     # Without "base-" or a framework the parameter does not exist in AWS, either.
     nameless = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
     assert parameters.image_id(nameless) is None
+
+
+def expected_images(parameter: str) -> dict[str, str]:
+    """Return the images of a parameter: EMR takes only those with Amazon Linux."""
+    if "ami-amazon-linux-latest" in parameter:
+        return moto_setup.AMAZON_LINUX
+    return moto_setup.AMAZON_LINUX_FOR_TRAINING if "amazon-linux-2023" in parameter else moto_setup.IMAGES
 
 
 def test_a_name_that_moto_lacks_is_named():
@@ -159,7 +167,8 @@ def test_a_region_is_read_when_it_is_asked_for():
     offerings: dict = instance_types.INSTANCE_TYPE_OFFERINGS["availability-zone"]
     assert "ap-south-1" not in list(offerings)
     ec2 = ec2_backends["123456789012"]["ap-south-1"]
-    assert set(ec2.amis) == {*moto_setup.IMAGES.values(), *moto_setup.FULL_IMAGES.values()}
+    families = ("IMAGES", "FULL_IMAGES", "AMAZON_LINUX", "AMAZON_LINUX_FOR_TRAINING")
+    assert set(ec2.amis) == {image for family in families for image in getattr(moto_setup, family).values()}
     offers = ec2.describe_instance_type_offerings("availability-zone", {"instance-type": ["c5.large"]})
     assert {offer["Location"] for offer in offers} >= {"ap-south-1a", "ap-south-1b"}
     assert "ap-south-1" in list(offerings)

@@ -15,7 +15,14 @@ from phalanx.localcloud.served import table
 
 # boto3's names of the services, and IAM's where they differ.
 SERVICES = {name: name for name in ("autoscaling", "cloudformation", "dynamodb", "ec2", "iam", "lambda", "logs", "s3")}
-SERVICES |= {"efs": "elasticfilesystem", "sns": "sns", "sqs": "sqs", "ssm": "ssm", "sts": "sts"}
+SERVICES |= {
+    "efs": "elasticfilesystem",
+    "sns": "sns",
+    "sqs": "sqs",
+    "ssm": "ssm",
+    "sts": "sts",
+    "emr": "elasticmapreduce",
+}
 # botocore does not sign the first two, signs the next two for another service, and has a newer name for the others.
 OTHERS = {"AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "ListDirectoryBuckets", "WriteGetObjectResponse"}
 OTHERS |= {"PutBucketLifecycle", "PutBucketNotification"}

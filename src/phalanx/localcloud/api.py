@@ -16,6 +16,7 @@ from phalanx.localcloud import (
     account_quotas,
     autoscaling,
     ec2,
+    emr,
     file_systems,
     functions,
     iam,
@@ -58,6 +59,7 @@ PARTS = (
     queues,
     notifications,
     autoscaling,
+    emr,
     tables,
     iam,
     refusals,
@@ -81,6 +83,8 @@ def build(context: Context) -> tuple[WsgiApp, Engine]:
         path = environ.get("PATH_INFO", "")
         if path.startswith(WAIT_PATH):
             return waitconditions.answer(engine, f"{context.url_nodes}{path}", environ, start_response)
+        if path.startswith(emr.DOOR_PATH):
+            return emr.answer(environ, start_response)
         return guarded(environ, start_response)
 
     return _with_internal_failures(app), engine

@@ -31,6 +31,7 @@ NAMES = (
     "moto.utilities.utils.load_resource",
     "moto.ec2.models.instance_types.INSTANCE_TYPE_OFFERINGS",
     "moto.ec2.models.amis.AmiBackend._load_amis",
+    "moto.ec2.models.amis.Ami.block_device_mappings",
     "moto.ec2.models.elastic_network_interfaces.NetworkInterface.group_set",
     "moto.ec2.models.security_groups.SecurityGroupBackend.authorize_security_group_egress",
     "moto.ec2.models.vpcs.VPCBackend.create_vpc",
@@ -42,8 +43,13 @@ NAMES = (
     "moto.core.serialize.AttributePicker.get_possible_keys",
 )
 IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
+# Those whose record says Amazon Linux, which EMR takes as custom AMIs; they too are this machine's own programs.
+AMAZON_LINUX = {"x86_64": "ami-0fa1a9c0dea10064", "arm64": "ami-0fa1a9c0dea100a4"}
+AMAZON_LINUX_FOR_TRAINING = {"x86_64": "ami-0fa1a9c0dea1d064", "arm64": "ami-0fa1a9c0dea1d0a4"}
 # The images of `phalanx local image build`, by name.
 FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.items()}
+ROOT_GIB, TRAINING_ROOT_GIB = 8, 60
+"""The sizes of the images' root disks, and of those for training."""
 _OFFERINGS = "ec2/resources/instance_type_offerings"
 
 
@@ -101,17 +107,14 @@ def install() -> None:
     _answer_quickly()
     from moto.ec2.models.amis import Ami, AmiBackend
 
-    known = [
-        *((image_id, name, "This machine's own programs", name) for name, image_id in IMAGES.items()),
-        *((image_id, name, "A full operating system", "x86_64") for name, image_id in FULL_IMAGES.items()),
-    ]
+    known = [*_known_images()]
 
     def load_images(self: Any) -> None:
         for image_id, name, description, architecture in known:
             self.amis[image_id] = Ami(
                 self,
                 image_id,
-                name=f"phalanx-local-{name}",
+                name=name,
                 description=description,
                 architecture=architecture,
                 owner_alias="amazon",
@@ -122,6 +125,32 @@ def install() -> None:
             )
 
     AmiBackend._load_amis = load_images
+    setattr(Ami, "block_device_mappings", property(_root_device))  # noqa: B010 (pyright knows the original)
+
+
+def _known_images() -> Iterator[tuple[str, str, str, str]]:
+    """Yield the id, name, description and architecture of each image."""
+    for cpu, image_id in IMAGES.items():
+        yield image_id, f"phalanx-local-{cpu}", "This machine's own programs", cpu
+    for name, image_id in FULL_IMAGES.items():
+        yield image_id, f"phalanx-local-{name}", "A full operating system", "x86_64"
+    for cpu, image_id in AMAZON_LINUX.items():
+        yield image_id, f"phalanx-local-al2023-ami-{cpu}", "Amazon Linux 2023: this machine's own programs", cpu
+    for cpu, image_id in AMAZON_LINUX_FOR_TRAINING.items():
+        name = f"phalanx-local-deep-learning-ami-al2023-{cpu}"
+        yield image_id, name, "Deep Learning AMI (Amazon Linux 2023): this machine's own programs", cpu
+
+
+def root_gib(image_id: str) -> int:
+    """Return the size of an image's root disk, which is the least of the volumes made from it."""
+    return TRAINING_ROOT_GIB if image_id in AMAZON_LINUX_FOR_TRAINING.values() else ROOT_GIB
+
+
+def _root_device(image: Any) -> list[dict[str, Any]]:
+    """Describe an image's root device; moto says 15 GiB for every image."""
+    snapshot = {"SnapshotId": image.ebs_snapshot.id, "VolumeSize": root_gib(image.id)}
+    disk = {**snapshot, "DeleteOnTermination": True, "VolumeType": "gp3"}
+    return [{"DeviceName": image.root_device_name, "Ebs": disk}]
 
 
 def preload(account: str) -> None:

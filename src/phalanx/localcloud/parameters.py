@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from phalanx.localcloud.moto_setup import FULL_IMAGES, IMAGES
+from phalanx.localcloud.moto_setup import AMAZON_LINUX, AMAZON_LINUX_FOR_TRAINING, FULL_IMAGES, IMAGES
 
 # docs/aws-behaviour.md 5.1–5.4. As in AWS, a name outside these families does not exist.
 _OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
@@ -32,8 +32,15 @@ def image_id(name: str) -> str | None:
     for family in FAMILIES:
         found = family.fullmatch(name)
         if found:
-            return IMAGES["arm64" if found["cpu"] == "arm64" else "x86_64"]
+            return _images(name)["arm64" if found["cpu"] == "arm64" else "x86_64"]
     return None
+
+
+def _images(name: str) -> dict[str, str]:
+    """Return the images of a parameter's operating system, by architecture."""
+    if "ami-amazon-linux-latest" in name:
+        return AMAZON_LINUX
+    return AMAZON_LINUX_FOR_TRAINING if "amazon-linux-2023" in name else IMAGES
 
 
 def install() -> None:

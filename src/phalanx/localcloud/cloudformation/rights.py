@@ -103,6 +103,11 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
         "file-system/1",
     ),
+    "AWS::EMR::Cluster": (
+        "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags iam:PassRole",
+        "elasticmapreduce:TerminateJobFlows elasticmapreduce:DescribeCluster",
+        "cluster/1",
+    ),
     "AWS::IAM::InstanceProfile": (
         "iam:CreateInstanceProfile iam:AddRoleToInstanceProfile iam:GetInstanceProfile iam:PassRole",
         "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile",

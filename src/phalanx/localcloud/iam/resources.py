@@ -128,6 +128,13 @@ def stack(call: Call, account: str) -> Iterator[Target]:
     yield Target(name if name.startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{account}:stack/{name}/*")
 
 
+def job_flow(call: Call, account: str) -> Iterator[Target]:
+    """EMR, by the cluster's id; TerminateJobFlows and SetTerminationProtection name several."""
+    given = call.params.get("ClusterId") or call.params.get("JobFlowId") or call.params.get("ResourceId")
+    for cluster_id in [given] if given else call.params.get("JobFlowIds") or []:
+        yield Target(f"arn:aws:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}")
+
+
 def addresses(call: Call, account: str) -> Iterator[Target]:
     """AssociateAddress: the address (or its id), and the instance or interface that receives it."""
     if public := call.params.get("PublicIp"):
@@ -246,6 +253,25 @@ TABLE: dict[str, Finder] = {
     "dynamodb:BatchGetItem": batch_tables,
     "dynamodb:BatchWriteItem": batch_tables,
     "sns:Publish": topic,
+    **dict.fromkeys(
+        (
+            "elasticmapreduce:AddJobFlowSteps",
+            "elasticmapreduce:AddTags",
+            "elasticmapreduce:CancelSteps",
+            "elasticmapreduce:DescribeCluster",
+            "elasticmapreduce:DescribeStep",
+            "elasticmapreduce:ListBootstrapActions",
+            "elasticmapreduce:ListInstanceGroups",
+            "elasticmapreduce:ListInstances",
+            "elasticmapreduce:ListSteps",
+            "elasticmapreduce:RemoveTags",
+            "elasticmapreduce:SetTerminationProtection",
+            "elasticmapreduce:TerminateJobFlows",
+        ),
+        job_flow,
+    ),
+    "elasticmapreduce:RunJobFlow": everything,
+    "elasticmapreduce:ListClusters": everything,
     **dict.fromkeys(
         (
             "autoscaling:SetDesiredCapacity",

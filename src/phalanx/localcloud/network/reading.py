@@ -166,10 +166,11 @@ def _has_way_out(backend: EC2Backend, vpc_id: str, gateway: Any) -> bool:
     """Whether it is a NAT gateway that exists, with a public address, in a subnet with a route to the internet."""
     if gateway is None or gateway.id not in backend.nat_gateways or gateway.state != "available":
         return False
-    routes = _routes_to_internet(backend, vpc_id, gateway.subnet_id)
+    routes = routes_to_internet(backend, vpc_id, gateway.subnet_id)
     return any(address.eni is gateway._eni for address in list(backend.addresses)) and routes
 
 
-def _routes_to_internet(backend: EC2Backend, vpc_id: str, subnet_id: str) -> bool:
+def routes_to_internet(backend: EC2Backend, vpc_id: str, subnet_id: str) -> bool:
+    """Whether a subnet has a route to an internet gateway."""
     table = _table(backend, vpc_id, subnet_id)
     return table is not None and any(_is_attached(backend, vpc_id, route.gateway) for route in table.routes)

@@ -18,7 +18,12 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
 # botocore's names of services where they differ from the prefix of IAM's actions.
-_MODELS = {"elasticfilesystem": "efs", "servicequotas": "service-quotas", "tagging": "resourcegroupstaggingapi"}
+_MODELS = {
+    "elasticfilesystem": "efs",
+    "elasticmapreduce": "emr",
+    "servicequotas": "service-quotas",
+    "tagging": "resourcegroupstaggingapi",
+}
 # Its requests contain objects, which nothing but S3 itself needs to read.
 _OBJECTS = "s3"
 

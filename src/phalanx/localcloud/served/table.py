@@ -44,6 +44,9 @@ SERVED = {
     "elasticfilesystem": """
         CreateFileSystem CreateMountTarget CreateTags DeleteFileSystem DeleteMountTarget DeleteTags Describe* List*
         ModifyMountTargetSecurityGroups PutBackupPolicy PutLifecycleConfiguration TagResource UntagResource""",
+    "elasticmapreduce": """
+        Describe* Get* List* AddJobFlowSteps AddTags CancelSteps ModifyInstanceGroups PutBlockPublicAccessConfiguration
+        RemoveTags RunJobFlow SetTerminationProtection TerminateJobFlows""",
     "iam": """
         Get* List* Simulate* AddRoleToInstanceProfile AttachGroupPolicy AttachRolePolicy AttachUserPolicy
         AddUserToGroup CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - imported to register their types
     access,
     buckets,
+    emr,
     fleet,
     functions,
     instances,
