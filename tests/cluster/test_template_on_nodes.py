@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api, create_as_the_console
+from own_vpc import OwnVpc
 
 from conftest import Terminal, a_cluster
 
@@ -101,6 +102,24 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     assert "VPCs" in called.stdout
     assert "no permissions boundary allows the ec2:DescribeSubnets action" in called.stderr
     terminal.phalanx("down", "-c", "choices", "--yes")
+
+
+def test_a_cluster_in_an_existing_vpc_leaves_it_as_it_was(terminal):
+    own = OwnVpc(api(terminal, "ec2"), "172.20")
+    before = own.contents()
+    network = {"head_subnet": own.head, "worker_subnet": own.workers}
+    (terminal.directory / "inside.yaml").write_text(json.dumps({"name": "inside", "nodes": 2, "network": network}))
+    own.ec2.modify_vpc_attribute(VpcId=own.vpc, EnableDnsHostnames={"Value": False})
+    refused = terminal.phalanx("plan", "-f", "inside.yaml", check=False)
+    assert f"network: {own.vpc} has no DNS host names" in refused.stderr
+    own.ec2.modify_vpc_attribute(VpcId=own.vpc, EnableDnsHostnames={"Value": True})
+    terminal.phalanx("up", "-f", "inside.yaml")
+    addresses = terminal.phalanx("run", "-c", "inside", "--", "hostname").stdout
+    assert "ip-172-20-0-" in addresses and "ip-172-20-1-" in addresses
+    assert own.vpc in terminal.phalanx("plan", "-f", "inside.yaml").stdout
+    assert "nothing else of it is left" in terminal.phalanx("down", "-c", "inside", "--yes").stdout
+    assert own.contents() == before
+    own.delete()
 
 
 def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, tmp_path):

@@ -17,6 +17,7 @@ from clusters import FACTS, aws_spec
 
 from phalanx.errors import SpecError
 from phalanx.plan.capacity import Reservation
+from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, Plan, make_plan
 from phalanx.template import LIMIT_BYTES, request, synthesize
@@ -25,6 +26,8 @@ NUMBER = int(os.environ.get("PHALANX_COMBINATIONS", "20"))
 CFN_LINT = "from cfnlint.runner import main; import sys; sys.exit(main())"
 ARN = "arn:aws:iam::123456789012:policy/p"
 BLOCK = Reservation("cr-0123abcd", True, "active", "p5.48xlarge", "us-east-1a", 4)
+HEAD = Subnet("subnet-0123456789abcdef0", "vpc-0123456789abcdef0", "us-east-1a", "10.1.0.0/24", 251, INTERNET)
+WORKERS = replace(HEAD, subnet_id="subnet-0123456789abcdef1", cidr="10.1.1.0/24", way_out=NAT)
 CARDS = tuple(Card(index, 2, "efa-only") for index in range(32))
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -37,7 +40,12 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "keep": ("no",),
     "key_pair": ("mine",),
     "lease_s": (8 * 3600,),
-    "network": ({"cidr": "172.16.0.0/27"}, {"cidr": "192.168.4.0/22"}),
+    "network": (
+        {"cidr": "172.16.0.0/27"},
+        {"cidr": "192.168.4.0/22"},
+        {"head_subnet": HEAD.subnet_id},
+        {"head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id},
+    ),
     "nodes": (1, 4, 20),
     "permissions_boundary": (ARN,),
     "placement": ("cluster", "mine"),
@@ -66,7 +74,9 @@ def planned(fields: dict[str, Any]) -> Plan | None:
     try:
         spec = aws_spec(**{"nodes": 2, "min": 1, **fields})
         reservation = BLOCK if spec.reservation else None
-        facts = replace(FACTS_BY_TYPE[spec.type], cloud="aws", reservation=reservation)
+        workers = HEAD if len(set(spec.subnets)) == 1 else WORKERS
+        vpc = ExistingVpc(HEAD.vpc, True, True, HEAD, workers) if spec.subnets else None
+        facts = replace(FACTS_BY_TYPE[spec.type], cloud="aws", reservation=reservation, vpc=vpc)
         return make_plan(spec, replace(facts, head=HeadFacts(2, 8, "x86_64") if spec.head else None))
     except SpecError as refusal:
         assert refusal.message.partition(":")[0] in (*OPTIONS, "type"), refusal.message

@@ -138,9 +138,9 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
     from phalanx.plan.machine_images import is_ami
     from phalanx.spec.spec_checks import AUTO
 
-    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation, spec.data)
+    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
     asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image)
-    return any(named) or asks
+    return any((*named, spec.data, spec.subnets)) or asks
 
 
 def connect(region: str, name: str) -> LocalCloud:

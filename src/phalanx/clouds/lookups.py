@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import file_systems, own_address, reservations, usage
+from phalanx.clouds import file_systems, own_address, reservations, usage, vpcs
 from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
@@ -62,6 +62,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         cards=network_cards.cards(described),
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
+        vpc=vpcs.find(api, spec),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,
         quotas=asked,

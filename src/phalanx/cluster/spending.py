@@ -19,7 +19,8 @@ def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cos
     use = cloud.use(state.name, state.outputs.get("SharedFileSystem", ""), now_s)
     worker_type = state.parameters.get("InstanceType", "")
     head_type = head["type"] if head else worker_type
-    return money.cost(cloud.name, head_type, worker_type, use, (now_s - state.created_s) / 3600)
+    age_hours = (now_s - state.created_s) / 3600
+    return money.cost(cloud.name, head_type, worker_type, use, age_hours, "Vpc" in state.parameters)
 
 
 def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, nodes: int) -> Limits:

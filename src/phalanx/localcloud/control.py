@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.localcloud import faults
+from phalanx.localcloud import ec2, faults
 from phalanx.localcloud.api import CONTROL_PATH, WsgiApp
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.context import Context
@@ -84,8 +84,10 @@ class Control:
 
     def _stop(self, document: dict[str, Any]) -> Answer:
         left = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
+        left += [{"name": vpc_id, "status": "available"} for vpc_id in ec2.vpcs_of_users()]
         if left and not document.get("force"):
-            return "409 Conflict", {"message": "there are stacks; delete them first, or use --force", "stacks": left}
+            message = "there are stacks or VPCs; delete them first, or use --force"
+            return "409 Conflict", {"message": message, "stacks": left}
         # Delayed, so that this answer still goes out.
         self.context.clock.call_later(0.05, self.stop)
         return "200 OK", {"stacks": left}

@@ -8,7 +8,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models import EC2Backend
+from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.responses.general import General
@@ -47,6 +47,12 @@ def install(context: Context) -> None:
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
+
+
+def vpcs_of_users() -> list[str]:
+    """Return all VPCs but the default ones, which every region has."""
+    regions = (region for account in list(ec2_backends.values()) for region in list(account.values()))
+    return [vpc.id for region in regions for vpc in list(region.vpcs.values()) if not vpc.is_default]
 
 
 def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:

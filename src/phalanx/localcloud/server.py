@@ -44,7 +44,7 @@ class Daemon:
 
 
 class IdleWatch:
-    """Calls `stop` when there has been no stack and no request for IDLE_S seconds."""
+    """Calls `stop` when there has been nothing of a user and no request for IDLE_S seconds."""
 
     def __init__(self, context: Context, is_needed: Callable[[], bool], stop: Callable[[], None]) -> None:
         self._clock, self._is_needed, self._stop = context.clock, is_needed, stop
@@ -122,10 +122,11 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
 
 
 def _is_needed(engine: Engine) -> bool:
-    """Whether there is a stack, or an instance that somebody launched without one."""
-    from phalanx.localcloud import fleet
+    """Whether there is a stack, or an instance or a VPC that somebody made without one."""
+    from phalanx.localcloud import ec2, fleet
 
-    return any(not stack.gone for stack in engine.stacks) or bool(fleet.current().live())
+    stacks = any(not stack.gone for stack in engine.stacks)
+    return stacks or bool(fleet.current().live()) or bool(ec2.vpcs_of_users())
 
 
 def _preload(account: str) -> None:

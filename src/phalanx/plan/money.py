@@ -53,11 +53,12 @@ class Cost:
     storage_usd_per_month: float
 
 
-def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: float) -> Cost:
+def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: float, existing_vpc: bool = False) -> Cost:
     """Return the cost, on demand, of what a cluster has used since it was created."""
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
-    head, worker, network = node_usd_per_hour(head_type), node_usd_per_hour(worker_type), network_usd_per_hour()
+    head, worker = node_usd_per_hour(head_type), node_usd_per_hour(worker_type)
+    network = network_usd_per_hour(existing_vpc)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
         return Cost(None, None, network, storage)
@@ -71,10 +72,14 @@ def node_usd_per_hour(instance_type: str) -> float | None:
     return sizes["usd_per_hour"] if sizes else None
 
 
-def network_usd_per_hour() -> float:
-    """Return the price of what costs without any node: the NAT gateway, and two public addresses (head and NAT)."""
+def network_usd_per_hour(existing_vpc: bool = False) -> float:
+    """Return the price of what costs without any node: the NAT gateway, and two public addresses (head and NAT).
+
+    In an existing VPC that is the head's address.
+    """
     network = table("instance_types")["network_usd_per_hour"]
-    return network["nat_gateway"] + 2 * network["public_address"]
+    address = network["public_address"]
+    return address if existing_vpc else network["nat_gateway"] + 2 * address
 
 
 def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
@@ -88,7 +93,7 @@ def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    return round(heads * head + (nodes - heads) * node + network_usd_per_hour(), 4)
+    return round(heads * head + (nodes - heads) * node + network_usd_per_hour(bool(spec.subnets)), 4)
 
 
 def source() -> str:

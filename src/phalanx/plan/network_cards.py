@@ -21,6 +21,10 @@ class Card:
     efa: str
 
 
+PLAIN = (Card(0, 1, ""),)
+"""The card of a node without adapters."""
+
+
 def cards(described: Mapping[str, Any]) -> tuple[Card, ...]:
     """Return the cards of a type as DescribeInstanceTypes describes it; none if it takes no EFA."""
     network = described.get("NetworkInfo", {})

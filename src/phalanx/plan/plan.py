@@ -8,8 +8,9 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import capacity, money, network_cards, subnets
+from phalanx.plan import capacity, existing_vpc, money, network_cards, subnets
 from phalanx.plan.capacity import Reservation
+from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
@@ -61,6 +62,8 @@ class Facts:
     """The strategies of placement groups that the type supports; None if EC2 was not asked."""
     reservation: Reservation | None = None
     """The reservation that the spec names."""
+    vpc: ExistingVpc | None = None
+    """The VPC of the subnets that the spec names."""
     own_address: str = ""
     """This machine's public address, if the spec asks for it."""
     head: HeadFacts | None = None
@@ -112,6 +115,11 @@ class Plan:
         return subnets.new(cidr_of(self.spec))
 
     @property
+    def networks(self) -> tuple[str, ...]:
+        """Where the nodes' addresses are, in CIDR notation."""
+        return self.facts.vpc.networks if self.facts.vpc else (self.network.vpc,)
+
+    @property
     def ssh_networks(self) -> tuple[str, ...]:
         """The networks that may reach the head by ssh, in CIDR notation."""
         meant = {AUTO: f"{self.facts.own_address}/32", ANYWHERE: EVERYWHERE}
@@ -132,6 +140,11 @@ class Plan:
     def trains(self, role: str) -> bool:
         """Whether nodes of a role, head or worker, run processes of jobs."""
         return role.lower() != "head" or not self.spec.head
+
+    def needs_public_address(self, role: str) -> bool:
+        """Whether a node has to ask for one: an existing subnet with an internet gateway may give none itself."""
+        vpc = self.facts.vpc
+        return vpc is not None and (role.lower() == "head" or vpc.workers.way_out == existing_vpc.INTERNET)
 
     def parameters(self) -> dict[str, str]:
         """Return the parameters that are sent with the template, as they may differ for one file."""
@@ -204,6 +217,8 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
     """Return the zone that the spec prefers among those that offer the type."""
+    if facts.vpc:
+        return facts.vpc.workers.zone
     if facts.reservation:
         return facts.reservation.zone
     return next(zone for zone in spec.zones or sorted(facts.zones) if zone in facts.zones)
@@ -227,10 +242,22 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
     capacity.refuse_impossible(spec, facts.reservation)
-    subnets.refuse_too_small(spec, cidr_of(spec), facts.cards)
+    _refuse_network(spec, facts)
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec.region)
+
+
+def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
+    """Raise SpecError if the nodes do not fit into the new VPC, or can't run in the existing one."""
+    cards = facts.cards if spec.efa == "yes" and facts.cards else network_cards.PLAIN
+    each = network_cards.addresses(cards)
+    if spec.subnets:
+        interfaces = len(list(network_cards.layout(cards)))
+        zones = (facts.reservation.zone,) if facts.reservation else facts.zones
+        existing_vpc.refuse_unsuited(spec, zones, facts.vpc, each, interfaces)
+    else:
+        subnets.refuse_too_small(spec, cidr_of(spec), each)
 
 
 def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:

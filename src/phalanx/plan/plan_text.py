@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import capacity, money, quotas
+from phalanx.plan import capacity, existing_vpc, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
@@ -56,11 +56,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("EFA", _adapters(plan)),
         ("image", plan.image_parameter),
         *_contents(plan),
-        (
-            "network",
-            f"a VPC ({plan.network.vpc}) with a public subnet (head) and a private one (workers), a NAT gateway, "
-            "endpoints for S3 and DynamoDB, an Elastic IP for the head",
-        ),
+        ("network", _network(plan)),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),
         ("ssh", f"to the head from {_sources(plan)}"),
@@ -91,6 +87,19 @@ def _contents(plan: Plan) -> list[tuple[str, str]]:
         return []
     installed = f"{', '.join(image.packages)} (about 30 s)" if image.packages else ""
     return [("on the image", image.describe()), ("boot installs", installed)]
+
+
+def _network(plan: Plan) -> str:
+    vpc = plan.facts.vpc
+    if vpc:
+        return (
+            f"your {vpc.vpc}: {vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers); "
+            "security groups, an Elastic IP for the head"
+        )
+    return (
+        f"a VPC ({plan.network.vpc}) with a public subnet (head) and a private one (workers), a NAT gateway, "
+        "endpoints for S3 and DynamoDB, an Elastic IP for the head"
+    )
 
 
 def _file_system(plan: Plan) -> str:
@@ -182,7 +191,8 @@ def _cost(plan: Plan) -> str:
     storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
-    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, NAT gateway, public addresses; {money.source()})"
+    network = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
+    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {network}; {money.source()})"
     whole = _cost_of_lease(plan)
     return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
 
@@ -228,6 +238,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if facts.not_asked:
         yield not_asked(facts)
     yield from _about_sizes(spec, facts)
+    if facts.vpc:
+        yield from existing_vpc.warnings(facts.vpc)
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if spec.throughput and plan.file_system:

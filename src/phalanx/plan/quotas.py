@@ -50,7 +50,8 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
             each = vcpus if bought(spec, "worker") == way and _family(spec.type) in row["families"] else 0
             if first or (each and spec.nodes > 1):
                 rows.append((row, "nodes", "vCPU", first + (spec.nodes - 1) * each, first + (spec.min - 1) * each))
-    rows += [(row, "", row["unit"], row["needed"], row["needed"]) for row in table("quotas")["network"]]
+    amount = "in_existing_vpc" if spec.subnets else "needed"
+    rows += [(row, "", row["unit"], row[amount], row[amount]) for row in table("quotas")["network"] if row[amount]]
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least)
         for row, key, unit, needed, least in rows

@@ -1,4 +1,4 @@
-"""The network of a cluster: how its VPC is cut into subnets, and whether its nodes fit in there. Pure."""
+"""How a new VPC is cut into two subnets, and whether the nodes fit in there. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from phalanx.errors import SpecError
-from phalanx.plan import network_cards
-from phalanx.plan.network_cards import Card
 from phalanx.spec.spec import ClusterSpec
 
 DEFAULT = "10.0.0.0/16"
@@ -46,9 +44,8 @@ def _block(cidr: str, prefix: int, number: int) -> str:
     return str(next(islice(blocks, number, None)))
 
 
-def refuse_too_small(spec: ClusterSpec, cidr: str, cards: tuple[Card, ...] | None) -> None:
-    """Raise SpecError if the workers need more addresses than the private subnet has."""
-    each = network_cards.addresses(cards) if spec.efa == "yes" and cards else 1
+def refuse_too_small(spec: ClusterSpec, cidr: str, each: int) -> None:
+    """Raise SpecError if the workers, with so many addresses each, do not fit into the private subnet."""
     needed, places = each * (spec.nodes - 1), new(cidr).places
     if needed <= places:
         return

@@ -15,7 +15,7 @@ from phalanx.spec.spec_data import DATA
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_key import Key, key
-from phalanx.spec.spec_network import NETWORK
+from phalanx.spec.spec_network import NETWORK, in_its_zone
 from phalanx.spec.spec_rules import (
     matching,
     number,
@@ -172,11 +172,14 @@ class ClusterSpec:
         default=None,
     )
     network: Mapping[str, Any] | None = key(
-        "Network of the nodes: the block of addresses of the VPC that the stack makes. Choose one that no other "
-        "network has which these nodes are to reach.",
+        "Network of the nodes. `cidr` is the block of addresses of the VPC that the stack makes; choose one that no "
+        "other network has which these nodes are to reach. `head_subnet`, and `worker_subnet` if the workers have "
+        "another one, are subnets of an existing VPC, which is left as it is: the head's needs a default route to an "
+        "internet gateway, the workers' one to a NAT gateway or to an internet gateway.",
         NETWORK,
         {"cidr": "10.20.0.0/16"},
         unset="a VPC with 10.0.0.0/16",
+        beside=in_its_zone,
         default=None,
     )
     ssh_from: str | tuple[str, ...] = key(
@@ -374,6 +377,12 @@ class ClusterSpec:
     def ssh_sources(self) -> tuple[str, ...]:
         """`ssh_from` as a tuple: networks in CIDR notation, auto or anywhere."""
         return (self.ssh_from,) if isinstance(self.ssh_from, str) else tuple(self.ssh_from)
+
+    @property
+    def subnets(self) -> tuple[str, ...]:
+        """The subnets of the head and of the workers in an existing VPC; () if the stack makes a VPC."""
+        head = (self.network or {}).get("head_subnet")
+        return (head, (self.network or {}).get("worker_subnet", head)) if head else ()
 
     @property
     def budget_usd(self) -> float | None:

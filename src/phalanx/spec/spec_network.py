@@ -1,13 +1,15 @@
-"""The rule of `network`: the addresses of the VPC that the stack makes."""
+"""The rule of `network`: the addresses of the VPC that the stack makes, or the subnets of an existing one."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from typing import Any
 
 from phalanx.node.validate import NETWORKS
 from phalanx.spec.spec_checks import WrongError, cut
 from phalanx.spec.spec_groups import group
-from phalanx.spec.spec_rules import text, whole
+from phalanx.spec.spec_rules import matching, text, whole
 
 # EC2 allows VPCs from /16 to /28 (docs/aws-behaviour.md 2.50), and this one has to hold two subnets.
 _LARGEST, _SMALLEST = 16, 27
@@ -33,10 +35,35 @@ def _cidr(value: str) -> str:
     return value
 
 
+def _one_way(given: dict[str, Any]) -> dict[str, Any]:
+    if "cidr" in given and len(given) > 1:
+        raise WrongError("has a cidr, which is for a new VPC, beside a subnet of an existing one", "remove one of them")
+    if "worker_subnet" in given and "head_subnet" not in given:
+        raise WrongError("has a worker_subnet without a head_subnet", "write both, or head_subnet alone for all nodes")
+    return given
+
+
+def in_its_zone(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse zones beside subnets, which are in one."""
+    if "head_subnet" in value and above.get("zones"):
+        raise WrongError("has subnets, whose zone all nodes are in", "remove `zones`")
+    return value
+
+
+_SUBNET = matching(
+    r"subnet-[0-9a-f]{8}(?:[0-9a-f]{9})?",
+    "must be the id of a subnet, is '{}'",
+    "such as subnet-0123456789abcdef0",
+    "the id of a subnet",
+)
+
 NETWORK = group(
     {
         "cidr": text(
             _cidr, lambda: {"pattern": whole(_CIDR)}, f"a private IPv4 network from /{_LARGEST} to /{_SMALLEST}"
         ),
-    }
+        "head_subnet": _SUBNET,
+        "worker_subnet": _SUBNET,
+    },
+    _one_way,
 )

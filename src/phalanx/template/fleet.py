@@ -8,10 +8,12 @@ from typing import Any
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 
 from phalanx.plan.capacity import RESERVED, SPOT, bought
+from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec import OWN_GROUP
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
+from phalanx.template.network import dependencies
 from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
@@ -65,7 +67,7 @@ def _workers_group(plan: Plan) -> autoscaling.AutoScalingGroup:
         MinSize="0",
         MaxSize=Ref("Workers"),
         TerminationPolicies=["NewestInstance"],
-        DependsOn=list(NODE_DEPENDENCIES),
+        DependsOn=[*dependencies(plan), *NODE_DEPENDENCIES],
         **_reserved(plan, "worker"),
     )
 
@@ -120,7 +122,8 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         BlockDeviceMappings=[_root_volume(plan)],
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=own_tags(plan))],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
-        **(_for_speed(plan, groups) if plan.trains(role) else _plain_network(groups)),
+        **_network(role, plan, groups),
+        **(_placement(plan) if plan.trains(role) else {}),
         **_market(plan, role.lower()),
     )
     # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
@@ -156,19 +159,22 @@ def _instance_type(role: str, plan: Plan) -> Any:
     return Ref("InstanceType") if plan.trains(role) or not plan.spec.head else plan.spec.head["type"]
 
 
-def _plain_network(groups: Sequence[str]) -> dict[str, Any]:
-    return {"SecurityGroupIds": [Ref(group) for group in groups]}
+def _network(role: str, plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
+    """Return a node's security groups, or its interfaces, which then have the groups (docs/aws-behaviour.md 2.4)."""
+    cards = plan.facts.cards if plan.spec.efa == "yes" and plan.trains(role) else None
+    if not cards and not plan.needs_public_address(role):
+        return {"SecurityGroupIds": [Ref(group) for group in groups]}
+    found = interfaces.of(cards or PLAIN, groups)
+    if plan.needs_public_address(role):
+        found[0].AssociatePublicIpAddress = True
+    return {"NetworkInterfaces": found}
 
 
-def _for_speed(plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
-    """Return the network of a node that trains: its interfaces (docs/aws-behaviour.md 2.4) and its placement group."""
-    network = _plain_network(groups)
-    if plan.spec.efa == "yes" and plan.facts.cards:
-        network = {"NetworkInterfaces": interfaces.of(plan.facts.cards, groups)}
+def _placement(plan: Plan) -> dict[str, Any]:
     if not plan.spec.placement:
-        return network
+        return {}
     group = Ref("PlacementGroup") if plan.spec.placement == OWN_GROUP else plan.spec.placement
-    return {**network, "Placement": ec2.Placement(GroupName=group)}
+    return {"Placement": ec2.Placement(GroupName=group)}
 
 
 def _placement_group(plan: Plan) -> list[ec2.PlacementGroup]:
@@ -209,7 +215,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "file_system": FILE_SYSTEM,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
-        "networks": plan.network.vpc,
+        "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" else "",
     }

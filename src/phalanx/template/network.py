@@ -1,4 +1,7 @@
-"""The cluster's VPC, in one zone: a public subnet for the head and the NAT gateway, a private one for the workers."""
+"""The cluster's VPC, in one zone: a public subnet for the head and the NAT gateway, a private one for the workers.
+
+In an existing VPC only the head's address is made, and parameters have the names of the VPC and of its subnets.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 
 from phalanx.plan.plan import Plan
+from phalanx.plan.subnets import NewNetwork
 from phalanx.template.naming import name_tag
 
 ANYWHERE = "0.0.0.0/0"
@@ -15,9 +19,23 @@ ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    blocks = plan.network
-    for resource in (*_vpc(blocks.vpc), *_public(blocks.public), *_private(blocks.private), *_endpoints()):
+    for resource in [_head_address()] if plan.facts.vpc else _new(plan.network):
         template.add_resource(resource)
+
+
+def dependencies(plan: Plan) -> tuple[str, ...]:
+    """Return what of the network a node needs before it boots, and does not refer to."""
+    # A new gateway endpoint breaks open connections to its service (docs/aws-behaviour.md 2.32).
+    made = ("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", *ENDPOINTS)
+    return () if plan.facts.vpc else made
+
+
+def _head_address(**after: Any) -> ec2.EIP:
+    return ec2.EIP("HeadAddress", Domain="vpc", **after)
+
+
+def _new(blocks: NewNetwork) -> tuple[AWSObject, ...]:
+    return (*_vpc(blocks.vpc), *_public(blocks.public), *_private(blocks.private), *_endpoints())
 
 
 def _vpc(cidr: str) -> tuple[AWSObject, ...]:
@@ -44,7 +62,7 @@ def _public(cidr: str) -> tuple[AWSObject, ...]:
         ),
         _routes("PublicSubnetRoutes", "PublicSubnet", "PublicRouteTable"),
         # A gateway with mapped addresses can't be detached, so they are deleted before the attachment.
-        ec2.EIP("HeadAddress", Domain="vpc", DependsOn="GatewayAttachment"),
+        _head_address(DependsOn="GatewayAttachment"),
     )
 
 

@@ -17,10 +17,11 @@ _PUBLIC_KEY = (
 )
 _MAIL = r"^$|^[^@\s]+@[^@\s]+$"
 _MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
-_NETWORK = r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$"
+_BLOCK = r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}"
 
 _GROUPS = (
     ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
+    ("Network", ("Vpc", "PublicSubnet", "PrivateSubnet", "Networks")),
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
     ("Money", ("LeaseEnd", "Idle", "Mail")),
@@ -33,6 +34,10 @@ _LABELS = {
     "Image": "Machine image",
     "RootDevice": "Root device of the image",
     "Zone": "Availability Zone",
+    "Vpc": "VPC",
+    "PublicSubnet": "Subnet of the head",
+    "PrivateSubnet": "Subnet of the workers",
+    "Networks": "Address blocks of the subnets",
     "SshLocation": "ssh from",
     "KeyPair": "EC2 key pair",
     "SshPublicKey": "Your public ssh key",
@@ -47,9 +52,7 @@ _LABELS = {
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, settings in (
-        _sizes(plan) | _places(plan) | _access(plan) | _jobs(plan) | _money(plan) | _agent(plan)
-    ).items():
+    for name, settings in (_for_people(plan) | _agent(plan)).items():
         template.add_parameter(Parameter(name, **settings))
     template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
@@ -59,17 +62,23 @@ def add_to(template: Template, plan: Plan) -> None:
     template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
+def _for_people(plan: Plan) -> dict[str, dict[str, Any]]:
+    return _sizes(plan) | _places(plan) | _network(plan) | _access(plan) | _jobs(plan) | _money(plan)
+
+
 def metadata(plan: Plan) -> dict[str, Any]:
     """Group and label the parameters for the console.
 
     cfn-lint would warn of parameters that no resource uses: the head reads the agent's from the stack itself.
     """
-    labelled = (*_GROUPS, ("Do not change", _agent(plan)))
-    groups = [{"Label": {"default": label}, "Parameters": list(names)} for label, names in labelled]
+    declared = _for_people(plan)
+    labelled = [(label, [name for name in names if name in declared]) for label, names in _GROUPS]
+    labelled += [("Do not change", list(_agent(plan)))]
+    groups = [{"Label": {"default": label}, "Parameters": names} for label, names in labelled if names]
     return {
         "AWS::CloudFormation::Interface": {
             "ParameterGroups": groups,
-            "ParameterLabels": {name: {"default": label} for name, label in _LABELS.items()},
+            "ParameterLabels": {name: {"default": label} for name, label in _LABELS.items() if name in declared},
         },
         "cfn-lint": {"config": {"ignore_checks": ["W2001"]}},
     }
@@ -97,12 +106,25 @@ def _places(plan: Plan) -> dict[str, dict[str, Any]]:
             "As the image names it: Ubuntu /dev/sda1, Amazon Linux /dev/xvda.",
             "^/dev/[a-z0-9]+$",
         ),
-        "Zone": {
-            "Type": "AWS::EC2::AvailabilityZone::Name",
-            "Default": plan.zone,
-            "Description": "All nodes are in this zone; choose one that offers the instance type.",
-        },
     }
+
+
+def _network(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return the zone of a new VPC, or the VPC that exists, with its subnets."""
+    vpc = plan.facts.vpc
+    if vpc is None:
+        what = "All nodes are in this zone; choose one that offers the instance type."
+        return {"Zone": _existing("AvailabilityZone::Name", plan.zone, what)}
+    return {
+        "Vpc": _existing("VPC::Id", vpc.vpc, "With DNS host names."),
+        "PublicSubnet": _existing("Subnet::Id", vpc.head.subnet_id, "With a route to an internet gateway."),
+        "PrivateSubnet": _existing("Subnet::Id", vpc.workers.subnet_id, "In the zone of the head's subnet."),
+        "Networks": _text(",".join(vpc.networks), "No node has an address elsewhere.", rf"^{_BLOCK}(,{_BLOCK})*$"),
+    }
+
+
+def _existing(kind: str, default: str, description: str) -> dict[str, Any]:
+    return {"Type": f"AWS::EC2::{kind}", "Default": default, "Description": description}
 
 
 def _image(image: str) -> dict[str, Any]:
@@ -116,7 +138,7 @@ def _image(image: str) -> dict[str, Any]:
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "SshLocation": _text(
-            plan.ssh_networks[0], "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", _NETWORK
+            plan.ssh_networks[0], "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", f"^{_BLOCK}$"
         ),
         "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
         "SshPublicKey": {

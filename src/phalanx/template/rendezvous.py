@@ -12,7 +12,6 @@ from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
 from phalanx.template.access import RULES
 from phalanx.template.naming import DELETE, HEAD_GROUP
-from phalanx.template.network import ENDPOINTS
 from phalanx.template.shorten import shorten
 
 READY_TIMEOUT_S = 3300
@@ -20,12 +19,10 @@ FUNCTION_TIMEOUT_S = 60
 MESSAGE_RETENTION_S = 24 * 3600
 
 NODE_DEPENDENCIES = (
-    *("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", "MountTarget", *RULES),
-    # A new gateway endpoint breaks open connections to its service (docs/aws-behaviour.md 2.32).
-    *ENDPOINTS,
+    *("MountTarget", *RULES),
     *("NodePolicy", "HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
-"""What must exist before the first node boots and is not referred to by its launch template.
+"""What, beside the network, must exist before the first node boots and is not referred to by its launch template.
 
 Some of it must also outlive the workers: a node whose shared directory does not answer takes minutes to shut down.
 The workers' group, which is created empty, depends on all of it, and the head's resources depend on that group.

@@ -1,4 +1,4 @@
-"""EC2's networks where moto's records differ from them: default groups, the default VPC, and an instance's groups."""
+"""EC2's networks where moto's records differ from them: default groups and VPCs, NAT gateways, instances' groups."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import Any
 
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance
+from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.vpcs import VPC
 
 PATCHED = (
     "moto.ec2.models.EC2Backend.create_security_group",
     "moto.ec2.models.EC2Backend.create_default_vpc",
+    "moto.ec2.models.EC2Backend.delete_nat_gateway",
     "moto.ec2.models.EC2Backend.modify_instance_security_groups",
     "moto.ec2.models.EC2Backend.modify_network_interface_attribute",
 )
 
 _create_group = EC2Backend.create_security_group
 _create_default_vpc = EC2Backend.create_default_vpc
+_delete_gateway = EC2Backend.delete_nat_gateway
 _modify_instance = EC2Backend.modify_instance_security_groups
 _modify_interface = EC2Backend.modify_network_interface_attribute
 
@@ -26,6 +29,7 @@ def install() -> None:
     """Correct moto's EC2."""
     EC2Backend.create_security_group = _create_security_group
     EC2Backend.create_default_vpc = _create_vpc_with_way_out
+    EC2Backend.delete_nat_gateway = _delete_nat_gateway
     EC2Backend.modify_instance_security_groups = _modify_instance_security_groups
     EC2Backend.modify_network_interface_attribute = _modify_network_interface_attribute
 
@@ -47,6 +51,16 @@ def _create_vpc_with_way_out(self: EC2Backend) -> VPC:
     table = next(table for table in self.route_tables.values() if table.vpc_id == vpc.id)
     self.create_route(table.id, "0.0.0.0/0", gateway_id=gateway.id)
     return vpc
+
+
+def _delete_nat_gateway(self: EC2Backend, nat_gateway_id: str) -> NatGateway:
+    """Give up the gateway's interface and the association of its address, which moto leaves behind."""
+    gateway = _delete_gateway(self, nat_gateway_id)
+    for address in self.addresses:
+        if address.eni is gateway._eni:
+            self.disassociate_address(association_id=address.association_id)
+    self.enis.pop(gateway._eni.id, None)
+    return gateway
 
 
 def _modify_instance_security_groups(self: EC2Backend, instance_id: str, new_group_id_list: list[str]) -> Instance:

@@ -198,14 +198,9 @@ def _elastic_ip(request: Request) -> Made:
 
 def _delete_nat_gateway(request: Request, physical_id: str) -> None:
     backend = ec2(request)
-    gateway = backend.nat_gateways.pop(physical_id, None)
-    if gateway is None:
-        return
-    # moto only marks it as deleted, and leaves its interface and the association of its address behind.
-    for address in backend.addresses:
-        if address.eni is gateway._eni:
-            backend.disassociate_address(association_id=address.association_id)
-    backend.enis.pop(gateway._eni.id, None)
+    if physical_id in backend.nat_gateways:
+        backend.delete_nat_gateway(physical_id)
+        backend.nat_gateways.pop(physical_id)
 
 
 @resource("AWS::EC2::NatGateway", _delete_nat_gateway, "NatGatewayId EniId")

@@ -1,0 +1,97 @@
+"""The subnets that a spec names, with what decides whether nodes can run there, as EC2 describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from phalanx.errors import SpecError
+from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc, Subnet
+from phalanx.spec.spec import ClusterSpec
+
+_EVERYWHERE = "0.0.0.0/0"
+
+
+class Api(Protocol):
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+
+
+def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
+    """Return the VPC of the spec's subnets; None if it names none. Raises SpecError if one does not exist."""
+    if not spec.subnets:
+        return None
+    described = _described(api, spec.subnets)
+    head, workers = (_subnet(api, described[name]) for name in spec.subnets)
+    return ExistingVpc(
+        head.vpc, _has(api, head.vpc, "EnableDnsSupport"), _has(api, head.vpc, "EnableDnsHostnames"), head, workers
+    )
+
+
+def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Describe the subnets by their ids. A filter, unlike a list of ids, does not fail where one is missing."""
+    entries = api.pages("ec2", "describe_subnets", "Subnets", Filters=_where("subnet-id", *dict.fromkeys(names)))
+    found = {entry["SubnetId"]: entry for entry in entries}
+    if missing := [name for name in dict.fromkeys(names) if name not in found]:
+        raise SpecError(
+            "\n".join(f"network: {api.region} has no subnet {name}" for name in missing),
+            "`aws ec2 describe-subnets` lists them.",
+        )
+    return found
+
+
+def _subnet(api: Api, entry: dict[str, Any]) -> Subnet:
+    name, vpc = entry["SubnetId"], entry["VpcId"]
+    return Subnet(
+        name,
+        vpc,
+        entry["AvailabilityZone"],
+        entry.get("CidrBlock", ""),
+        entry["AvailableIpAddressCount"],
+        _way_out(api, _route_table(api, vpc, name)),
+        _is_filtered(api, name),
+    )
+
+
+def _has(api: Api, vpc: str, attribute: str) -> bool:
+    named = attribute[0].lower() + attribute[1:]
+    return api.call("ec2", "describe_vpc_attribute", VpcId=vpc, Attribute=named)[attribute]["Value"]
+
+
+def _route_table(api: Api, vpc: str, subnet: str) -> dict[str, Any]:
+    """Return the subnet's own route table, or else the VPC's main one."""
+    tables = list(api.pages("ec2", "describe_route_tables", "RouteTables", Filters=_where("vpc-id", vpc)))
+    own = (table for table in tables if any(one.get("SubnetId") == subnet for one in table["Associations"]))
+    main = (table for table in tables if any(one.get("Main") for one in table["Associations"]))
+    return next(own, None) or next(main)
+
+
+def _way_out(api: Api, table: dict[str, Any]) -> str:
+    """Return what the default route leads to; "" if there is none, or if its target is gone (aws-behaviour 2.42)."""
+    routes = [route for route in table["Routes"] if route.get("DestinationCidrBlock") == _EVERYWHERE]
+    if not routes or routes[0].get("State") == "blackhole":
+        return ""
+    if gateway := routes[0].get("NatGatewayId"):
+        return NAT if _works(api, gateway) else ""
+    return INTERNET if str(routes[0].get("GatewayId")).startswith("igw-") else OTHER
+
+
+def _works(api: Api, gateway: str) -> bool:
+    """Whether a NAT gateway leads to the internet."""
+    (found,) = api.call("ec2", "describe_nat_gateways", NatGatewayIds=[gateway])["NatGateways"]
+    return found["State"] == "available" and found.get("ConnectivityType", "public") == "public"
+
+
+def _is_filtered(api: Api, subnet: str) -> bool:
+    """Whether the subnet's network ACL has other rules than the one, each way, that allows everything."""
+    found = api.pages("ec2", "describe_network_acls", "NetworkAcls", Filters=_where("association.subnet-id", subnet))
+    rules = [entry for acl in found for entry in acl["Entries"] if entry.get("CidrBlock")]
+    first = {rule["Egress"]: rule for rule in sorted(rules, key=lambda rule: -rule["RuleNumber"])}
+    opens = ("allow", "-1", _EVERYWHERE)
+    return any((rule["RuleAction"], rule["Protocol"], rule["CidrBlock"]) != opens for rule in first.values())
+
+
+def _where(name: str, *values: str) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": list(values)}]

@@ -1,0 +1,69 @@
+"""A VPC of a user, made with EC2's API: one subnet with an internet gateway, and one with a NAT gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EVERYWHERE = "0.0.0.0/0"
+
+
+class OwnVpc:
+    """`head` and `workers` are the subnets, and `table` and `own_table` their route tables."""
+
+    def __init__(self, ec2: Any, block: str = "10.1") -> None:
+        self.ec2 = ec2
+        self.vpc = ec2.create_vpc(CidrBlock=f"{block}.0.0/16")["Vpc"]["VpcId"]
+        ec2.modify_vpc_attribute(VpcId=self.vpc, EnableDnsHostnames={"Value": True})
+        self.head, self.workers = (self._subnet(f"{block}.{number}.0/28") for number in range(2))
+        self.gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        self.table, self.own_table = self._table(self.head), self._table(self.workers)
+        self.route(self.table, GatewayId=self.gateway)
+        self.address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        made = ec2.create_nat_gateway(SubnetId=self.head, AllocationId=self.address)
+        self.nat = made["NatGateway"]["NatGatewayId"]
+        self.route(self.own_table, NatGatewayId=self.nat)
+
+    def route(self, table: str, **target: str) -> None:
+        """Give a table its default route."""
+        self.ec2.create_route(RouteTableId=table, DestinationCidrBlock=EVERYWHERE, **target)
+
+    def contents(self) -> dict[str, list[str]]:
+        """Return the ids of all that EC2 has in the VPC."""
+        kinds = {
+            "subnets": ("Subnets", "SubnetId"),
+            "route_tables": ("RouteTables", "RouteTableId"),
+            "security_groups": ("SecurityGroups", "GroupId"),
+            "network_interfaces": ("NetworkInterfaces", "NetworkInterfaceId"),
+            "vpc_endpoints": ("VpcEndpoints", "VpcEndpointId"),
+        }
+        filters = [{"Name": "vpc-id", "Values": [self.vpc]}]
+        answers = {kind: getattr(self.ec2, f"describe_{kind}")(Filters=filters) for kind in kinds}
+        return {kind: sorted(one[name] for one in answers[kind][key]) for kind, (key, name) in kinds.items()}
+
+    def delete(self) -> None:
+        """Delete the VPC, which fails while anything of somebody else is in it."""
+        self.ec2.delete_nat_gateway(NatGatewayId=self.nat)
+        self.ec2.release_address(AllocationId=self.address)
+        self.ec2.detach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        self.ec2.delete_internet_gateway(InternetGatewayId=self.gateway)
+        for table in (self.table, self.own_table):
+            self._delete_table(table)
+        for subnet in (self.head, self.workers):
+            self.ec2.delete_subnet(SubnetId=subnet)
+        self.ec2.delete_vpc(VpcId=self.vpc)
+
+    def _subnet(self, block: str) -> str:
+        made = self.ec2.create_subnet(VpcId=self.vpc, CidrBlock=block, AvailabilityZone="us-east-1b")
+        return made["Subnet"]["SubnetId"]
+
+    def _table(self, subnet: str) -> str:
+        table = self.ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        self.ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+        return table
+
+    def _delete_table(self, table: str) -> None:
+        (found,) = self.ec2.describe_route_tables(RouteTableIds=[table])["RouteTables"]
+        for association in found["Associations"]:
+            self.ec2.disassociate_route_table(AssociationId=association["RouteTableAssociationId"])
+        self.ec2.delete_route_table(RouteTableId=table)

@@ -1,0 +1,98 @@
+"""What a plan learns of the subnets that a spec names, from a VPC that a user made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aws_here import AwsHere
+from clusters import aws_spec
+from own_vpc import EVERYWHERE, OwnVpc
+from stack_fakes import Stacks, stacks
+
+from phalanx.clouds import vpcs
+from phalanx.errors import SpecError
+from phalanx.localcloud import ec2 as local_ec2
+from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc
+
+
+class Own(OwnVpc):
+    """A VPC of a user, and what a plan learns of it."""
+
+    def __init__(self, cloud: Stacks) -> None:
+        super().__init__(cloud.client("ec2"))
+        self.cloud = cloud
+
+    def described(self, **changes: Any) -> ExistingVpc:
+        network = {"head_subnet": self.head, "worker_subnet": self.workers, **changes}
+        found = vpcs.find(AwsHere(self.cloud.client), aws_spec(network=network))
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> Iterator[Own]:
+    with stacks(tmp_path_factory.mktemp("state")) as cloud:
+        yield Own(cloud)
+
+
+def test_subnets_are_described_with_their_ways_out(own):
+    found = own.described()
+    assert (found.vpc, found.dns_support, found.dns_hostnames) == (own.vpc, True, True)
+    assert (found.head.way_out, found.workers.way_out) == (INTERNET, NAT)
+    assert (found.workers.zone, found.workers.cidr, found.workers.free) == ("us-east-1b", "10.1.1.0/28", 11)
+    assert found.networks == ("10.1.0.0/28", "10.1.1.0/28")
+    assert not found.workers.filtered
+    assert vpcs.find(AwsHere(own.cloud.client), aws_spec()) is None
+
+
+def test_a_vpc_of_a_user_keeps_the_local_cloud_running(own):
+    assert own.vpc in local_ec2.vpcs_of_users()
+
+
+def test_subnets_that_do_not_exist_are_named_together(own):
+    with pytest.raises(SpecError, match=r"no subnet subnet-0000000a\n.*no subnet subnet-0000000b"):
+        own.described(head_subnet="subnet-0000000a", worker_subnet="subnet-0000000b")
+
+
+def test_a_subnet_without_a_table_of_its_own_has_the_main_one(own):
+    (association,) = [
+        one["RouteTableAssociationId"]
+        for one in own.ec2.describe_route_tables(RouteTableIds=[own.own_table])["RouteTables"][0]["Associations"]
+    ]
+    own.ec2.disassociate_route_table(AssociationId=association)
+    assert own.described().workers.way_out == ""
+    own.ec2.associate_route_table(RouteTableId=own.own_table, SubnetId=own.workers)
+    assert own.described().workers.way_out == NAT
+
+
+def test_another_target_than_a_gateway_is_named_as_such(own):
+    interface = own.ec2.create_network_interface(SubnetId=own.head)["NetworkInterface"]["NetworkInterfaceId"]
+    own.ec2.delete_route(RouteTableId=own.own_table, DestinationCidrBlock=EVERYWHERE)
+    own.route(own.own_table, NetworkInterfaceId=interface)
+    assert own.described().workers.way_out == OTHER
+    own.ec2.delete_route(RouteTableId=own.own_table, DestinationCidrBlock=EVERYWHERE)
+    own.route(own.own_table, NatGatewayId=own.nat)
+
+
+def test_an_acl_with_rules_of_its_own_is_noticed(own):
+    (acl,) = own.ec2.describe_network_acls(Filters=[{"Name": "association.subnet-id", "Values": [own.workers]}])[
+        "NetworkAcls"
+    ]
+    entry = {"NetworkAclId": acl["NetworkAclId"], "RuleNumber": 50, "Egress": True}
+    own.ec2.create_network_acl_entry(**entry, Protocol="6", RuleAction="deny", CidrBlock=EVERYWHERE)
+    assert own.described().workers.filtered
+    own.ec2.delete_network_acl_entry(**entry)
+
+
+def test_a_nat_gateway_that_is_gone_leads_nowhere(own):
+    where = {"RouteTableId": own.own_table, "DestinationCidrBlock": EVERYWHERE}
+    address = own.ec2.allocate_address(Domain="vpc")["AllocationId"]
+    other = own.ec2.create_nat_gateway(SubnetId=own.head, AllocationId=address)["NatGateway"]["NatGatewayId"]
+    own.ec2.replace_route(**where, NatGatewayId=other)
+    assert own.described().workers.way_out == NAT
+    own.ec2.delete_nat_gateway(NatGatewayId=other)
+    assert own.described().workers.way_out == ""
+    own.ec2.release_address(AllocationId=address)
+    own.ec2.replace_route(**where, NatGatewayId=own.nat)
