@@ -13,8 +13,9 @@ from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.cloud_names import is_local
-from phalanx.spec.spec import OWN_GROUP, ClusterSpec
+from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
+from phalanx.spec.spec_limits import OWN_GROUP
 
 
 class Api(Protocol):

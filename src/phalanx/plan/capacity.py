@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.errors import SpecError
-from phalanx.spec.spec import OWN_GROUP, ClusterSpec
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_limits import OWN_GROUP
 
 ON_DEMAND, SPOT, RESERVED = "on_demand", "spot", "reserved"
 

@@ -11,9 +11,10 @@ from phalanx.plan import capacity, existing_vpc, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
-from phalanx.spec.spec import OWN_GROUP, ClusterSpec
+from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 from phalanx.spec.spec_data import places
+from phalanx.spec.spec_limits import OWN_GROUP
 
 
 def explain(plan: Plan) -> list[str]:

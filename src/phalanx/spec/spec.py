@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
+from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_data import DATA
@@ -28,22 +29,6 @@ from phalanx.spec.spec_rules import (
     word,
     words,
 )
-
-MOST_NODES = 1000
-MOST_ZONES = 10
-MOST_TYPES = 10
-MOST_NETWORKS = 50
-LONGEST_NODE_TIMEOUT_S = 45 * 60
-LONGEST_LEASE_S = 365 * 24 * 3600
-LONGEST_IDLE_S = 7 * 24 * 3600
-# AWS's limits are 10 policies of a role (its default) and 50 tags; phalanx and CloudFormation add tags of their own.
-MOST_POLICIES = 10
-MOST_TAGS = 40
-POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
-OWN_GROUP = "cluster"
-RESERVATION = r"cr-[0-9a-f]{8,17}"
-ANY_TYPE = "any of EC2's, such as p4d.24xlarge"
-FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
 
 
 def _types() -> dict[str, Any]:
@@ -89,7 +74,7 @@ class ClusterSpec:
         "`up`, has capacity for it. Zone names mean different places in different accounts.",
         words(
             checks.ZONE,
-            MOST_ZONES,
+            limits.MOST_ZONES,
             "the name of an ordinary zone, such as us-east-1a (Local and Wavelength Zones have no EFS)",
         ),
         ["us-east-1b", "us-east-1c"],
@@ -97,10 +82,10 @@ class ClusterSpec:
         beside=checks.zones_of_region,
         default=None,
     )
-    nodes: int = key("Number of machines, the head included.", number(1, MOST_NODES), 4, initial=True)
+    nodes: int = key("Number of machines, the head included.", number(1, limits.MOST_NODES), 4, initial=True)
     min: int = key(
         "Smallest number of nodes to accept: with fewer, `up` fails and deletes everything again.",
-        number(1, MOST_NODES),
+        number(1, limits.MOST_NODES),
         2,
         beside=checks.at_most_nodes,
         initial=True,
@@ -109,14 +94,14 @@ class ClusterSpec:
     type: str = key(
         "EC2 instance type, of the workers and of a head that trains. With a list, `up` tries the next type where AWS "
         "has no capacity for one in any of the `zones`.",
-        one_or_more(text(checks.instance_type, _types, ANY_TYPE), MOST_TYPES),
+        one_or_more(text(checks.instance_type, _types, limits.ANY_TYPE), limits.MOST_TYPES),
         "c5.large",
         initial=True,
         default="c5.large",
     )
     head: Mapping[str, Any] | None = key(
         "A separate machine as the head, which runs no processes of jobs: its type, for the same processor as `type`.",
-        group({"type": text(checks.instance_type, _types, ANY_TYPE)}),
+        group({"type": text(checks.instance_type, _types, limits.ANY_TYPE)}),
         {"type": "m5.large"},
         unset="the head is of `type` and trains",
         beside=checks.head_of_workers,
@@ -127,7 +112,7 @@ class ClusterSpec:
         "notice; the head stays on demand. With the id of a Capacity Reservation or a Capacity Block, the nodes that "
         "train are there.",
         matching(
-            f"on-demand|spot|{RESERVATION}",
+            f"on-demand|spot|{limits.RESERVATION}",
             "'{}' is no way to buy machines",
             "write on-demand, spot, or the id of a reservation",
             "on-demand, spot, or the id of a Capacity Reservation or Capacity Block, such as cr-0123456789abcdef0",
@@ -191,7 +176,7 @@ class ClusterSpec:
                 lambda: {"pattern": whole(checks.NETWORK)},
                 "an IPv4 network such as 203.0.113.0/24, auto or anywhere",
             ),
-            MOST_NETWORKS,
+            limits.MOST_NETWORKS,
         ),
         "203.0.113.7/32",
         unset="this machine; on AWS it must be given",
@@ -210,7 +195,7 @@ class ClusterSpec:
     )
     node_timeout_s: int = key(
         "Time after which a node that has not answered counts as missing.",
-        time_s(LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
+        time_s(limits.LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
         "20m",
         default=600,
     )
@@ -218,7 +203,7 @@ class ClusterSpec:
         "An EFS file system of yours for the shared directory. If it contains data, its root keeps its owner and mode: "
         "jobs can write only where you let uid 2000 write.",
         matching(
-            FILE_SYSTEM,
+            limits.FILE_SYSTEM,
             "must be the id of an EFS file system, is '{}'",
             "such as fs-0123456789abcdef0",
             "the id of one, such as fs-0123456789abcdef0",
@@ -266,7 +251,9 @@ class ClusterSpec:
     policies: tuple[str, ...] | None = key(
         "IAM policies for the role of jobs, by ARN: what a job may do in AWS beside reading its own files.",
         words(
-            POLICY, MOST_POLICIES, "the ARN of a managed policy, such as arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+            limits.POLICY,
+            limits.MOST_POLICIES,
+            "the ARN of a managed policy, such as arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess",
         ),
         ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"],
         unset="none: jobs have no rights in AWS",
@@ -282,7 +269,7 @@ class ClusterSpec:
     permissions_boundary: str | None = key(
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
         matching(
-            POLICY,
+            limits.POLICY,
             "'{}' is not the ARN of a managed policy",
             "such as arn:aws:iam::123456789012:policy/boundary",
             "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
@@ -295,10 +282,10 @@ class ClusterSpec:
         texts(
             r"[A-Za-z0-9 _.:/=+@-]{1,128}",
             r"[A-Za-z0-9 _.:/=+@-]{1,256}",
-            MOST_TAGS,
+            limits.MOST_TAGS,
             r"[aA][wW][sS]:|phalanx:|Name$",
-            f"1 to {MOST_TAGS} names with texts, of letters, digits, spaces and _ . : / = + @ -; no name is Name or "
-            "begins with aws: or phalanx:",
+            f"1 to {limits.MOST_TAGS} names with texts, of letters, digits, spaces and _ . : / = + @ -; no name is "
+            "Name or begins with aws: or phalanx:",
         ),
         {"project": "vision", "cost-center": "ML-7"},
         default=None,
@@ -313,7 +300,7 @@ class ClusterSpec:
     lease_s: int | None = key(
         "Time after which AWS stops all nodes, counted from `up`. The shared directory and the cluster's name stay, "
         "`phalanx extend` moves the end, and `up` starts the nodes again.",
-        time_or_none_s(LONGEST_LEASE_S, "a year is the longest lease"),
+        time_or_none_s(limits.LONGEST_LEASE_S, "a year is the longest lease"),
         "8h",
         unset="24h on AWS if the type has GPUs, else none",
         default=None,
@@ -321,7 +308,7 @@ class ClusterSpec:
     idle_s: int | None = key(
         "Time after which the cluster stops all its nodes if no program of a user runs on any of them and nobody types "
         "there.",
-        time_or_none_s(LONGEST_IDLE_S, "a week is the longest"),
+        time_or_none_s(limits.LONGEST_IDLE_S, "a week is the longest"),
         "30m",
         unset="1h on AWS if the type has GPUs, else none",
         default=None,

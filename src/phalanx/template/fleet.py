@@ -10,7 +10,7 @@ from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
-from phalanx.spec.spec import OWN_GROUP
+from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.network import dependencies

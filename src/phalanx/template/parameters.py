@@ -8,7 +8,7 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
-from phalanx.spec.spec import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
+from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
