@@ -74,6 +74,7 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         "efa": "yes",
         "placement": "cluster",
         "capacity": "spot",
+        "storage": "head",
         "slots": 1,
         "policies": [policies["jobs"]],
         "permissions_boundary": policies["boundary"],
@@ -96,6 +97,10 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     assert [one["Placement"].get("GroupName") for one in instances] == ["", group["GroupName"]]
     (only,) = terminal.phalanx("run", "-c", "choices", "--", "hostname").stdout.split()[1::2]
     assert only.replace("-", ".") == "ip." + instances[1]["PrivateIpAddress"]
+    shared = "hostname > $EFS_MOUNT/from-worker2; grep nfs4 /etc/fstab"
+    assert ":/efs /efs nfs4 _netdev," in terminal.phalanx("run", "-c", "choices", "--", "sh", "-c", shared).stdout
+    on_head = terminal.phalanx("exec", "-c", "choices", "--node", "head", "--", "cat /efs/from-worker2").stdout
+    assert only in on_head
     scratch = "touch $PHALANX_SCRATCH/here && findmnt -no TARGET -T $PHALANX_SCRATCH/here"
     assert "/opt/dlami/nvme" in terminal.phalanx("run", "-c", "choices", "--", "sh", "-c", scratch).stdout
     called = terminal.phalanx("run", "-c", "choices", "-n", "1", "--", sys.executable, "-c", CALL, check=False)

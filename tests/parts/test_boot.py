@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from phalanx.node import boot, command, failure, loader, mount, outcome, packages, worker
+from phalanx.node import boot, command, failure, files, loader, mount, outcome, packages, worker
 from phalanx.node.command import CommandError, run
 
 
@@ -175,7 +175,8 @@ class TestMount:
     def mounted(self, tmp_path, monkeypatch, *helpers: str) -> None:
         exists = mount.os.path.exists
         monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
-        mount.mount("fs-1", "efs.us-east-1.amazonaws.com", str(tmp_path / "efs"), 2000, 240, lambda _: None)
+        source = mount.of_efs("fs-1", "efs.us-east-1.amazonaws.com")
+        mount.mount(source, str(tmp_path / "efs"), 2000, 240, lambda _: None)
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
@@ -189,6 +190,35 @@ class TestMount:
         (command,) = commands
         assert command.startswith("mount -t nfs4 -o nfsvers=4.1,rsize=1048576")
         assert "fs-1.efs.us-east-1.amazonaws.com:/" in command
+
+    def test_a_head_may_serve_it(self, commands, tmp_path, monkeypatch):
+        monkeypatch.setattr(mount, "run", lambda argv, _timeout_s: commands.append(" ".join(argv)))
+        monkeypatch.setattr(mount.os.path, "isdir", lambda path: True)
+        mount.serve(str(tmp_path / "efs"), 2000, "10.0.0.0/24,10.0.8.0/24")
+        assert commands == ["systemctl enable --now nfs-server", "sh -c exportfs -ra"]
+        ((path, text),) = self.written
+        assert path == "/etc/exports.d/phalanx.exports"
+        options = "(rw,no_subtree_check,no_root_squash)"
+        assert text == f"{tmp_path}/efs 10.0.0.0/24{options} 10.0.8.0/24{options}\n"
+        assert self.owned == [f"{tmp_path}/efs"]
+
+    def test_what_a_head_serves_is_mounted_once_it_does(self, commands, tmp_path, monkeypatch):
+        self.failures += [CommandError("mount", 32, "access denied by server")] * 3
+        mount.mount(mount.of_head("10.0.0.9", "/efs"), str(tmp_path / "efs"), 2000, 240, lambda _: None)
+        assert len(commands) == 4 and " 10.0.0.9:/efs " in commands[0] and "noresvport" not in commands[0]
+        ((_, text),) = self.written
+        assert f"10.0.0.9:/efs {tmp_path}/efs nfs4 _netdev,nfsvers=4.1," in text
+
+    def test_a_new_heads_directory_takes_the_place_of_the_old_ones(self, commands, tmp_path, monkeypatch):
+        table = files.with_block(
+            "", f"10.0.0.9:/efs {tmp_path}/efs nfs4 _netdev 0 0\nLABEL=x /scratch ext4 nofail 0 0\n"
+        )
+        monkeypatch.setattr(mount.files, "read", lambda _: table)
+        monkeypatch.setattr(mount, "run", lambda argv, _timeout_s: commands.append(" ".join(argv)))
+        mount.follow(mount.of_head("10.0.0.7", "/efs"), str(tmp_path / "efs"), 2000, 240, lambda _: None)
+        assert commands[0] == f"umount -f -l {tmp_path}/efs"
+        ((_, text),) = self.written
+        assert "10.0.0.9" not in text and "\n10.0.0.7:/efs " in text and "LABEL=x /scratch" in text
 
     def test_a_new_file_system_belongs_to_the_job_user(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")

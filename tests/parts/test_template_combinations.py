@@ -52,6 +52,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "policies": ((ARN,),),
     "slots": (2,),
     "ssh_from": (("203.0.113.0/24", "198.51.100.7/32"), "anywhere"),
+    "storage": ("head",),
     "tags": ({"team": "vision"},),
     "throughput": ("elastic",),
     "type": ("p5.48xlarge", "g5.8xlarge"),

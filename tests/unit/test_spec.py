@@ -59,6 +59,7 @@ def test_two_lines_are_enough(write):
         "ssh_from": "127.0.0.1/32",
         "key_pair": None,
         "node_timeout_s": 600,
+        "storage": None,
         "file_system": None,
         "throughput": None,
         "disk": None,

@@ -38,7 +38,12 @@ def table() -> Table:
 def a_worker(table: Table, head_address: str) -> Worker:
     me = a_node(2)
     agent = SimpleNamespace(
-        describe=lambda: me, table=table, workers=3, head_address=head_address, report=lambda *_, **__: None
+        settings=SimpleNamespace(file_system="fs-1"),
+        describe=lambda: me,
+        table=table,
+        workers=3,
+        head_address=head_address,
+        report=lambda *_, **__: None,
     )
     return Worker(agent, Beat())
 

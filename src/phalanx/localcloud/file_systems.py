@@ -12,6 +12,7 @@ from moto.efs.models import EFSBackend, FileSystem, efs_backends
 
 from phalanx.localcloud import owners
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.nodes.machine import EXPORTS
 
 PATCHED = ("moto.efs.models.EFSBackend.create_file_system", "moto.efs.models.EFSBackend.delete_file_system")
 _create, _delete = EFSBackend.create_file_system, EFSBackend.delete_file_system
@@ -22,6 +23,18 @@ def directory(state: Path, file_system_id: str) -> Path:
     return state / "efs" / file_system_id
 
 
+def exports(context: Context, vpc_id: str) -> None:
+    """Make the directory with what the nodes of a VPC serve each other over NFS."""
+    path = context.state / EXPORTS / vpc_id
+    path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    os.chown(path, context.root_of_nodes, context.root_of_nodes)
+
+
+def remove_exports(state: Path, vpc_id: str) -> None:
+    """Remove that directory: the data end with the machines that served them."""
+    shutil.rmtree(state / EXPORTS / vpc_id, ignore_errors=True)
+
+
 def discard_at_exit(state: Path, file_system_id: str) -> None:
     """Delete a file system when the local cloud stops, if its stack has not deleted it before."""
     _record(state, file_system_id).unlink(missing_ok=True)
@@ -29,6 +42,7 @@ def discard_at_exit(state: Path, file_system_id: str) -> None:
 
 def sweep(state: Path) -> None:
     """Remove the data of every file system that does not outlive the local cloud."""
+    shutil.rmtree(state / EXPORTS, ignore_errors=True)
     root = state / "efs"
     for path in root.iterdir() if root.is_dir() else ():
         if path.is_dir() and not _record(state, path.name).exists():

@@ -13,7 +13,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import gpus, launches, organisation, placement
+from phalanx.localcloud import file_systems, gpus, launches, organisation, placement
 from phalanx.localcloud.absences import Absences
 from phalanx.localcloud.capacity import CapacityError, Pool
 from phalanx.localcloud.context import Context
@@ -94,6 +94,7 @@ class Fleet:
             found = launches.in_weather(self.context.weather, placement.machine(instance))
             machine = self._equipped(replace(found, has_way_out=without_s == 0))
             self.context.serve_vpc(machine.vpc_id)
+            file_systems.exports(self.context, machine.vpc_id)
             self.context.runner.boot(machine)
             if without_s:
                 self.context.clock.call_later(without_s, self.context.runner.give_way_out, instance.id)

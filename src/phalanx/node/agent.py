@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from phalanx.node import account, contract, files, loader, services, trust, validate
+from phalanx.node import account, contract, files, loader, mount, services, trust, validate
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, insist
@@ -72,6 +72,13 @@ class Agent:
 
     def job_uid(self) -> int:
         return account.find(self.settings.job_user, self.root)
+
+    def shared_from(self, head_address: str) -> mount.Source:
+        """Return from where a node mounts the shared directory."""
+        settings = self.settings
+        if settings.file_system == mount.HEAD:
+            return mount.of_head(head_address, settings.shared)
+        return mount.of_efs(settings.file_system, f"efs.{settings.region}.{settings.domain}")
 
     def report(self, kind: str, **content: Any) -> None:
         """Send the head a message about this node."""

@@ -59,14 +59,18 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
     patience_s = _TRIES_SHARE * settings.node_timeout_s
+    serves = settings.head and settings.file_system == mount.HEAD
 
     def install() -> None:
         path = contract.this_machine(settings.region, settings.shared, settings.job_user, root).path
-        packages.install(packages.lacking(path, root), patience_s, agent.log.say)
+        packages.install(packages.lacking(path, root, serves), patience_s, agent.log.say)
 
     def mount_shared() -> None:
-        names = f"efs.{settings.region}.{settings.domain}"
-        mount.mount(settings.file_system, names, settings.shared, agent.job_uid(), patience_s, agent.log.say)
+        if serves:
+            mount.serve(settings.shared, agent.job_uid(), settings.networks)
+        else:
+            source = agent.shared_from(agent.head_address)
+            mount.mount(source, settings.shared, agent.job_uid(), patience_s, agent.log.say)
 
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)

@@ -33,6 +33,7 @@ _NEW = ("agent", "config.json")
 _OF_ANOTHER = (
     SSH,
     "/var/lib/phalanx",
+    "/etc/exports.d/phalanx.exports",
     "/etc/ssh/sshd_config.d/60-phalanx.conf",
     "/etc/ssh/ssh_config.d/60-phalanx.conf",
 )

@@ -60,11 +60,11 @@ def with_block(text: str, block: str) -> str:
 
 
 def add_to_block(path: str, line: str, root: str = "") -> None:
-    """Add a line to our block of a shared file, unless it is there."""
+    """Add a line to our block of a shared file, in place of an earlier one with the same second word."""
     text = read(root + path)
-    ours = text.partition(_BEGIN)[2].partition(_END)[0]
-    if line not in ours:
-        write(root + path, with_block(text, ours + line))
+    ours = text.partition(_BEGIN)[2].partition(_END)[0].splitlines(True)
+    kept = [one for one in ours if one.split()[1] != line.split()[1]]
+    write(root + path, with_block(text, "".join([*kept, line])))
 
 
 def without_block(text: str) -> str:

@@ -1,44 +1,79 @@
-"""Mount the shared directory: EFS through its helper if the image has it, and otherwise by NFS 4.1."""
+"""Mount the shared directory: EFS through its helper if the image has it, else by NFS 4.1; or a directory of the head.
+
+The head then serves it, and its data end with the head.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from dataclasses import dataclass
 from typing import Callable
 
 from phalanx.node import files
-from phalanx.node.command import insist
+from phalanx.node.command import insist, run
 
 # docs/aws-behaviour.md 4.4
-_NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
+_NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"
 _HELPER = "/sbin/mount.efs"
+HEAD = "head"
+"""In place of a file system's id: the head serves the directory."""
 # DNS may take a minute to resolve a new mount target (docs/aws-behaviour.md 4.5).
 _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no route"
 
 
-def mount(
-    file_system: str, domain: str, directory: str, owner: int, patience_s: float, say: Callable[[str], None]
-) -> None:
-    """Mount the file system at `directory`, now and at each boot, and let the job user write there.
+@dataclass(frozen=True)
+class Source:
+    """What is mounted: the type of file system, mount's options, the place, and which failures may pass."""
 
-    `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com.
+    kind: str
+    options: str
+    place: str
+    passing: str = _PASSING
+
+
+def of_efs(file_system: str, domain: str) -> Source:
+    """Return an EFS file system; `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com."""
+    if os.path.exists(_HELPER):
+        return Source("efs", "tls", f"{file_system}:/")
+    return Source("nfs4", _NFS + ",noresvport", f"{file_system}.{domain}:/")
+
+
+def of_head(address: str, directory: str) -> Source:
+    """Return the directory that the head serves. It boots at the same time, so any failure may pass."""
+    return Source("nfs4", _NFS, f"{address}:{directory}", "")
+
+
+def mount(source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None]) -> None:
+    """Mount the source at `directory`, now and at each boot, and let the job user write there.
+
     A failure that may pass is repeated for `patience_s`; then, or for another one, this raises CommandError.
     """
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
-        end = time.monotonic() + patience_s
-        kind, options, source = _source(file_system, domain)
-        insist(["mount", "-t", kind, "-o", options, source, directory], 120, _PASSING, end, say)
-        files.add_to_block("/etc/fstab", f"{source} {directory} {kind} _netdev,{options} 0 0\n")
+        kind, options, end = source.kind, source.options, time.monotonic() + patience_s
+        insist(["mount", "-t", kind, "-o", options, source.place, directory], 120, source.passing, end, say)
+        files.add_to_block("/etc/fstab", f"{source.place} {directory} {kind} _netdev,{options} 0 0\n")
     _let_write(directory, owner)
 
 
-def _source(file_system: str, domain: str) -> tuple[str, str, str]:
-    """Return the mount's type, options and source that this image supports."""
-    if os.path.exists(_HELPER):
-        return "efs", "tls", f"{file_system}:/"
-    return "nfs4", _NFS, f"{file_system}.{domain}:/"
+def serve(directory: str, owner: int, networks: str) -> None:
+    """Serve a directory of this machine's disk over NFS to the nodes' networks (CIDR blocks with commas)."""
+    os.makedirs(directory, exist_ok=True)
+    options = "rw,no_subtree_check,no_root_squash"
+    clients = " ".join(f"{network}({options})" for network in networks.split(","))
+    files.write("/etc/exports.d/phalanx.exports", f"{directory} {clients}\n")
+    if os.path.isdir("/run/systemd/system"):
+        run(["systemctl", "enable", "--now", "nfs-server"], 120)
+    run(["sh", "-c", "exportfs -ra"], 60)
+    _let_write(directory, owner)
+
+
+def follow(source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None]) -> None:
+    """Mount a new head's directory in place of its predecessor's, which does not answer any more."""
+    run(["umount", "-f", "-l", directory], 60)
+    mount(source, directory, owner, patience_s, say)
 
 
 def _let_write(directory: str, owner: int) -> None:

@@ -18,8 +18,8 @@ _INSTALL = (
 )
 
 
-def lacking(path: str, root: str = "") -> list[str]:
-    """Return the packages to install; `path` is the image's PATH.
+def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
+    """Return the packages to install; `path` is the image's PATH. `serves`: this machine is an NFS server.
 
     None without apt, nor where /usr is read-only: a node of the local cloud that shares its machine's programs.
     """
@@ -28,6 +28,7 @@ def lacking(path: str, root: str = "") -> list[str]:
     nfs = any(os.path.exists(f"{root}/sbin/mount.{kind}") for kind in ("efs", "nfs4"))
     there = {
         "nfs-common": nfs,
+        "nfs-kernel-server": not serves or os.path.exists(f"{root}/usr/sbin/exportfs"),
         "openmpi-bin": shutil.which("mpiexec", path=path),
         "python3-venv": importlib.util.find_spec("ensurepip"),
         # MXNet's wheel leaves these to the system: OpenMP, and libquadmath, which comes with Fortran's on x86-64 alone.

@@ -25,6 +25,7 @@ class Settings:
     node_timeout_s: int
     shared: str
     file_system: str
+    """The id of an EFS file system, or mount.HEAD."""
     slots: int
     """0: one for each GPU, or for each vCPU; -1: none, on a head that does not train."""
     efa: str

@@ -9,8 +9,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from phalanx.node import activity, beats, contract, notice, validate
+from phalanx.node import activity, beats, contract, mount, notice, validate
 from phalanx.node.agent import Agent
+from phalanx.node.command import CommandError
 from phalanx.node.roster import Node
 from phalanx.node.services import ROSTERS
 from phalanx.node.speed import SPEED
@@ -90,7 +91,10 @@ class Worker:
     def _poll(self) -> None:
         """Read from the table which node is the head, and the newest generation."""
         known = self.agent.table.get("generation", consistent=False)
-        self.beat.aim(known.get("head_address", ""))
+        head = known.get("head_address", "")
+        if head and self.beat.head not in ("", head) and self.agent.settings.file_system == mount.HEAD:
+            threading.Thread(target=_follow_storage, args=(self.agent, head), daemon=True).start()
+        self.beat.aim(head)
         notice, self._notice = self._notice, validate.reason(known.get("notice", ""))
         if self._notice not in ("", notice):
             activity.show(self._notice)
@@ -104,6 +108,17 @@ class Worker:
         generation = follow(self.agent, self.me, self.applied)
         if generation:
             self.beat.generation = self.applied = generation
+
+
+def _follow_storage(agent: Agent, head_address: str) -> None:
+    """Mount the shared directory of a new head; its predecessor's has ended with it."""
+    agent.head_address = head_address
+    settings = agent.settings
+    try:
+        source = agent.shared_from(head_address)
+        mount.follow(source, settings.shared, agent.job_uid(), settings.node_timeout_s, agent.log.say)
+    except CommandError as error:
+        agent.log.say(f"the shared directory of the new head can't be mounted: {error}")
 
 
 def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> None:

@@ -19,6 +19,7 @@ from phalanx.plan.subnets import NewNetwork
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
+from phalanx.spec.spec_storage import EFS
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,19 @@ class Plan:
         return self.facts.deployment
 
     @property
+    def storage(self) -> str:
+        """What serves the shared directory: efs, or the head."""
+        return self.spec.storage or EFS
+
+    @property
+    def uses_efs(self) -> bool:
+        return self.storage == EFS
+
+    @property
     def file_system(self) -> str:
-        """The existing file system to use; "" if a new one is created."""
+        """The existing EFS file system to use; "" if a new one is created, or none is needed."""
+        if not self.uses_efs:
+            return ""
         return self.spec.file_system or self.facts.kept_file_system
 
     @property
@@ -154,6 +166,8 @@ class Plan:
 
 def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
     """Decide everything that the spec leaves open. Raises SpecError if the cloud can't provide it."""
+    if spec.storage not in (None, EFS):
+        facts = replace(facts, kept_file_system="")
     image = image_choice(spec, facts)
     _refuse_impossible(spec, facts, image)
     return Plan(

@@ -15,6 +15,7 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 from phalanx.spec.spec_data import places
 from phalanx.spec.spec_limits import OWN_GROUP
+from phalanx.spec.spec_storage import HEAD
 
 
 def explain(plan: Plan) -> list[str]:
@@ -104,6 +105,8 @@ def _network(plan: Plan) -> str:
 
 
 def _file_system(plan: Plan) -> str:
+    if plan.storage == HEAD:
+        return "served by the head over NFS, from its root disk"
     if plan.spec.file_system:
         return f"your EFS file system {plan.spec.file_system}"
     kept = plan.facts.kept_file_system
@@ -153,7 +156,7 @@ def _data(spec: ClusterSpec) -> str:
 
 def _throughput(plan: Plan) -> list[tuple[str, str]]:
     """Describe the speed and the cost of both modes of a new file system; nothing if there is none, or none on AWS."""
-    if is_local(plan.spec.cloud) or plan.file_system:
+    if is_local(plan.spec.cloud) or plan.file_system or not plan.uses_efs:
         return []
     efs = table("efs")
     slow, fast, where = efs["bursting"], efs["elastic"], efs["prices_of"]
@@ -243,6 +246,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield from existing_vpc.warnings(facts.vpc)
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
+    if plan.storage == HEAD:
+        yield "the shared directory ends with the head: when it is stopped (lease, idle), replaced or taken down"
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):

@@ -29,6 +29,8 @@ from phalanx.spec.spec_rules import (
     word,
     words,
 )
+from phalanx.spec.spec_storage import EFS_ID, STORAGE, keepable, of_efs
+from phalanx.spec.spec_texts import BOUNDARY, MAIL, PLACEMENT
 
 
 def _types() -> dict[str, Any]:
@@ -199,17 +201,21 @@ class ClusterSpec:
         "20m",
         default=600,
     )
+    storage: str | None = key(
+        "What serves the shared directory. `efs` is a file system that outlives the cluster; with `head`, the head "
+        "serves a directory of its own disk over NFS, at no further cost, and its data end with the head.",
+        STORAGE,
+        "efs",
+        unset="efs",
+        default=None,
+    )
     file_system: str | None = key(
         "An EFS file system of yours for the shared directory. If it contains data, its root keeps its owner and mode: "
         "jobs can write only where you let uid 2000 write.",
-        matching(
-            limits.FILE_SYSTEM,
-            "must be the id of an EFS file system, is '{}'",
-            "such as fs-0123456789abcdef0",
-            "the id of one, such as fs-0123456789abcdef0",
-        ),
+        EFS_ID,
         "fs-0123456789abcdef0",
         unset="a new one",
+        beside=of_efs,
         default=None,
     )
     throughput: str | None = key(
@@ -218,6 +224,7 @@ class ClusterSpec:
         word(("bursting", "elastic")),
         "elastic",
         unset="bursting",
+        beside=of_efs,
         default=None,
     )
     disk: Mapping[str, Any] | None = key(
@@ -230,12 +237,7 @@ class ClusterSpec:
     placement: str | None = key(
         "Placement group of the nodes that train. `cluster` makes one that keeps them close together in the network, "
         "and makes a shortage of capacity likelier; a name is that of a group of yours.",
-        matching(
-            r"[A-Za-z0-9 _.:=+@-]{1,255}",
-            "'{}' can't be the name of a placement group",
-            "write cluster, or the name of a placement group",
-            "cluster, or the name of a placement group",
-        ),
+        PLACEMENT,
         "cluster",
         unset="none",
         default=None,
@@ -268,12 +270,7 @@ class ClusterSpec:
     )
     permissions_boundary: str | None = key(
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
-        matching(
-            limits.POLICY,
-            "'{}' is not the ARN of a managed policy",
-            "such as arn:aws:iam::123456789012:policy/boundary",
-            "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
-        ),
+        BOUNDARY,
         "arn:aws:iam::123456789012:policy/boundary",
         default=None,
     )
@@ -295,6 +292,7 @@ class ClusterSpec:
         word(("yes", "no", "ask")),
         "ask",
         unset="yes with a file system of yours, else ask",
+        beside=keepable,
         default=None,
     )
     lease_s: int | None = key(
@@ -322,11 +320,7 @@ class ClusterSpec:
     )
     mail: str | None = key(
         "Address that gets a mail before the nodes are stopped; AWS first sends it a mail to confirm that.",
-        matching(
-            r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
-            "'{}' is not a mail address",
-            "write one such as me@example.com",
-        ),
+        MAIL,
         "me@example.com",
         default=None,
     )

@@ -20,7 +20,8 @@ _EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (*_security_groups(plan.ssh_networks[1:]), *_node_rules(), *_roles(plan)):
+    storage = (_storage_group(),) if plan.uses_efs else ()
+    for resource in (*_security_groups(plan.ssh_networks[1:]), *storage, *_node_rules(), *_roles(plan)):
         template.add_resource(resource)
 
 
@@ -31,23 +32,29 @@ RULES = ("NodesFromNodes", "NodesToNodes")
 def _security_groups(more_networks: Sequence[str]) -> tuple[ec2.SecurityGroup, ...]:
     # Nodes call AWS's APIs and download packages and data sets, so their egress is open, by an explicit rule.
     out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="All")
-    # EC2 gives a group without egress rules one that allows everything; this rule allows nothing.
-    none = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="None")
     return (
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
         _security_group(
             "HeadSecurityGroup",
             "ssh to the head",
             SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *more_networks)],
-            SecurityGroupEgress=[none],
-        ),
-        _security_group(
-            "StorageSecurityGroup",
-            "NFS from the nodes",
-            SecurityGroupIngress=[_tcp(_NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
-            SecurityGroupEgress=[none],
+            SecurityGroupEgress=[_nothing()],
         ),
     )
+
+
+def _storage_group() -> ec2.SecurityGroup:
+    return _security_group(
+        "StorageSecurityGroup",
+        "NFS from the nodes",
+        SecurityGroupIngress=[_tcp(_NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
+        SecurityGroupEgress=[_nothing()],
+    )
+
+
+def _nothing() -> ec2.SecurityGroupRule:
+    """Allow nothing: EC2 gives a group without egress rules one that allows everything."""
+    return ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="None")
 
 
 def _tcp(port: int, what: str, **source: Any) -> ec2.SecurityGroupRule:
@@ -78,7 +85,7 @@ def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile,
     return (
         _role("HeadRole", _EC2, of_head, **boundary),
         _role("WorkerRole", _EC2, _membership_of_worker(), **boundary),
-        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node())),
+        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node(plan))),
         _role("FunctionRole", "lambda.amazonaws.com", of_function, **boundary),
         _job_role(plan, **boundary),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
@@ -166,11 +173,11 @@ def _membership_of_worker() -> list[dict[str, Any]]:
     ]
 
 
-def _every_node() -> list[dict[str, Any]]:
-    mounts = ("ClientMount", "ClientWrite", "ClientRootAccess")
+def _every_node(plan: Plan) -> list[dict[str, Any]]:
+    mounts = [f"elasticfilesystem:{action}" for action in ("ClientMount", "ClientWrite", "ClientRootAccess")]
     head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
     return [
-        _allow([f"elasticfilesystem:{action}" for action in mounts], _file_system()),
+        *([_allow(mounts, _file_system())] if plan.uses_efs else []),
         _logs(_own_stream()),
         # For a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another.
         _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head),

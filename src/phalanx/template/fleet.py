@@ -14,7 +14,7 @@ from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.network import dependencies
-from phalanx.template.rendezvous import NODE_DEPENDENCIES, handle_name
+from phalanx.template.rendezvous import handle_name, node_dependencies
 
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 _VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "throughput_mib_s": "Throughput"}
@@ -67,7 +67,7 @@ def _workers_group(plan: Plan) -> autoscaling.AutoScalingGroup:
         MinSize="0",
         MaxSize=Ref("Workers"),
         TerminationPolicies=["NewestInstance"],
-        DependsOn=[*dependencies(plan), *NODE_DEPENDENCIES],
+        DependsOn=[*dependencies(plan), *node_dependencies(plan)],
         **_reserved(plan, "worker"),
     )
 
@@ -212,7 +212,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
         "shared": Ref("SharedDirectory"),
-        "file_system": FILE_SYSTEM,
+        "file_system": FILE_SYSTEM if plan.uses_efs else plan.storage,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),

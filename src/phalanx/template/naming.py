@@ -22,6 +22,7 @@ RETAIN_EXCEPT_ON_CREATE: dict[str, Any] = {"DeletionPolicy": "RetainExceptOnCrea
 RETAIN: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 FILE_SYSTEM = If("MakesFileSystem", Ref("FileSystem"), Ref("FileSystemId"))
+"""The id of the EFS file system, where there is one (`Plan.storage`)."""
 
 
 def name_tag() -> Tags:

@@ -15,7 +15,7 @@ from phalanx.template.userdata import agent_version
 def add_to(template: Template, plan: Plan) -> None:
     for name, (value, description) in _for_people(plan).items():
         template.add_output(Output(name, Value=value, Description=description))
-    for name, value in _for_tools().items():
+    for name, value in _for_tools(plan).items():
         template.add_output(Output(name, Value=value))
 
 
@@ -28,12 +28,15 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
     }
 
 
-def _for_tools() -> dict[str, Any]:
+def _for_tools(plan: Plan) -> dict[str, Any]:
     """Return the outputs that need no description."""
     made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup", "FleetTopic")
-    groups = Join(",", [Ref(f"{role}SecurityGroup") for role in ("Node", "Head", "Storage")])
-    more = {"SecurityGroups": groups, "SharedFileSystem": FILE_SYSTEM, "AgentVersion": agent_version()}
-    return {name: Ref(name) for name in made} | more
+    groups = ["NodeSecurityGroup", "HeadSecurityGroup"]
+    more: dict[str, Any] = {"AgentVersion": agent_version()}
+    if plan.uses_efs:
+        groups.append("StorageSecurityGroup")
+        more["SharedFileSystem"] = FILE_SYSTEM
+    return {name: Ref(name) for name in made} | {"SecurityGroups": Join(",", [Ref(one) for one in groups]), **more}
 
 
 def _public_name() -> Sub:

@@ -54,7 +54,8 @@ _LABELS = {
 def add_to(template: Template, plan: Plan) -> None:
     for name, settings in (_for_people(plan) | _agent(plan)).items():
         template.add_parameter(Parameter(name, **settings))
-    template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
+    if plan.uses_efs:
+        template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     template.add_condition("HasLease", Not(Equals(Ref("LeaseEnd"), "")))
     template.add_condition("HasMail", Not(Equals(Ref("Mail"), "")))
@@ -168,11 +169,7 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             ),
             "MaxLength": 128,
         },
-        "FileSystemId": _text(
-            plan.spec.file_system or "",
-            "A file system without mount targets. Empty: create one.",
-            f"^$|^{FILE_SYSTEM}$",
-        ),
+        **(_of_efs(plan) if plan.uses_efs else {}),
         "NodeTimeout": _number(
             plan.spec.node_timeout_s,
             1,
@@ -180,6 +177,11 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             "A node that has not answered by then counts as missing.",
         ),
     }
+
+
+def _of_efs(plan: Plan) -> dict[str, dict[str, Any]]:
+    meaning = "A file system without mount targets. Empty: create one."
+    return {"FileSystemId": _text(plan.spec.file_system or "", meaning, f"^$|^{FILE_SYSTEM}$")}
 
 
 def _money(plan: Plan) -> dict[str, dict[str, Any]]:

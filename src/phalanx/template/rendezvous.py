@@ -18,15 +18,19 @@ READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 60
 MESSAGE_RETENTION_S = 24 * 3600
 
-NODE_DEPENDENCIES = (
-    *("MountTarget", *RULES),
+_NODE_DEPENDENCIES = (
+    *RULES,
     *("NodePolicy", "HeadQueuePolicy", "QueueSubscription", "FunctionSubscription", "FunctionPermission"),
 )
-"""What, beside the network, must exist before the first node boots and is not referred to by its launch template.
 
-Some of it must also outlive the workers: a node whose shared directory does not answer takes minutes to shut down.
-The workers' group, which is created empty, depends on all of it, and the head's resources depend on that group.
-"""
+
+def node_dependencies(plan: Plan) -> list[str]:
+    """Return what, beside the network, must exist before a node boots and is not referred to by its launch template.
+
+    Some of it must also outlive the workers: a node whose shared directory does not answer takes minutes to shut down.
+    The workers' group, which is created empty, depends on all of it, and the head's resources depend on that group.
+    """
+    return [*(["MountTarget"] if plan.uses_efs else []), *_NODE_DEPENDENCIES]
 
 
 def add_to(template: Template, plan: Plan) -> None:

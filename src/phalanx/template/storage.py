@@ -11,7 +11,8 @@ LOG_RETENTION_DAYS = 14
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (_file_system(plan), _mount_target(), _log_group()):
+    efs_resources = (_file_system(plan), _mount_target()) if plan.uses_efs else ()
+    for resource in (*efs_resources, _log_group()):
         template.add_resource(resource)
 
 

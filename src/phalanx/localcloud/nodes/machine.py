@@ -25,6 +25,10 @@ USER_ADDRESS = "203.0.113.1"
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 
+EXPORTS = "nfs"
+"""The directory in the state directory with what nodes serve over NFS, by VPC."""
+
+
 class NodeError(Exception):
     """The supervisor could not carry out a request; the message says which and why."""
 
@@ -132,6 +136,10 @@ class Site:
     @property
     def file_systems(self) -> Path:
         return self.state / "efs"
+
+    def exports(self, vpc_id: str) -> Path:
+        """What the nodes of a VPC serve each other over NFS."""
+        return self.state / EXPORTS / vpc_id
 
     def node(self, instance_id: str) -> Path:
         return self.state / "nodes" / instance_id

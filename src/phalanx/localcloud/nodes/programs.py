@@ -38,6 +38,7 @@ trap reboot INT
 echo ready >&@READY_FD@
 exec @READY_FD@>&-
 [ ! -s /etc/fstab ] || mount -a
+[ ! -d /etc/exports.d ] || exportfs -ra
 # Not with &: a shell's background processes ignore SIGINT.
 for unit in /etc/systemd/system/multi-user.target.wants/*.service; do
   [ ! -e "$unit" ] || setsid -f /sbin/service "$unit"
@@ -117,6 +118,26 @@ timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$(cat "@ROOT@/$id.address"
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
 """.replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
 
+# What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
+_EXPORTFS = """\
+#!/bin/sh
+# exportfs -ra: exports the directories in /etc/exports.d to the nodes of this VPC
+[ "$*" = -ra ] || { echo "The local cloud's exportfs has only the options -ra." >&2; exit 1; }
+for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
+  served=@ROOT@/exports/$(cat @ROOT@/address)$dir
+  mkdir -p "$served" "$dir"
+  grep -q " $dir " /proc/self/mountinfo || /bin/mount --bind "$served" "$dir" || exit 1
+done
+""".replace("@ROOT@", EFS_ROOT)
+
+_MOUNT_NFS = """\
+#!/bin/sh
+# mount.nfs4 ADDRESS:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports
+served=@ROOT@/exports/${1%%:*}${1#*:}
+[ -d "$served" ] || { echo "mount.nfs4: Connection refused" >&2; exit 32; }
+/bin/mount --bind "$served" "$2"
+""".replace("@ROOT@", EFS_ROOT)
+
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
 SETPRIV = "/usr/local/sbin/setpriv-for-sudo"
 
@@ -173,9 +194,21 @@ cat @GPUS@
 # name → text, by the directory of the image that is overlaid on the host's
 PROGRAMS = {
     # where mount(8) looks for its helpers
-    "sbin": {"init": _INIT, "service": _SERVICE, "cloud-init": _CLOUD_INIT, "mount.efs": _MOUNT_EFS},
+    "sbin": {
+        "init": _INIT,
+        "service": _SERVICE,
+        "cloud-init": _CLOUD_INIT,
+        "mount.efs": _MOUNT_EFS,
+        "mount.nfs4": _MOUNT_NFS,
+    },
     # first in PATH, before the host's own
-    "usr/local/sbin": {"poweroff": _SHUTDOWN, "reboot": _SHUTDOWN, "shutdown": _SHUTDOWN, "sudo": _SUDO},
+    "usr/local/sbin": {
+        "poweroff": _SHUTDOWN,
+        "reboot": _SHUTDOWN,
+        "shutdown": _SHUTDOWN,
+        "sudo": _SUDO,
+        "exportfs": _EXPORTFS,
+    },
 }
 # The same for machines with GPUs; it is above that layer.
 PROGRAMS_FOR_GPUS = {"gpus/usr/local/sbin": {"nvidia-smi": _NVIDIA_SMI}}

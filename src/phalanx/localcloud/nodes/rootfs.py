@@ -185,9 +185,13 @@ def show_cpus(vcpus: int) -> None:
 
 
 def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
-    """Bind the file systems that /sbin/mount.efs may mount into a directory that only root can enter."""
+    """Bind what /sbin/mount.efs and mount.nfs4 may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "domain").write_text(machine.domain)
+    (shelf / "address").write_text(machine.address)
+    if (exports := site.exports(machine.vpc_id)).is_dir():
+        (shelf / "exports").mkdir()
+        kernel.bind(exports, shelf / "exports")
     for name, address in machine.file_systems.items():
         source = site.file_systems / name
         if source.is_dir():

@@ -7,6 +7,7 @@ from typing import Any
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
+from phalanx.localcloud import file_systems
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
 
@@ -37,6 +38,7 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
         del backend.network_acls[acl.id]
     backend.delete_vpc(physical_id)
     request.context.close_vpc(physical_id)
+    file_systems.remove_exports(request.context.state, physical_id)
 
 
 def _refuse_while(what: str, things: Any, depends: Any) -> None:
