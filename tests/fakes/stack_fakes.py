@@ -16,7 +16,7 @@ from fleet_fakes import ADMINISTRATOR, REGION, FakeClock, FakeRunner, name, unti
 
 from phalanx.localcloud import api
 from phalanx.localcloud.cloudformation.engine import Engine
-from phalanx.localcloud.context import Context
+from phalanx.localcloud.context import Context, Issued
 from phalanx.localcloud.http import HttpServer
 
 TOPIC = {"Type": "AWS::SNS::Topic"}
@@ -56,6 +56,11 @@ class Stacks:
     def new_client(self, service: str) -> Any:
         """Make a new client."""
         return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, lambda: self.app)
+
+    def client_of(self, service: str, session: dict[str, str]) -> Any:
+        """Make a client with the credentials that AssumeRole returned."""
+        issued = Issued(session["AccessKeyId"], session["SecretAccessKey"], session["SessionToken"], "")
+        return wsgi_clients.client(service, REGION, self.context.url_host, issued, lambda: self.app)
 
     def plain_client(self, service: str) -> Any:
         """Make a client that sends requests unchecked: botocore refuses many of those that AWS refuses."""

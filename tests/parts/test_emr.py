@@ -56,21 +56,21 @@ def test_instances_have_the_tags_groups_and_profile_of_their_cluster(emr):
 
 
 @pytest.mark.parametrize(
-    ("how", "end"),
+    ("how", "expected"),
     [
-        ("exit", ", bootstrap action 1 returned a non-zero return code"),
-        ("timeout", ", bootstrap action 1 timed out executing"),
-        ("download", " failed attempting to download bootstrap action 1 file from S3"),
+        ("exit", "On the master instance ({}), bootstrap action 1 returned a non-zero return code"),
+        ("timeout", "On the master instance ({}), bootstrap action 1 timed out executing"),
+        ("download", "Master instance ({}) failed attempting to download bootstrap action 1 file from S3"),
     ],
 )
-def test_a_bootstrap_action_that_fails_on_the_master_ends_the_cluster(emr, how, end):
+def test_a_bootstrap_action_that_fails_on_the_master_ends_the_cluster(emr, how, expected):
     cluster = emr.run(BootstrapActions=[ACTION], LogUri="s3://logs/here/")
     master = emr.instances(cluster)[0]
     emr.report(master, "start")
     emr.report(master, "failed", number=1, how=how)
     state, code, message = emr.ended(cluster)
     assert (state, code) == ("TERMINATED_WITH_ERRORS", "BOOTSTRAP_FAILURE")
-    assert message == f"On the master instance ({master['Ec2InstanceId']}){end}"
+    assert message == expected.format(master["Ec2InstanceId"])
     data = {
         name: value
         for one in emr.describe(cluster)["Status"]["ErrorDetails"][0]["ErrorData"]

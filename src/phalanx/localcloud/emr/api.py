@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 from moto.emr.exceptions import InvalidRequestException, ValidationException
 from moto.emr.models import emr_backends
@@ -232,10 +233,19 @@ def install(service: Service) -> None:
         setattr(ElasticMapReduceResponse, name, _answering(service, handler))
 
 
-def _answering(service: Service, handler: Handler) -> Callable[[ElasticMapReduceResponse], ActionResult]:
-    def answer(self: ElasticMapReduceResponse) -> ActionResult:
-        with service.changed:
-            result = handler(service, self.region, json.loads(self.body or "{}"))
+def _answering(service: Service, handler: Handler) -> Callable[[ElasticMapReduceResponse], Any]:
+    def answer(self: ElasticMapReduceResponse) -> Any:
+        try:
+            with service.changed:
+                result = handler(service, self.region, json.loads(self.body or "{}"))
+        except ServiceException as refusal:
+            return _refused(refusal)
         return EmptyResult() if result is None else ActionResult(result)
 
     return answer
+
+
+def _refused(refusal: ServiceException) -> tuple[str, dict[str, Any]]:
+    """Return the answer to a refused request; moto would warn of codes that the service's model lacks."""
+    headers = {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": refusal.code, "status": 400}
+    return json.dumps({"__type": refusal.code, "message": refusal.message}), headers

@@ -52,7 +52,7 @@ def place(cluster: Cluster) -> Any:
     defaults = backend.get_default_subnets()
     found = defaults.get(zone) if zone else next(iter(defaults.values()), None)
     if found is None:
-        raise validation.Invalid("The subnet configuration was invalid: No default VPC found")
+        raise validation.Invalid(f"{validation.SUBNET}: There is no default subnet.")
     return found
 
 

@@ -13,18 +13,16 @@ from phalanx.localcloud.emr.records import Cluster, Member, Reason
 from phalanx.localcloud.emr.service import Service
 from phalanx.localcloud.emr.steps import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Step
 
+CODE = "BOOTSTRAP_FAILURE"
 ACTION_LIMIT_S = 3600.0
 # How long a controller waits for its next step before it asks again.
 _WAIT_S = 20.0
 _DOCS = "https://docs.aws.amazon.com/emr/latest/ManagementGuide/"
-# How an action failed → the end of EMR's message, and the code of the error on the master.
+# How an action failed → EMR's message, and the code of the error on the master (docs/aws-behaviour.md 7.14).
 _FAILURES = {
-    "exit": ("bootstrap action {} returned a non-zero return code", "BOOTSTRAP_FAILURE_PRIMARY_WITH_NON_ZERO_CODE"),
-    "download": (
-        "failed attempting to download bootstrap action {} file from S3",
-        "BOOTSTRAP_FAILURE_BA_DOWNLOAD_FAILED_PRIMARY",
-    ),
-    "timeout": ("bootstrap action {} timed out executing", ""),
+    "exit": ("On {}, bootstrap action {} returned a non-zero return code", "PRIMARY_WITH_NON_ZERO_CODE"),
+    "download": ("{} failed attempting to download bootstrap action {} file from S3", "BA_DOWNLOAD_FAILED_PRIMARY"),
+    "timeout": ("On {}, bootstrap action {} timed out executing", ""),
 }
 Report = Mapping[str, Any]
 
@@ -136,26 +134,26 @@ def failed(service: Service, member: Member, report: Report) -> dict[str, Any]:
 
 
 def _reason(member: Member, report: Report) -> Reason:
-    what, code = _FAILURES[str(report.get("how")) if report.get("how") in _FAILURES else "exit"]
-    number, instance_id = int(report.get("number") or 1), member.instance.id
-    where = f"On the master instance ({instance_id})"
-    if not member.group.is_master:
-        where, code = f"On 1 slave instance (including {instance_id})", ""
-    separator = " " if what.startswith("failed") else ", "
-    message = f"{where}{separator}{what.format(number)}"
-    return Reason("BOOTSTRAP_FAILURE", message, _details(member, number, message, code))
+    how, number, instance_id = str(report.get("how")), int(report.get("number") or 1), member.instance.id
+    text, code = _FAILURES.get(how, _FAILURES["exit"])
+    is_master = member.group.is_master
+    where = f"the master instance ({instance_id})" if is_master else f"1 slave instance (including {instance_id})"
+    message = text.format(where, number).removeprefix("the ")
+    message = message[0].upper() + message[1:]
+    return Reason(CODE, message, _details(member, number, message, f"{CODE}_{code}" if code and is_master else ""))
 
 
 def _details(member: Member, number: int, message: str, code: str) -> dict[str, Any]:
-    cluster = member.group.cluster
-    logs = f"{cluster.log_uri}/{cluster.id}/node/{member.instance.id}/bootstrap-actions/{number}/"
-    data: list[dict[str, str]] = [
-        {"primary-instance-id" if member.group.is_master else "instance-id": member.instance.id},
-        {"bootstrap-action": str(number)},
-        *([{"amazon-s3-path": logs}] if cluster.log_uri else []),
-        *([{"public-doc": f"{_DOCS}{code}.html"}] if code else []),
-    ]
-    return {"ErrorCode": code or "BOOTSTRAP_FAILURE", "ErrorMessage": message, "ErrorData": data}
+    cluster, instance_id = member.group.cluster, member.instance.id
+    logs = f"{cluster.log_uri}/{cluster.id}/node/{instance_id}/bootstrap-actions/{number}/" if cluster.log_uri else ""
+    found = {
+        "primary-instance-id" if member.group.is_master else "instance-id": instance_id,
+        "bootstrap-action": str(number),
+        "amazon-s3-path": logs,
+        "public-doc": f"{_DOCS}{code}.html" if code else "",
+    }
+    data = [{name: value} for name, value in found.items() if value]
+    return {"ErrorCode": code or CODE, "ErrorMessage": message, "ErrorData": data}
 
 
 def following(service: Service, member: Member, _report: Report) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def groups(wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def check(account: str, region: str, wanted: Mapping[str, Any]) -> None:
-    """Raise ServiceException for what EMR refuses before it makes a cluster."""
+    """Raise EMR's exception for what it refuses before it makes a cluster."""
     _check_served(wanted)
     _check_label(account, region, wanted)
     _check_roles(account, wanted)

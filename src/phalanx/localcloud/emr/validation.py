@@ -18,6 +18,7 @@ from phalanx.localcloud.emr.records import Cluster, Reason
 from phalanx.localcloud.iam import credentials, policy
 
 CODE = "VALIDATION_ERROR"
+SUBNET = "The VPC/subnet configuration was invalid: The subnet configuration was invalid"
 _AL2023_SINCE = (7, 0, 0)
 
 
@@ -53,7 +54,7 @@ def _check_network(backend: EC2Backend, cluster: Cluster) -> None:
     subnet_id = subnet_of(instances)
     subnet = next((one for by_id in backend.subnets.values() for one in by_id.values() if one.id == subnet_id), None)
     if subnet_id and subnet is None:
-        raise Invalid(f"The subnet configuration was invalid: The subnet ID '{subnet_id}' does not exist")
+        raise Invalid(f"{SUBNET}: The subnet {subnet_id} does not exist.")
     for group_id in security_groups(instances):
         group = backend.get_security_group_from_id(group_id)
         if group is None:
@@ -86,12 +87,12 @@ def _check_key(backend: EC2Backend, instances: Mapping[str, Any]) -> None:
 
 
 def _check_service_role(context: Context, backend: EC2Backend, cluster: Cluster) -> None:
-    name = str(cluster.wanted["ServiceRole"])
-    role = credentials.role_of(cluster.account, name)
+    given = str(cluster.wanted["ServiceRole"])
+    role = credentials.role_of(cluster.account, given)
     if role is None or not credentials.trusts(role, "elasticmapreduce.amazonaws.com"):
-        raise Invalid(f"EMR service role {name} is invalid")
+        raise Invalid(f"EMR service role {role.arn if role else given} is invalid")
     if not _may_launch(context, backend, cluster, role):
-        raise Invalid(f"Service role {name} has insufficient EC2 permissions")
+        raise Invalid(f"Service role {role.arn} has insufficient EC2 permissions")
 
 
 def _may_launch(context: Context, backend: EC2Backend, cluster: Cluster, role: Role) -> bool:

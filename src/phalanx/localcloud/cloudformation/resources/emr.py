@@ -25,7 +25,7 @@ def _delete(request: Request, physical_id: str) -> bool:
 def _cluster(request: Request) -> Made:
     properties = dict(request.properties)
     properties["Instances"] = _instances(properties["Instances"])
-    properties["Tags"] = request.tag_list()
+    # Without the stack's tags: the type's schema does not say that it is taggable (docs/aws-behaviour.md 1.25).
     cluster = emr.create(request.region, properties, request.settled)
     return Made(cluster.id, _Attributes(cluster), pending=True)
 
