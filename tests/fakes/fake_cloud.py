@@ -8,11 +8,13 @@ from rosters import a_node
 
 from phalanx.clouds.protocol import (
     CLUSTER_TAG,
+    ChangeSet,
     Heads,
     Resource,
     Running,
     ScalingActivity,
     SshRoute,
+    StackChange,
     StackEvent,
     StackState,
 )
@@ -64,6 +66,14 @@ HEAD_FAILED = [
 ]
 
 
+UPDATED = [
+    event(11, "demo", "UPDATE_IN_PROGRESS", STACK),
+    event(12, "HeadGroup", "UPDATE_COMPLETE", "AWS::AutoScaling::AutoScalingGroup"),
+    event(13, "demo", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", STACK),
+    event(14, "demo", "UPDATE_COMPLETE", STACK),
+]
+
+
 @dataclass
 class FakeStack:
     state: StackState
@@ -100,6 +110,11 @@ class FakeCloud:
     sent: list[str] = field(default_factory=list)  # templates
     guard_duty: list[list[str]] = field(default_factory=list)  # what is left of it, at one query after another
     others: list[str] = field(default_factory=list)
+    changes: list[StackChange] = field(default_factory=list)
+    update_script: list[StackEvent] = field(default_factory=lambda: list(UPDATED))
+    reviewed: list[tuple[dict[str, str], list[str]]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    outdated_now: list[str] = field(default_factory=list)
 
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
@@ -131,6 +146,22 @@ class FakeCloud:
             return self.stacks[name_or_id]
         alive = [s for s in self.stacks.values() if s.state.name == name_or_id and s.state.status != "DELETE_COMPLETE"]
         return alive[-1] if alive else None
+
+    def review_changes(self, stack, template, parameters, kept, tags=None):
+        self.sent.append(template)
+        self.reviewed.append((dict(parameters), list(kept)))
+        return ChangeSet("changes", tuple(self.changes)) if self.changes else None
+
+    def execute_changes(self, change_set_id):
+        (stack,) = [one for one in self.stacks.values() if one.state.ready]
+        stack.state = replace(stack.state, status="UPDATE_IN_PROGRESS")
+        stack.script = [*stack.script[: stack.shown], *self.update_script]
+
+    def forget_changes(self, change_set_id):
+        self.forgotten.append(change_set_id)
+
+    def outdated(self, cluster):
+        return self.outdated_now
 
     def describe_stack(self, name_or_id):
         stack = self._find(name_or_id)

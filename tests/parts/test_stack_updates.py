@@ -61,10 +61,11 @@ def attribute(cloud: Stacks, url: str, key: str) -> str:
 
 
 def test_a_resource_is_changed_in_place_with_cloudformations_events(cloud):
-    stack = cloud.made({"Queue": queue(30), "Topic": TOPIC})
+    named = {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": {"Ref": "AWS::StackName"}}}
+    stack = cloud.made({"Queue": queue(30), "Topic": named})
     url = cloud.physical(stack, "Queue")
     before = len(cloud.history(stack))
-    assert update(cloud, stack, {"Queue": queue(60), "Topic": TOPIC}, ClientRequestToken="mine") == "UPDATE_COMPLETE"
+    assert update(cloud, stack, {"Queue": queue(60), "Topic": named}, ClientRequestToken="mine") == "UPDATE_COMPLETE"
     assert cloud.physical(stack, "Queue") == url
     assert attribute(cloud, url, "VisibilityTimeout") == "60"
     called = cloud.describe(stack)["StackName"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, roster, write_key
 
 from phalanx import template
-from phalanx.clouds.protocol import Running
+from phalanx.clouds.protocol import Running, StackChange
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.update import Proposal
 from phalanx.errors import CloudError, ClusterError, StackFailed
 from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
@@ -114,6 +116,117 @@ def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
     assert "`phalanx scale 3` to change the number of nodes" in caught.value.hint
 
 
+GROUP = StackChange("Modify", "HeadGroup", "AWS::AutoScaling::AutoScalingGroup", "Conditional")
+NETWORK = StackChange("Modify", "Vpc", "AWS::EC2::VPC", "True")
+MAIL = StackChange("Modify", "MailSubscription", "AWS::SNS::Subscription", "True")
+
+
+def changed(cloud, approve=lambda proposal: None, **values):
+    making = BringUp(cloud, spec(**values), approve)
+    list(making.steps())
+    return making.result
+
+
+def test_a_changed_file_is_shown_and_then_executed():
+    cloud, shown = FakeCloud(changes=[GROUP, MAIL]), []
+    up(cloud)
+    cloud.outdated_now = [cloud.roster.nodes[1].instance_id]
+    result = changed(cloud, shown.append, type="c5.xlarge", idle_s=1800)
+    assert shown == [Proposal("demo", {"type": ("c5.large", "c5.xlarge"), "idle_s": (None, 1800)}, (GROUP, MAIL))]
+    assert (result.already, list(result.changed), result.outdated) == (
+        True,
+        ["type", "idle_s"],
+        ("deeplearning-worker2",),
+    )
+    assert cloud.reviewed == [({}, ["SshPublicKey"])]
+    assert Cluster.load("demo").spec["type"] == "c5.xlarge"
+    assert changed(cloud, shown.append, type="c5.xlarge", idle_s=1800).changed == {}
+
+
+def test_what_is_not_approved_is_not_done():
+    def refuse(proposal):
+        raise KeyboardInterrupt
+
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    with pytest.raises(KeyboardInterrupt):
+        changed(cloud, refuse, type="c5.xlarge")
+    assert cloud.forgotten == ["changes"]
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert Cluster.load("demo").spec["type"] == "c5.large"
+
+
+@pytest.mark.parametrize(
+    ("changes", "values", "reason"),
+    [
+        ([GROUP], {"shared": "/data"}, "other settings: shared: /efs → /data"),
+        ([GROUP], {"boot": "true"}, "other settings: boot: None → true"),
+        ([GROUP, NETWORK], {"placement": "cluster"}, "placement: None → cluster would replace Vpc"),
+    ],
+)
+def test_what_can_not_change_in_place_is_refused_before_anybody_is_asked(changes, values, reason):
+    cloud, shown = FakeCloud(changes=changes), []
+    up(cloud)
+    with pytest.raises(ClusterError, match=reason) as caught:
+        changed(cloud, shown.append, **values)
+    assert shown == [] and "`phalanx down`, then `phalanx up`" in caught.value.hint
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+
+
+def test_only_the_number_of_nodes_takes_no_update_of_the_stack():
+    cloud, shown = FakeCloud(changes=[GROUP]), []
+    up(cloud)
+    result = changed(cloud, shown.append, nodes=3)
+    assert shown == [Proposal("demo", {"nodes": (2, 3)})]
+    assert result.resize == 3 and cloud.reviewed == []
+    assert Cluster.load("demo").spec["nodes"] == 2, "until the cluster has them"
+
+
+def test_settings_of_the_next_creation_are_taken_as_they_are():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    assert changed(cloud, None, min=2, keep="no").changed == {}
+    assert Cluster.load("demo").spec["min"] == 2
+
+
+def test_an_agent_of_another_version_is_not_mixed_with_the_head_s():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    (stack,) = cloud.stacks.values()
+    stack.state = replace(stack.state, outputs={**stack.state.outputs, "AgentVersion": "0.1+1234"})
+    with pytest.raises(ClusterError, match=r"has the agent of phalanx 0\.1\+1234"):
+        changed(cloud, type="c5.xlarge")
+    assert cloud.reviewed == []
+
+
+def test_an_interrupted_update_is_followed_by_the_next_up():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    steps = BringUp(cloud, spec(type="c5.xlarge"), lambda proposal: None).steps()
+    next(steps)
+    steps.close()
+    assert cloud.describe_stack("demo").updating
+    cloud.changes = []
+    result = changed(cloud, type="c5.xlarge")
+    assert list(result.changed) == ["type"]
+    assert Cluster.load("demo").spec["type"] == "c5.xlarge"
+
+
+def test_a_failed_update_says_why_and_that_everything_is_as_before():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    cloud.update_script = [
+        event(11, "demo", "UPDATE_IN_PROGRESS", STACK),
+        event(12, "HeadGroup", "UPDATE_FAILED", "AWS::AutoScaling::AutoScalingGroup", "no such type"),
+        event(13, "demo", "UPDATE_ROLLBACK_IN_PROGRESS", STACK),
+        event(14, "demo", "UPDATE_ROLLBACK_COMPLETE", STACK),
+    ]
+    with pytest.raises(StackFailed, match=r"was not updated: HeadGroup .*: no such type") as caught:
+        changed(cloud, type="c5.xlarge")
+    assert "as it was before" in caught.value.hint
+    assert Cluster.load("demo").spec["type"] == "c5.large"
+
+
 def test_a_killed_up_is_picked_up_by_the_next():
     cloud = FakeCloud()
     killed = BringUp(cloud, spec()).steps()
@@ -160,10 +273,10 @@ def test_remains_of_a_failed_attempt_are_removed_first(status):
     assert "removing its remains first" in notes[-1]
 
 
-def test_an_update_under_way_is_left_alone():
+def test_a_stack_whose_update_could_not_be_undone_is_left_alone():
     cloud = FakeCloud()
-    cloud.put("demo", "UPDATE_IN_PROGRESS")
-    with pytest.raises(CloudError, match=r"UPDATE_IN_PROGRESS, and `up` can't continue"):
+    cloud.put("demo", "UPDATE_ROLLBACK_FAILED")
+    with pytest.raises(CloudError, match=r"UPDATE_ROLLBACK_FAILED, and `up` can't continue"):
         up(cloud)
 
 

@@ -66,10 +66,10 @@ def test_up_sends_the_document_without_the_agent_which_travels_as_values(name):
 
 
 def test_every_parameter_but_the_agents_is_used(document):
-    """cfn-lint, which checks this otherwise, would complain about the agent's, and about Idle, which the head reads."""
+    """cfn-lint, which checks this otherwise, would complain about the agent's, which the head reads."""
     text = json.dumps([document["Resources"], document["Conditions"]])
     used = {name for name in document["Parameters"] if f'"{name}"' in text or f"${{{name}}}" in text}
-    assert set(document["Parameters"]) - used == {"Idle", *userdata.parameters()}
+    assert set(document["Parameters"]) - used == {*userdata.parameters()}
 
 
 def test_the_largest_boot_script_leaves_parameters_free():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,15 @@ class Watch:
     ) -> None:
         if self._status:
             self._status.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the status line away, for a question."""
+        if self._status:
+            self._status.stop()
+        yield
+        if self._status:
+            self._status.start()
 
     def follow(self, steps: Iterable[Step]) -> None:
         """Show all steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +44,17 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
     started_s = time.monotonic()
     scaling = Scaling(load_cluster(name, file), nodes)
     _check(scaling, yes, force)
+    resize(scaling)
+    return _report(scaling, time.monotonic() - started_s, as_json)
+
+
+def resize(scaling: Scaling) -> None:
+    """Change the number of nodes, and wait until they are members."""
     _hold_budget(scaling)
     scaling.request()
     for roster in scaling.follow(_DEADLINE_S):
         note(f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes")
     replace(scaling.cluster, nodes=len(scaling.roster.nodes), control=None).save()
-    return _report(scaling, time.monotonic() - started_s, as_json)
 
 
 def _check(scaling: Scaling, yes: bool, force: bool) -> None:
@@ -57,14 +63,20 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
     if is_smaller and not yes:
         require_terminal()
     jobs = [] if force and yes else scaling.jobs_in_the_way()
-    if jobs and not force:
+    if not force:
+        refuse_to_take_nodes(scaling, jobs)
+    if not yes and sys.stdin.isatty():
+        click.confirm(_question(scaling, jobs), abort=True, err=True)
+
+
+def refuse_to_take_nodes(scaling: Scaling, jobs: Sequence[str]) -> None:
+    """Raise ClusterError if these jobs would lose nodes."""
+    if jobs:
         names = ", ".join(node.name for node in scaling.leaving())
         raise ClusterError(
             f"{' and '.join(jobs)} would lose {names}",
-            "Wait until the job ends, stop it with `phalanx stop`, or add --force.",
+            "Wait until the job ends, stop it with `phalanx stop`, or run `phalanx scale` with --force.",
         )
-    if not yes and sys.stdin.isatty():
-        click.confirm(_question(scaling, jobs), abort=True, err=True)
 
 
 def _hold_budget(scaling: Scaling) -> None:

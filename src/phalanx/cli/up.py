@@ -1,4 +1,4 @@
-"""phalanx up: create the cluster, or continue its creation."""
+"""phalanx up: create the cluster, continue its creation, or change it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option, verbose_option
+from phalanx.cluster.cluster_record import HEAD
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import BringUp, Up
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 @click.command("up")
 @file_option
 @verbose_option
+@click.option("-y", "--yes", is_flag=True, help="Change a cluster that is there without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
 @debug_option
-def command(file: Path, verbose: bool, as_json: bool) -> int:
+def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     """Create the cluster and wait until every node has answered or is known to be missing.
 
-    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready.
+    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If the
+    file has changed since, it shows what would change of the cluster, and asks.
 
     \b
     Examples:
       phalanx up
+      phalanx up --yes
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
@@ -37,11 +41,13 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
     spec = load(file)
     # The local cloud starts while this process imports its client.
     clouds.begin(spec.cloud)
+    from phalanx.cli.changes import Asking, resized
     from phalanx.cli.progress import Watch
     from phalanx.cluster.bring_up import BringUp
 
-    bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec)
     with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
+        asking = Asking(yes, watch.paused)
+        bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec, asking)
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:
@@ -49,7 +55,13 @@ def command(file: Path, verbose: bool, as_json: bool) -> int:
         finally:
             _stop_if_idle(bring_up)
     assert bring_up.result is not None
-    _report(bring_up.result, watch.elapsed_s, as_json, bring_up.cloud.open_networks())
+    up = bring_up.result
+    if up.resize:
+        up = resized(up, up.resize)
+    if as_json:
+        print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
+    else:
+        _report(up, watch.elapsed_s, bring_up.cloud.open_networks())
     return 0
 
 
@@ -69,20 +81,19 @@ def _interrupted(bring_up: BringUp) -> int:
     if bring_up.stack is None:
         note("interrupted; no stack was requested")
     else:
-        note(f"interrupted; the creation of stack {name} continues")
+        note(f"interrupted; CloudFormation continues with stack {name}")
         note("`phalanx up` follows it again, `phalanx down` removes it.")
     return 130
 
 
-def _report(up: Up, took_s: float, as_json: bool, open_networks: str) -> None:
-    if as_json:
-        print_json(_as_json(up, took_s))
-        return
+def _report(up: Up, took_s: float, open_networks: str) -> None:
     from phalanx.cli.status import absent
 
     cluster, roster = up.cluster, up.roster
     say()
-    if up.already:
+    if up.changed:
+        say(f"Cluster {cluster.name} is as the file says after {duration(took_s)}.")
+    elif up.already:
         say(f"Cluster {cluster.name} is up already on {cluster.cloud}; nothing was changed.")
     else:
         say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
@@ -91,6 +102,9 @@ def _report(up: Up, took_s: float, as_json: bool, open_networks: str) -> None:
     for what, which in absent(roster):
         say(f"  {what:<7}  {which}")
     say(f"  head     {cluster.head_address}")
+    if up.outdated:
+        say(f"  old      {', '.join(up.outdated)}: launched with earlier settings; machines keep those to their end")
+        say(f"  note     {_renewal(up)}")
     if not cluster.accounts_separated:
         say("  note     accounts are not separated on these nodes: every user is uid 0 (local cloud, single mode)")
     for line in open_networks.splitlines():
@@ -98,7 +112,16 @@ def _report(up: Up, took_s: float, as_json: bool, open_networks: str) -> None:
     say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")
 
 
+def _renewal(up: Up) -> str:
+    """Say how nodes come to what they are launched with now."""
+    head = "a head gets new settings when AWS replaces it, and after the cluster was stopped"
+    if up.outdated == (HEAD,):
+        return head
+    return f"`phalanx scale 1`, then `phalanx scale {up.roster.requested}`, replaces the workers; {head}"
+
+
 def _as_json(up: Up, took_s: float) -> dict[str, Any]:
     from phalanx.cli.status import describe
 
-    return {**describe(up.cluster, "CREATE_COMPLETE", up.roster), "already": up.already, "took_s": round(took_s, 3)}
+    described = describe(up.cluster, "CREATE_COMPLETE", up.roster)
+    return {**described, "already": up.already, "outdated": up.outdated, "took_s": round(took_s, 3)}

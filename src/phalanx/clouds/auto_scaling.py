@@ -25,6 +25,9 @@ class AutoScaling:
 
         return metering.use(self._api, cluster, file_system, now_s)
 
+    def outdated(self, cluster: str) -> list[str]:
+        return leases.outdated(self._api, cluster)
+
     def end_at(self, cluster: str, at_s: float | None) -> None:
         leases.end_at(self._api, cluster, at_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from boto3.session import Session
@@ -12,10 +12,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import foreign, remains, transcript
+from phalanx.clouds import change_sets, foreign, remains, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.protocol import (
     CLUSTER_TAG,
+    ChangeSet,
     Heads,
     Machines,
     Resource,
@@ -176,6 +177,23 @@ class ApiCloud(ABC):
         )
         return answer["StackId"]
 
+    def review_changes(
+        self,
+        stack: StackState,
+        template: str,
+        parameters: Mapping[str, str],
+        kept: Collection[str],
+        tags: Mapping[str, str] | None = None,
+    ) -> ChangeSet | None:
+        wanted = {**(tags or {}), CLUSTER_TAG: stack.name}
+        return change_sets.review(self, stack.stack_id, template, parameters, kept, wanted)
+
+    def execute_changes(self, change_set_id: str) -> None:
+        change_sets.execute(self, change_set_id)
+
+    def forget_changes(self, change_set_id: str) -> None:
+        change_sets.forget(self, change_set_id)
+
     def describe_stack(self, name_or_id: str) -> StackState | None:
         answer = self.exists("cloudformation", "describe_stacks", StackName=name_or_id)
         return _state(answer["Stacks"][0]) if answer and answer["Stacks"] else None
@@ -219,6 +237,9 @@ class ApiCloud(ABC):
 
     def allow_workers(self, cluster: str, most: int) -> None:
         self.machines.allow_workers(cluster, most)
+
+    def outdated(self, cluster: str) -> list[str]:
+        return self.machines.outdated(cluster)
 
     def activities(self, group: str) -> list[ScalingActivity]:
         return self.machines.activities(group)

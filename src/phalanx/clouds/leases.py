@@ -22,15 +22,23 @@ class Api(Protocol):
 
 def running(api: Api, cluster: str) -> Running | None:
     """Return the state of the cluster's groups; None if it has none, or not yet."""
-    names = [f"{cluster}-{role}" for role in (HEAD, WORKERS)]
-    answer = api.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names)
-    groups = {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
-    if names[0] not in groups:
+    groups, head = _groups(api, cluster), f"{cluster}-{HEAD}"
+    if head not in groups:
         return None
     # A cluster of an earlier version has no lease, and its head's group never is at 0.
-    ends = [action["StartTime"].timestamp() for action in _actions(api, names[0])]
+    ends = [action["StartTime"].timestamp() for action in _actions(api, head)]
     sizes = [group["DesiredCapacity"] for group in groups.values()]
-    return Running(nodes=sum(sizes), stopped=groups[names[0]]["DesiredCapacity"] == 0, end_s=min(ends, default=None))
+    return Running(nodes=sum(sizes), stopped=groups[head]["DesiredCapacity"] == 0, end_s=min(ends, default=None))
+
+
+def outdated(api: Api, cluster: str) -> list[str]:
+    """Return the instances that were launched with another version of the launch template than their group has now."""
+    return [
+        instance["InstanceId"]
+        for group in _groups(api, cluster).values()
+        for instance in group["Instances"]
+        if instance.get("LaunchTemplate", {}).get("Version") != group["LaunchTemplate"]["Version"]
+    ]
 
 
 def end_at(api: Api, cluster: str, at_s: float | None) -> None:
@@ -64,6 +72,13 @@ def start(api: Api, cluster: str, workers: int) -> None:
             MaxSize=most,
             DesiredCapacity=desired,
         )
+
+
+def _groups(api: Api, cluster: str) -> dict[str, dict[str, Any]]:
+    """Return the cluster's groups by name."""
+    names = [f"{cluster}-{role}" for role in (HEAD, WORKERS)]
+    answer = api.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names)
+    return {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
 
 
 def _actions(api: Api, group: str) -> list[dict[str, Any]]:

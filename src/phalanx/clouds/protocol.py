@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,6 +59,10 @@ class StackState:
         return self.status in ("CREATE_IN_PROGRESS", "REVIEW_IN_PROGRESS")
 
     @property
+    def updating(self) -> bool:
+        return self.in_progress and self.status.startswith("UPDATE_")
+
+    @property
     def ready(self) -> bool:
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 
@@ -66,6 +70,33 @@ class StackState:
     def ours(self) -> bool:
         """Whether the stack is of phalanx's template; a ready one from the console has its outputs, and no tag."""
         return self.tags.get(CLUSTER_TAG) == self.name or {"RosterTable", "AgentVersion"} <= self.outputs.keys()
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """What an update does with a resource: `action` is Add, Modify or Remove; `scope` are the parts that change.
+
+    `replacement` is True, False or Conditional, "" for a resource that is added or removed.
+    """
+
+    action: str
+    logical_id: str
+    resource_type: str
+    replacement: str = ""
+    scope: tuple[str, ...] = ()
+
+    @property
+    def is_subscription(self) -> bool:
+        """Whether it is somebody's mail address, which no node uses."""
+        return self.resource_type == "AWS::SNS::Subscription"
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """What an update would change of a stack, and the id with which it is executed."""
+
+    change_set_id: str
+    changes: tuple[StackChange, ...]
 
 
 @dataclass(frozen=True)
@@ -144,6 +175,10 @@ class Machines(Protocol):
         """Let the cluster have so many workers at most, where its service knows such a bound."""
         ...
 
+    def outdated(self, cluster: str) -> list[str]:
+        """Return the ids of machines that were made with other settings than their group has now."""
+        ...
+
     def activities(self, group: str) -> list[ScalingActivity]:
         """Return what a group of machines did, newest first; nothing if there is no such group."""
         ...
@@ -180,6 +215,28 @@ class Cloud(Machines, Protocol):
         self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
     ) -> str:
         """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG and `tags`."""
+        ...
+
+    def review_changes(
+        self,
+        stack: StackState,
+        template: str,
+        parameters: Mapping[str, str],
+        kept: Collection[str],
+        tags: Mapping[str, str] | None = None,
+    ) -> ChangeSet | None:
+        """Return what an update of the stack to this template would change; None for nothing. Changes nothing itself.
+
+        Parameters in `kept` have the value that they have now. The stack carries CLUSTER_TAG and `tags`.
+        """
+        ...
+
+    def execute_changes(self, change_set_id: str) -> None:
+        """Start the update that was reviewed."""
+        ...
+
+    def forget_changes(self, change_set_id: str) -> None:
+        """Delete a change set that is not wanted."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:

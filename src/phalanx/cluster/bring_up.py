@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from phalanx.clouds.protocol import Cloud, StackState
@@ -27,6 +27,7 @@ from phalanx.cluster.stack import (
     read_roster,
     require_ours,
 )
+from phalanx.cluster.update import Approve, Settings, Update, described, follow, refuse_fixed
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
@@ -41,9 +42,9 @@ _INSTANCE = re.compile("i-[0-9a-f]+")
 TAIL_LINES = 20
 MOST_TAILS = 3
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
-# Settings that may change after `up`: what `down` keeps, the types that were not needed, and the limits, which count
-# from the next start of the nodes.
-_FREE = frozenset({"keep", "lease_s", "budget", "other_types"})
+# Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
+# needed, and the limits, which count from the next start of the nodes.
+_FREE = frozenset({"keep", "min", "lease_s", "budget", "other_types"})
 _LIMITS = ("lease_s", "budget")
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
@@ -60,18 +61,29 @@ Step = Progress | Note
 
 @dataclass(frozen=True)
 class Up:
-    """A cluster that is ready. `already`: it was ready before, and nothing was created."""
+    """A cluster that is ready. `already`: it was ready before, and nothing was created.
+
+    `changed` are the settings that were changed, `resize` is the number of nodes that it should have, if that is
+    another one, and `outdated` are the nodes that run with settings from before a change.
+    """
 
     cluster: Cluster
     roster: Roster
     already: bool
+    changed: Settings = field(default_factory=dict)
+    resize: int | None = None
+    outdated: tuple[str, ...] = ()
 
 
 class BringUp:
-    """Create the cluster, follow its creation, or find it ready. Iterate `steps()`, then read `result`."""
+    """Create the cluster, follow its creation, or find it ready. Iterate `steps()`, then read `result`.
 
-    def __init__(self, cloud: Cloud, spec: ClusterSpec) -> None:
-        self.cloud, self.spec = cloud, spec
+    A cluster with other settings is changed if there is somebody to `approve` that, and is refused otherwise.
+    """
+
+    def __init__(self, cloud: Cloud, spec: ClusterSpec, approve: Approve | None = None) -> None:
+        self.cloud, self.spec, self._approve = cloud, spec, approve
+        self._changed: Settings = {}
         # The spec with the type of the machines that are there.
         self._chosen = spec
         self.result: Up | None = None
@@ -88,12 +100,31 @@ class BringUp:
         if found is None:
             yield from self._create()
             return
-        self._require_same(found)
-        if found.ready:
-            yield from self._start(found)
-        else:
+        self._require_key(found)
+        if found.creating:
+            self._refuse_changes(found)
             yield Note(f"stack {found.name} is being created already; following it")
             yield from self._follow(Stack(self.cloud, found.name, found.stack_id))
+        else:
+            yield from self._start((yield from self._update(found)))
+
+    def _update(self, found: StackState) -> Generator[Step, None, StackState]:
+        """Give a ready stack what the file describes; return its state then."""
+        if found.updating:
+            self.stack = Stack(self.cloud, found.name, found.stack_id)
+            yield Note(f"stack {found.name} is being updated already; following it")
+            yield from follow(self.cloud, found)
+        changes = self._changes(found)
+        if not changes:
+            return found
+        refuse_fixed(found.name, changes)
+        if self._approve is None:
+            self._refuse_changes(found)
+        else:
+            self.stack = Stack(self.cloud, found.name, found.stack_id)
+            yield from Update(self.cloud, found, self._chosen, changes).steps(self._approve)
+            self._changed = changes
+        return self.cloud.describe_stack(found.stack_id) or found
 
     def _start(self, found: StackState) -> Iterator[Step]:
         """Start the nodes of a ready stack if it has none, with a new lease."""
@@ -129,7 +160,7 @@ class BringUp:
         if found is None:
             return
         require_ours(found)
-        if found.ready or found.creating:
+        if found.ready or found.creating or found.updating:
             return
         stack = Stack(self.cloud, found.name, found.stack_id)
         yield from self._wait_until_idle(found, stack)
@@ -195,7 +226,8 @@ class BringUp:
             found = self.cloud.describe_stack(self.spec.name)
             if found is None or not found.creating or not found.ours:
                 raise
-            self._require_same(found)
+            self._require_key(found)
+            self._refuse_changes(found)
             return Stack(self.cloud, found.name, found.stack_id)
 
     def _follow(self, stack: Stack) -> Iterator[Step]:
@@ -235,8 +267,8 @@ class BringUp:
         keep(cluster, found)
         return diagnose(found)
 
-    def _require_same(self, found: StackState) -> None:
-        """Raise ClusterError unless an existing stack has this machine's key and the requested settings."""
+    def _require_key(self, found: StackState) -> None:
+        """Raise ClusterError unless an existing stack has this machine's key."""
         mine = store.public_key(found.name)
         theirs = found.parameters.get("SshPublicKey", "")
         if not mine or (theirs and theirs.split()[:2] != mine.split()[:2]):
@@ -244,13 +276,15 @@ class BringUp:
                 f"cluster {found.name} exists, but was created with another machine's key",
                 "Use the machine that ran `phalanx up`, or run `phalanx down` and `phalanx up` here.",
             )
+
+    def _refuse_changes(self, found: StackState) -> None:
+        """Raise ClusterError unless an existing stack has the requested settings."""
         changes = self._changes(found)
         if changes:
-            hint = "Run `phalanx down` first, or choose another name for the new cluster."
+            hint = "`phalanx up` shows what would change, and asks."
             if changes.keys() == {"nodes"}:
                 hint = f"Run `phalanx scale {self.spec.nodes}` to change the number of nodes."
-            listed = "; ".join(f"{key}: {before} → {now}" for key, (before, now) in changes.items())
-            raise ClusterError(f"cluster {found.name} exists with other settings: {listed}", hint)
+            raise ClusterError(f"cluster {found.name} exists with other settings: {described(changes)}", hint)
 
     def _changes(self, found: StackState) -> dict[str, tuple[object, object]]:
         """Return the settings that differ between the cluster and the file: (before, now) by key."""
@@ -277,7 +311,14 @@ class BringUp:
 
     def _finish(self, state: StackState, already: bool) -> None:
         """Record how to reach the ready cluster."""
-        self.result = Up(*record_ready(self.cloud, state, self._settings()), already)
+        settings, resize = self._settings(), None
+        if "nodes" in self._changed:
+            # Recorded once the cluster has them.
+            settings["nodes"], resize = self._changed["nodes"][0], self.spec.nodes
+        cluster, roster = record_ready(self.cloud, state, settings)
+        old = self.cloud.outdated(state.name) if already else []
+        outdated = tuple(node.name for node in roster.nodes if node.instance_id in old)
+        self.result = Up(cluster, roster, already, self._changed, resize, outdated)
 
     def _record(self, stack_id: str = "") -> Cluster:
         return Cluster(self.spec.name, self.cloud.name, self.cloud.region, stack_id, spec=self._settings())

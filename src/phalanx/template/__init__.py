@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from phalanx.template.document import LIMIT_BYTES, request, synthesize
+from phalanx.template.userdata import agent_version
 
-__all__ = ["LIMIT_BYTES", "request", "synthesize"]
+__all__ = ["LIMIT_BYTES", "agent_version", "request", "synthesize"]

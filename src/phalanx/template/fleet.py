@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
+from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
@@ -16,6 +17,8 @@ from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKER
 from phalanx.template.network import dependencies
 from phalanx.template.rendezvous import handle_name, node_dependencies
 
+# An update must not undo `phalanx scale`, nor start a cluster that is stopped (docs/aws-behaviour.md 1.9).
+_LEAVE_SIZES = AutoScalingScheduledAction(IgnoreUnmodifiedGroupSizeProperties=True)
 _EVENTS = ("LAUNCH", "LAUNCH_ERROR", "TERMINATE")
 _VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "throughput_mib_s": "Throughput"}
 
@@ -103,6 +106,7 @@ def _group(title: str, role: str, name: Any, subnet: str, **sizes: Any) -> autos
             )
         ],
         Tags=_propagated_tags(name),
+        UpdatePolicy=UpdatePolicy(AutoScalingScheduledAction=_LEAVE_SIZES),
         **sizes,
     )
 

@@ -82,7 +82,9 @@ _OF_PROPERTIES: Mapping[tuple[str, str], str] = {
 _OWN = """
     autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
     autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
-    autoscaling:UpdateAutoScalingGroup cloudformation:CreateStack cloudformation:DeleteStack
+    autoscaling:UpdateAutoScalingGroup cloudformation:CreateChangeSet cloudformation:CreateStack
+    cloudformation:DeleteChangeSet cloudformation:DeleteStack cloudformation:DescribeChangeSet
+    cloudformation:ExecuteChangeSet
     cloudformation:DescribeStackEvents cloudformation:DescribeStacks cloudformation:ListStackResources
     cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem dynamodb:ListTables dynamodb:PutItem
     ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup ec2:DeleteVpcEndpoints ec2:DescribeAddresses

@@ -86,7 +86,9 @@ def _topic() -> tuple[sns.Topic | sns.SubscriptionResource, ...]:
     # test notification, nor the head's launch and termination (docs/aws-behaviour.md 3.4, 3.23, 8).
     only_head = {"AutoScalingGroupName": [HEAD_GROUP], "Event": ["autoscaling:EC2_INSTANCE_LAUNCH_ERROR"]}
     return (
-        sns.Topic("FleetTopic"),
+        # The head reads the idle time from the stack's parameters; CloudFormation takes no update of a parameter that
+        # no resource has (docs/aws-behaviour.md 1.31).
+        sns.Topic("FleetTopic", Metadata={"idle": Ref("Idle")}),
         _subscription("QueueSubscription", "sqs", "HeadQueue", RawMessageDelivery=False),
         _subscription(
             "FunctionSubscription", "lambda", "Function", FilterPolicyScope="MessageBody", FilterPolicy=only_head

@@ -122,7 +122,8 @@ class Engine:
         template = self.validated(request.body)
         inputs = self.inputs(template, with_previous(stack, request), request.region)
         refusals.refuse_capabilities(template, request.capabilities)
-        scope = self._scope(request, stack.stack_id, template, inputs)
+        # A request may name the stack by its id.
+        scope = self._scope(replace(request, name=stack.name), stack.stack_id, template, inputs)
         wanted = selected(template, scope)
         revision = Revision(
             template,

@@ -1,0 +1,140 @@
+"""Update a cluster that is there to a changed phalanx.yaml: what CloudFormation would change, and the change itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
+from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
+from phalanx.errors import ClusterError, SpecError, StackFailed
+from phalanx.plan.plan import Plan, make_plan
+from phalanx.spec.spec import ClusterSpec
+
+# They have an effect here or at the next `down` or `up`, and none on the stack.
+WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
+# What a node does once, with the first of its kind: another value would divide the cluster.
+_FIXED = frozenset({"cloud", "region", "shared", "file_system", "boot"})
+# `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
+_KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
+_AGAIN = "Run `phalanx down`, then `phalanx up`; or choose another `name` for the new cluster."
+
+Settings = Mapping[str, tuple[object, object]]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a changed file changes of a cluster: its settings, (before, now) by field, and the stack's resources."""
+
+    cluster: str
+    settings: Settings
+    resources: tuple[StackChange, ...] = ()
+
+
+Approve = Callable[[Proposal], None]
+"""Asks whether to go on, and raises an exception if not."""
+
+
+def described(settings: Settings) -> str:
+    """Describe changed settings on one line."""
+    return "; ".join(f"{key}: {before} → {now}" for key, (before, now) in settings.items())
+
+
+def refuse_fixed(name: str, settings: Settings) -> None:
+    """Raise ClusterError for settings that can't change while there is a cluster."""
+    fixed = {key: values for key, values in settings.items() if key in _FIXED}
+    if fixed:
+        raise ClusterError(f"cluster {name} exists with other settings: {described(fixed)}", _AGAIN)
+
+
+class Update:
+    """An update of a cluster's stack. Iterate `steps()`; it ends when the stack has what the file describes."""
+
+    def __init__(self, cloud: Cloud, found: StackState, spec: ClusterSpec, settings: Settings) -> None:
+        self._cloud, self._found, self._spec, self._settings = cloud, found, spec, settings
+
+    def steps(self, approve: Approve) -> Iterator[StackEvent]:
+        """Yield events. Raises ClusterError for what can't change, StackFailed when everything was taken back."""
+        changes = self._review()
+        try:
+            if changes:
+                self._refuse_replacements(changes.changes)
+            approve(Proposal(self._found.name, self._settings, changes.changes if changes else ()))
+        except BaseException:
+            if changes:
+                self._cloud.forget_changes(changes.change_set_id)
+            raise
+        if changes:
+            yield from self._execute(changes)
+
+    def _review(self) -> ChangeSet | None:
+        """Have the stack compared with the file; None if nothing of it differs."""
+        if self._settings.keys() <= WITHOUT_STACK:
+            return None
+        from phalanx.template import agent_version, request
+
+        self._refuse_other_agent(agent_version())
+        document, parameters = request(self._plan())
+        kept = [name for name in _KEPT if name in self._found.parameters]
+        sent = {name: value for name, value in parameters.items() if name not in kept}
+        return self._cloud.review_changes(self._found, document, sent, kept, self._spec.tags)
+
+    def _plan(self) -> Plan:
+        """Plan the cluster in its present zone, beside the nodes that it has."""
+        facts = self._cloud.facts(self._spec, self._found.parameters.get("SshPublicKey", ""))
+        plan = make_plan(self._spec, replace(facts, quotas=()))
+        zone = self._found.parameters.get("Zone", plan.zone)
+        if facts.zones and zone not in facts.zones:
+            raise SpecError(f"type: {zone}, where the cluster is, does not offer {self._spec.type}", _AGAIN)
+        return replace(plan, zone=zone)
+
+    def _refuse_other_agent(self, version: str) -> None:
+        """Raise ClusterError if new nodes would run another agent than the head that is there."""
+        theirs = self._found.outputs.get("AgentVersion", version)
+        running = self._cloud.running(self._found.name)
+        if theirs != version and not (running and running.stopped):
+            raise ClusterError(
+                f"cluster {self._found.name} has the agent of phalanx {theirs}, and this is {version}",
+                f"Update it with that version, or while its nodes are stopped. {_AGAIN}",
+            )
+
+    def _refuse_replacements(self, changes: Sequence[StackChange]) -> None:
+        """Raise ClusterError if AWS would replace a part that the nodes need."""
+        replaced = [one.logical_id for one in changes if one.replacement == "True" and not one.is_subscription]
+        if replaced:
+            names = ", ".join(replaced)
+            raise ClusterError(
+                f"AWS can't change cluster {self._found.name} in place: {described(self._settings)} would replace "
+                f"{names}, which its nodes use",
+                _AGAIN,
+            )
+
+    def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
+        before = self._cloud.events(self._found.stack_id, None)
+        self._cloud.execute_changes(changes.change_set_id)
+        yield from _follow(self._cloud, self._found, before[-1].event_id if before else None)
+
+
+def follow(cloud: Cloud, found: StackState) -> Iterator[StackEvent]:
+    """Follow an update in progress. Raises StackFailed if it was taken back."""
+    seen = cloud.events(found.stack_id, None)
+    begun = [n for n, one in enumerate(seen) if (one.physical_id, one.status) == (found.stack_id, "UPDATE_IN_PROGRESS")]
+    after = seen[begun[-1] - 1].event_id if begun and begun[-1] else None
+    yield from _follow(cloud, found, after)
+
+
+def _follow(cloud: Cloud, found: StackState, after: str | None) -> Iterator[StackEvent]:
+    deadline = Deadline.after(UP_DEADLINE_S, f"stack {found.name} to be updated")
+    follower = Follower(Stack(cloud, found.name, found.stack_id), deadline, after)
+    for events in follower.polls():
+        yield from events
+    if follower.state is None or follower.state.status != "UPDATE_COMPLETE":
+        raise StackFailed(*_failure(found.name, follower))
+
+
+def _failure(name: str, follower: Follower) -> tuple[str, str]:
+    cause = next((event for event in follower.seen if event.is_cause), None)
+    status = follower.state.status if follower.state else "gone"
+    reason = describe_cause(cause) if cause else f"the stack is {status}"
+    hint = "Everything is as it was before; the nodes were not touched."
+    return f"cluster {name} was not updated: {reason}", hint if status == "UPDATE_ROLLBACK_COMPLETE" else ""

@@ -1,0 +1,97 @@
+"""A changed phalanx.yaml changes a cluster in place: `up` shows how, asks, and real nodes get it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+from local_clouds import api
+
+from conftest import Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: changing\ncloud: local\nnodes: 2\nmin: 1\ntype: c5.large\nkeep: no\n"
+HEAD, WORKER = "deeplearning-worker1", "deeplearning-worker2"
+READS = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+
+
+@pytest.fixture(scope="module")
+def terminal():
+    with a_cluster(SPEC) as terminal:
+        yield terminal
+
+
+def write(terminal: Terminal, *lines: str, nodes: int = 2, kind: str = "c5.large") -> None:
+    text = SPEC.replace("nodes: 2", f"nodes: {nodes}").replace("c5.large", kind)
+    (terminal.directory / "phalanx.yaml").write_text(text + "".join(f"{line}\n" for line in lines))
+
+
+def changed(terminal: Terminal) -> dict:
+    return json.loads(terminal.phalanx("up", "--yes", "--json").stdout)
+
+
+def state(terminal: Terminal) -> dict:
+    return api(terminal, "cloudformation").describe_stacks(StackName="changing")["Stacks"][0]
+
+
+def actions(up: dict) -> dict[str, tuple[str, str]]:
+    return {one["name"]: (one["action"], one["replaced"]) for one in up["changed"]["resources"]}
+
+
+def test_what_changes_is_shown_and_nothing_is_done_without_consent(terminal):
+    write(terminal, "idle: 40m")
+    before = state(terminal)
+    refused = terminal.phalanx("up", check=False)
+    assert refused.returncode == 2 and "add --yes" in refused.stderr
+    assert "→ 2400 s" in refused.stderr and "FleetTopic" in refused.stderr
+    assert state(terminal) == before
+    left = api(terminal, "cloudformation").list_change_sets(StackName="changing")["Summaries"]
+    assert [one for one in left if one["ExecutionStatus"] == "AVAILABLE"] == []
+
+
+def test_limits_rights_mail_and_tags_change_in_place_and_the_nodes_stay(terminal):
+    nodes = [node["instance_id"] for node in json.loads(terminal.phalanx("nodes", "--json").stdout)]
+    write(terminal, "idle: 30m", "mail: me@example.com", "tags: {project: vision}", f"policies: [{READS}]")
+    up = changed(terminal)
+    shown = actions(up)
+    assert shown["MailSubscription"] == ("Add", "")
+    assert (shown["JobRole"], shown["FleetTopic"]) == (("Modify", "False"), ("Modify", "False"))
+    assert [node["instance_id"] for node in up["nodes"]] == nodes[:2]
+    stack = state(terminal)
+    assert {"Key": "project", "Value": "vision"} in stack["Tags"]
+    assert {one["ParameterKey"]: one["ParameterValue"] for one in stack["Parameters"]}["Idle"] == "1800"
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+    attached = api(terminal, "iam").list_attached_role_policies(RoleName=outputs["JobRole"])["AttachedPolicies"]
+    assert [one["PolicyArn"] for one in attached] == [READS]
+    assert terminal.on(WORKER, "hostname")
+
+
+def test_another_type_comes_with_new_nodes_and_the_number_of_nodes_at_once(terminal):
+    write(terminal, nodes=3, kind="m5.large")
+    up = changed(terminal)
+    assert (len(up["nodes"]), up["outdated"]) == (3, [HEAD, WORKER])
+    assert actions(up)["WorkersGroup"] == ("Modify", "Conditional")
+    new = next(node for node in up["nodes"] if node["name"] not in (HEAD, WORKER))
+    described = api(terminal, "ec2").describe_instances(InstanceIds=[new["instance_id"]])
+    assert described["Reservations"][0]["Instances"][0]["InstanceType"] == "m5.large"
+    shown = terminal.phalanx("up").stdout
+    assert "nothing was changed" in shown and f"old      {HEAD}, {WORKER}" in shown
+    assert "`phalanx scale 1`, then `phalanx scale 3`" in shown
+
+
+def test_ctrl_c_in_between_leaves_an_update_that_the_same_command_goes_on_with(terminal):
+    write(terminal, "tags: {project: later}")
+    before = state(terminal).get("LastUpdatedTime")
+    with terminal.start("up", "--yes") as interrupted:
+        deadline = time.monotonic() + 60
+        while state(terminal).get("LastUpdatedTime") == before and interrupted.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        interrupted.send_signal(signal.SIGINT)
+        interrupted.communicate(timeout=60)
+    changed(terminal)
+    assert {"Key": "project", "Value": "later"} in state(terminal)["Tags"]
+    assert json.loads((terminal.state / "clusters/changing/cluster.json").read_text())["spec"]["tags"]
