@@ -335,7 +335,15 @@ def test_all_nodes_together_cost_one_login_at_the_head(network: Network):
     network.log_in()
 
 
-SHORT = "name: {}\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\nnode_timeout: 8s\n"
+SHORT = "name: {}\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\nnode_timeout: {}\n"
+
+
+def a_small_terminal(network: Network, name: str, node_timeout: str) -> Terminal:
+    """Return a terminal beside the cluster's own, with a file for two nodes."""
+    terminal = Terminal(network.terminal.state.parent / name, network.terminal.state)
+    terminal.directory.mkdir()
+    (terminal.directory / "phalanx.yaml").write_text(SHORT.format(name, node_timeout))
+    return terminal
 
 
 @pytest.mark.parametrize(
@@ -347,9 +355,7 @@ SHORT = "name: {}\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\
 )
 def test_a_template_without_a_rule_that_nodes_need_makes_no_cluster(network: Network, resource: str, reason: str):
     name = f"without-{resource.lower()}"
-    terminal = Terminal(network.terminal.state.parent / name, network.terminal.state)
-    terminal.directory.mkdir()
-    (terminal.directory / "phalanx.yaml").write_text(SHORT.format(name))
+    terminal = a_small_terminal(network, name, "8s")
     document = json.loads(terminal.phalanx("template").stdout)
     del document["Resources"][resource]
     for left in document["Resources"].values():
@@ -368,3 +374,28 @@ def test_a_template_without_a_rule_that_nodes_need_makes_no_cluster(network: Net
     finally:
         stacks.delete_stack(StackName=name)
         stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
+
+
+def test_a_cluster_comes_up_where_only_the_listed_hosts_can_be_reached(network: Network):
+    """Environments and Pythons are downloaded for jobs alone: without them, nodes reach nothing on the web."""
+    terminal = a_small_terminal(network, "listed", "10m")
+    listed = json.loads(terminal.phalanx("plan", "--egress", "--json").stdout)
+    rules = [_to(one["host"], one["port"]) for one in listed if one["needed_for"] == "every boot"]
+    document = json.loads(terminal.phalanx("template").stdout)
+    document["Resources"]["NodeSecurityGroup"]["Properties"]["SecurityGroupEgress"] = rules
+    stacks = api(network.terminal, "cloudformation")
+    create_as_the_console(network.terminal, "listed", json.dumps(document), OnFailure="DO_NOTHING")
+    try:
+        stacks.get_waiter("stack_create_complete").wait(
+            StackName="listed", WaiterConfig={"Delay": 1, "MaxAttempts": 300}
+        )
+    finally:
+        stacks.delete_stack(StackName="listed")
+        stacks.get_waiter("stack_delete_complete").wait(
+            StackName="listed", WaiterConfig={"Delay": 1, "MaxAttempts": 90}
+        )
+
+
+def _to(host: str, port: int) -> dict[str, Any]:
+    block = host if "/" in host else f"{host}/32"
+    return {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "CidrIp": block}

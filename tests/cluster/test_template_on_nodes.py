@@ -195,7 +195,7 @@ def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal)
     (answer,) = json.loads(done.stdout)
     key, refusal, left, steps, kept, new_key, mounts = answer["stdout"].splitlines()
     assert "user data replaces it" in refusal and left == "guest", "the unit changes nothing"
-    assert int(steps) == 8 and kept == "0" and new_key != key and mounts == "1"
+    assert int(steps) == 9 and kept == "0" and new_key != key and mounts == "1"
 
 
 def settled(cloudformation, stack):

@@ -14,7 +14,7 @@ from phalanx.spec.spec import ClusterSpec
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
-_FIXED = frozenset({"cloud", "region", "shared", "file_system", "boot"})
+_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
 _AGAIN = "Run `phalanx down`, then `phalanx up`; or choose another `name` for the new cluster."
