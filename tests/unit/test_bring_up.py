@@ -161,6 +161,7 @@ def test_what_is_not_approved_is_not_done():
     [
         ([GROUP], {"shared": "/data"}, "other settings: shared: /efs → /data"),
         ([GROUP], {"boot": "true"}, "other settings: boot: None → true"),
+        ([GROUP], {"zones": ["us-east-1c"]}, "other settings: zones: None → "),
         ([GROUP, NETWORK], {"placement": "cluster"}, "placement: None → cluster would replace Vpc"),
     ],
 )

@@ -40,7 +40,9 @@ class Scarce(FakeCloud):
         return replace(FACTS, zones=zones, ssh_public_key=ssh_public_key)
 
     def create_stack(self, name, template, parameters, tags=None):
-        self.tried.append(tuple(template.split()))
+        kind, zone = template.split()
+        self.tried.append((kind, zone))
+        parameters = {**parameters, "InstanceType": kind, "Zone": zone}
         self.script = READY
         if self.reasons:
             first, second, failed, *rest = HEAD_FAILED
@@ -80,6 +82,23 @@ def test_the_next_zone_and_then_the_next_type_are_tried():
     ]
     assert Cluster.load("demo").spec["type"] == "c5.xlarge"
     assert up(cloud) == [], "the same file is no change, and the record keeps the type that is there"
+    assert Cluster.load("demo").spec["type"] == "c5.xlarge"
+
+
+@pytest.mark.parametrize("interrupted", [1, 2])
+def test_an_interrupted_creation_goes_on_with_the_pair_after_the_one_that_failed(interrupted):
+    """The creation is interrupted while the stack of the first pair, or of the second, is being made."""
+    cloud = Scarce(NONE_LEFT, NONE_LEFT)
+    steps = BringUp(cloud, ClusterSpec(name="demo", nodes=2, **CHOICE)).steps()
+    while len(cloud.tried) < interrupted:
+        next(steps)
+    steps.close()
+    notes = up(cloud)
+    assert cloud.tried == PAIRS
+    assert notes[:2] == [
+        "stack demo is being created already; following it",
+        f"no capacity for {' in '.join(PAIRS[interrupted - 1])}: {NONE_LEFT}",
+    ]
     assert Cluster.load("demo").spec["type"] == "c5.xlarge"
 
 

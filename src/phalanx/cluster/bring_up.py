@@ -104,7 +104,7 @@ class BringUp:
         if found.creating:
             self._refuse_changes(found)
             yield Note(f"stack {found.name} is being created already; following it")
-            yield from self._follow(Stack(self.cloud, found.name, found.stack_id))
+            yield from self._resume(found)
         else:
             yield from self._start((yield from self._update(found)))
 
@@ -117,7 +117,7 @@ class BringUp:
         changes = self._changes(found)
         if not changes:
             return found
-        refuse_fixed(found.name, changes)
+        refuse_fixed(found, changes)
         if self._approve is None:
             self._refuse_changes(found)
         else:
@@ -181,18 +181,28 @@ class BringUp:
         """Create the cluster in the first zone, and of the first type, for which AWS has capacity."""
         plans = shortage.plans(self.cloud, self.spec)
         plan = next(plans)
+        yield from self._try(self._create_from(plan), shortage.place(plan), plans)
+
+    def _resume(self, found: StackState) -> Iterator[Step]:
+        """Follow a creation; without capacity for it, go on as the `up` that was interrupted would have done."""
+        kind, zone = (found.parameters.get(name, "") for name in ("InstanceType", "Zone"))
+        attempt = self._follow(Stack(self.cloud, found.name, found.stack_id))
+        yield from self._try(attempt, f"{kind} in {zone}", shortage.plans_after(self.cloud, self.spec, kind, zone))
+
+    def _try(self, attempt: Iterator[Step], place: str, plans: Iterator[Plan]) -> Iterator[Step]:
+        """Make an attempt; where AWS has no capacity for it, make another one by each of these plans."""
         while True:
             try:
-                yield from self._create_from(plan)
+                yield from attempt
                 return
             except NoCapacity as failure:
                 following = next(plans, None)
                 if following is None:
                     raise
                 reason = failure.message.partition("\n")[2].partition("\n")[0]
-            yield Note(f"no capacity for {shortage.place(plan)}: {reason}")
-            yield Note(f"nothing of that attempt is left; trying {shortage.place(following)}")
-            plan = following
+            yield Note(f"no capacity for {place}: {reason}")
+            attempt, place = self._create_from(following), shortage.place(following)
+            yield Note(f"nothing of that attempt is left; trying {place}")
 
     def _create_from(self, plan: Plan) -> Iterator[Step]:
         self._chosen = replace(self.spec, type=plan.spec.type)

@@ -33,6 +33,13 @@ def plans(cloud: Cloud, spec: ClusterSpec) -> Iterator[Plan]:
         yield from (replace(plan, zone=zone) for zone in plan.zones)
 
 
+def plans_after(cloud: Cloud, spec: ClusterSpec, instance_type: str, zone: str) -> Iterator[Plan]:
+    """Yield the plans that come after the one of this type and zone."""
+    following = plans(cloud, spec)
+    if any((plan.spec.type, plan.zone) == (instance_type, zone) for plan in following):
+        yield from following
+
+
 def place(plan: Plan) -> str:
     """Describe what a plan asks of which zone."""
     return f"{plan.spec.type} in {plan.zone}"

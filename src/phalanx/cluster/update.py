@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
 from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
@@ -40,11 +41,14 @@ def described(settings: Settings) -> str:
     return "; ".join(f"{key}: {before} → {now}" for key, (before, now) in settings.items())
 
 
-def refuse_fixed(name: str, settings: Settings) -> None:
-    """Raise ClusterError for settings that can't change while there is a cluster."""
+def refuse_fixed(found: StackState, settings: Settings) -> None:
+    """Raise ClusterError for settings that can't change while there is a cluster, such as zones without its own."""
     fixed = {key: values for key, values in settings.items() if key in _FIXED}
+    zones = settings.get("zones", (None, None))
+    if zones[1] and found.parameters.get("Zone") not in cast("list[str]", zones[1]):
+        fixed["zones"] = zones
     if fixed:
-        raise ClusterError(f"cluster {name} exists with other settings: {described(fixed)}", _AGAIN)
+        raise ClusterError(f"cluster {found.name} exists with other settings: {described(fixed)}", _AGAIN)
 
 
 class Update:
