@@ -19,7 +19,10 @@ from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFree
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
-    from phalanx.cluster.bring_up import Step
+    from phalanx.cluster.bring_up import Step as ClusterStep
+    from phalanx.images.making import BuildLine
+
+    Step = ClusterStep | BuildLine
 
 _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 

@@ -36,6 +36,15 @@ class Base:
         offered = _AMAZON_PYTHONS if self.manager == "dnf" else ()
         return tuple(dict.fromkeys((*self.row["pythons"], *offered)))
 
+    def full(self) -> Base:
+        """Return the same image as the local cloud has it. Raises JobError if it has none."""
+        if "local" in self.row:
+            return self
+        if f"{self.alias}-full" not in table("images")["images"]:
+            there = ", ".join(alias for alias, one in bases() if "local" in one.row)
+            raise JobError(f"the local cloud has no {self.alias}", f"Name another base with --base: {there}.")
+        return base(f"{self.alias}-full")
+
     @property
     def programs(self) -> tuple[str, ...]:
         """The programs that nodes of this image need."""

@@ -12,7 +12,7 @@ import io
 import json
 import shlex
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,23 +26,27 @@ MOST_CHARACTERS = 16_000
 _HERE = Path(__file__).parent
 _TRIALS = _HERE / "trials"
 _WORK = "/var/tmp/phalanx-image"
-# Of a packed list, in one component: the rest is for the document around it.
+# Of the packed files, in one component: the rest is for the document around them.
 _PART = 15_000
-_WIDTH = 1000
 # Compiling everything takes longest. Image Builder's own default is two hours.
 _INSTALL_TIMEOUT_S = 7200
 _TEST_TIMEOUT_S = 1800
 _MANIFEST = "manifest.py"
+_SET = "set -euo pipefail\n"
 
 
 @dataclass(frozen=True)
 class Component:
-    """A component: its name, and its script, which runs in the phase `build` or `test`."""
+    """A component: its name, and its script, which runs in the phase `build` or `test`.
+
+    `packed` is the part of the script that contains packed files.
+    """
 
     name: str
     phase: str
     script: str
     timeout_s: int
+    packed: str = ""
 
     @property
     def document(self) -> str:
@@ -61,10 +65,9 @@ class Component:
 
 def components(recipe: Recipe, base: Base, version: str) -> list[Component]:
     """Return the components of the recipe's image on this base, in the order in which they run. Raises JobError."""
-    parts = [
-        Component(f"source-{number}", "build", script, _TEST_TIMEOUT_S)
-        for number, script in enumerate(_source_scripts(_packed(recipe)), 1)
-    ]
+    packed = _packed(recipe)
+    pieces = [packed[start : start + _PART] for start in range(0, len(packed), _PART)]
+    parts = [_source(number, piece) for number, piece in enumerate(pieces, 1)]
     return [
         *parts,
         Component("install", "build", _install_script(recipe, base, version), _INSTALL_TIMEOUT_S),
@@ -87,14 +90,10 @@ def _packed(recipe: Recipe) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def _source_scripts(packed: str) -> Iterator[str]:
-    """Yield a script for each part, which writes it to a file of its own."""
-    for number, start in enumerate(range(0, len(packed), _PART), 1):
-        text = _folded(packed[start : start + _PART])
-        yield f"{_SET}mkdir -p {_WORK}\ncat >{_WORK}/source.{number:02} <<'END'\n{text}\nEND\n"
-
-
-_SET = "set -euo pipefail\n"
+def _source(number: int, packed: str) -> Component:
+    """Return the component that writes a part of the packed files to a file of its own."""
+    script = f"{_SET}mkdir -p {_WORK}\ncat >{_WORK}/source.{number:02} <<'END'\n{packed}\nEND\n"
+    return Component(f"source-{number}", "build", script, _TEST_TIMEOUT_S, packed)
 
 
 def _install_script(recipe: Recipe, base: Base, version: str) -> str:
@@ -139,10 +138,6 @@ def _assignments(settings: Mapping[str, str], arrays: Mapping[str, Sequence[str]
 
 def _exports(variables: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-
-
-def _folded(text: str) -> str:
-    return "\n".join(text[start : start + _WIDTH] for start in range(0, len(text), _WIDTH))
 
 
 class _Literal(str):

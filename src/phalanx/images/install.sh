@@ -6,8 +6,8 @@ fail() {
 # The package manager may be busy with the image's own updates.
 with_apt() {
     export DEBIAN_FRONTEND=noninteractive
-    apt-get -q -o DPkg::Lock::Timeout=600 update
-    apt-get -q -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@"
+    apt-get -q -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 -o APT::Update::Error-Mode=any update
+    apt-get -q -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 install -y --no-install-recommends "$@"
     apt-get clean
 }
 
@@ -52,7 +52,7 @@ PATH="$environment/bin:$PATH" "${check[@]}"
 echo "== manifest"
 system_packages() {
     if [ "$manager" = apt ]; then
-        dpkg-query -W -f '${binary:Package} ${Version}\n'
+        dpkg-query --show
     else
         rpm -qa --qf '%{NAME} %{VERSION}-%{RELEASE}\n'
     fi

@@ -35,6 +35,7 @@ from phalanx.localcloud.cloudformation.api import CloudFormationApi
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.imagebuilder import registered
 from phalanx.localcloud.served import gate
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -62,6 +63,7 @@ PARTS = (
     emr,
     tables,
     iam,
+    registered,
     refusals,
 )
 

@@ -40,7 +40,7 @@ class Context:
     `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
-    `warnings` are shown by `phalanx local status`.
+    `warnings` are shown by `phalanx local status`. `images` is the directory of images with a full operating system.
     `network_changed()` is called after changes of records that decide about packets (network.guard).
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
@@ -57,6 +57,7 @@ class Context:
     serve_vpc: Callable[[str], None] = lambda _vpc_id: None
     close_vpc: Callable[[str], None] = lambda _vpc_id: None
     warnings: list[str] = field(default_factory=list)
+    images: Path | None = None
     network_changed: Callable[[], None] = lambda: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 

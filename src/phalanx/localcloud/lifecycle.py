@@ -164,7 +164,7 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
 
     cgroup, no_cgroup = _cgroup()
     unlimited = _unlimited(cgroup, no_cgroup)
-    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup)
+    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup, options.images)
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

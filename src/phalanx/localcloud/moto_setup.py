@@ -12,7 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from phalanx.localcloud.images import store
 from phalanx.localcloud.images.distributions import DISTRIBUTIONS
+from phalanx.localcloud.images.store import Image
 
 MOTO_VERSION = "5.2.5"
 # The services that clusters use, in the order of their first requests.
@@ -91,8 +93,11 @@ def _exists(name: str) -> bool:
     return False
 
 
-def install() -> None:
-    """Import moto's EC2 quickly and add the local cloud's images. Call it before anything imports moto.ec2."""
+def install(images: Path | None = None) -> None:
+    """Import moto's EC2 quickly and add the local cloud's images. Call it before anything imports moto.ec2.
+
+    `images` is the directory of images with a full operating system, among them those that Image Builder has made.
+    """
     check_version()
     from moto import settings
 
@@ -108,6 +113,8 @@ def install() -> None:
     from moto.ec2.models.amis import Ami, AmiBackend
 
     known = [*_known_images()]
+    own = [image for image in store.images(images) if image.ami] if images else []
+    FULL_IMAGES.update({image.name: image.ami for image in own})
 
     def load_images(self: Any) -> None:
         for image_id, name, description, architecture in known:
@@ -124,6 +131,8 @@ def install() -> None:
                 region_name=self.region_name,
             )
 
+        self.amis.update({image.ami: ami_of(self, image) for image in own})
+
     AmiBackend._load_amis = load_images
     setattr(Ami, "block_device_mappings", property(_root_device))  # noqa: B010 (pyright knows the original)
 
@@ -132,8 +141,8 @@ def _known_images() -> Iterator[tuple[str, str, str, str]]:
     """Yield the id, name, description and architecture of each image."""
     for cpu, image_id in IMAGES.items():
         yield image_id, f"phalanx-local-{cpu}", "This machine's own programs", cpu
-    for name, image_id in FULL_IMAGES.items():
-        yield image_id, f"phalanx-local-{name}", "A full operating system", "x86_64"
+    for name, distribution in DISTRIBUTIONS.items():
+        yield distribution.ami, f"phalanx-local-{name}", "A full operating system", "x86_64"
     for cpu, image_id in AMAZON_LINUX.items():
         yield image_id, f"phalanx-local-al2023-ami-{cpu}", "Amazon Linux 2023: this machine's own programs", cpu
     for cpu, image_id in AMAZON_LINUX_FOR_TRAINING.items():
@@ -151,6 +160,23 @@ def _root_device(image: Any) -> list[dict[str, Any]]:
     snapshot = {"SnapshotId": image.ebs_snapshot.id, "VolumeSize": root_gib(image.id)}
     disk = {**snapshot, "DeleteOnTermination": True, "VolumeType": "gp3"}
     return [{"DeviceName": image.root_device_name, "Ebs": disk}]
+
+
+def ami_of(backend: Any, image: Image) -> Any:
+    """Return EC2's record of an image that Image Builder made."""
+    from moto.ec2.models.amis import Ami
+
+    return Ami(
+        backend,
+        image.ami,
+        name=image.name,
+        description="Made by Image Builder",
+        architecture=image.tags["phalanx:machine"].replace("aarch64", "arm64"),
+        root_device_type="ebs",
+        virtualization_type="hvm",
+        region_name=backend.region_name,
+        tags=image.tags,
+    )
 
 
 def preload(account: str) -> None:

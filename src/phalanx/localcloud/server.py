@@ -41,6 +41,7 @@ class Daemon:
     pid: int
     warnings: tuple[str, ...] = ()
     no_cgroup: str = ""
+    images: Path | None = None
 
 
 class IdleWatch:
@@ -101,12 +102,14 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     root = userns.root_of_nodes(daemon.mode)
     weather = Weather(forecast.read(daemon.state))
-    context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather)
+    context = Context(
+        runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather, images=daemon.images
+    )
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     # While moto is loaded there is no garbage to find, and the search would take a sixth of the start.
     gc.disable()
-    moto_setup.install()
+    moto_setup.install(daemon.images)
     # moto must be set up before the first module that imports its EC2.
     from phalanx.localcloud import api, control
 

@@ -1,6 +1,6 @@
 """Try TensorFlow on two workers: a sum over both, and Keras under MultiWorkerMirroredStrategy on made-up images."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
 
 import json
 import os

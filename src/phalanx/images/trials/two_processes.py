@@ -20,7 +20,7 @@ def work(address: str, number: int) -> None:
     assert total == 3 * jax.local_device_count(), "the sum over both processes is wrong"
     rows = np.random.default_rng(number).normal(size=(64, 2)).astype(np.float32)
     inputs = jax.make_array_from_process_local_data(split, rows)
-    targets = jax.make_array_from_process_local_data(split, rows @ np.float32([1, -2]))
+    targets = jax.make_array_from_process_local_data(split, rows @ np.array([1, -2], np.float32))
     gradient = jax.jit(jax.grad(lambda weights: ((inputs @ weights - targets) ** 2).mean()))
     weights = jax.numpy.zeros(2)
     for _ in range(50):

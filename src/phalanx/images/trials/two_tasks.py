@@ -1,6 +1,6 @@
 """Try Ray on two workers: their sum, and a linear model whose gradients they compute."""
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import numpy as np
 import ray

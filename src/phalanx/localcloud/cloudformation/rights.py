@@ -119,6 +119,33 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         "iam:DeleteRole iam:DeleteRolePolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies",
         "role/{name}",
     ),
+    "AWS::ImageBuilder::Component": (
+        "imagebuilder:CreateComponent imagebuilder:GetComponent imagebuilder:TagResource",
+        "imagebuilder:DeleteComponent imagebuilder:GetComponent",
+        "component/{name}",
+    ),
+    "AWS::ImageBuilder::DistributionConfiguration": (
+        "imagebuilder:CreateDistributionConfiguration imagebuilder:GetDistributionConfiguration "
+        "imagebuilder:TagResource",
+        "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration",
+        "distribution-configuration/{name}",
+    ),
+    "AWS::ImageBuilder::Image": (
+        "imagebuilder:CreateImage imagebuilder:GetImage imagebuilder:TagResource",
+        "imagebuilder:DeleteImage imagebuilder:GetImage imagebuilder:CancelImageCreation",
+        "image/{name}",
+    ),
+    "AWS::ImageBuilder::ImageRecipe": (
+        "imagebuilder:CreateImageRecipe imagebuilder:GetImageRecipe imagebuilder:TagResource",
+        "imagebuilder:DeleteImageRecipe imagebuilder:GetImageRecipe",
+        "image-recipe/{name}",
+    ),
+    "AWS::ImageBuilder::InfrastructureConfiguration": (
+        "imagebuilder:CreateInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
+        "imagebuilder:TagResource",
+        "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration",
+        "infrastructure-configuration/{name}",
+    ),
     "AWS::Lambda::Function": (
         "lambda:CreateFunction lambda:GetFunction lambda:TagResource",
         "lambda:DeleteFunction lambda:GetFunction",

@@ -173,13 +173,7 @@ def _describe(directory: Path, name: str, place: Path) -> Image:
         name=name,
         path=str(directory / name),
         built=time.strftime("%Y-%m-%d"),
-        size_bytes=_size_bytes(place / TREE),
+        size_bytes=store.size_bytes(place / TREE),
         packages=status.count("\nStatus: install ok installed"),
         root=userns.root_of_nodes(_MODE),
     )
-
-
-def _size_bytes(tree: Path) -> int:
-    """What the tree takes on disk, without the few directories that only its accounts can read."""
-    files = (Path(place, name) for place, _directories, names in os.walk(tree) for name in names)
-    return sum(file.lstat().st_blocks * 512 for file in files)

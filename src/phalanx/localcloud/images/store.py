@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from phalanx.localcloud import userns
@@ -21,7 +21,10 @@ _RECORD = "image.json"
 
 @dataclass(frozen=True)
 class Image:
-    """A built image. `root` is the uid that its root has in the local cloud's user namespace."""
+    """A built image. `root` is the uid that its root has in the local cloud's user namespace.
+
+    `ami` is the id of one that Image Builder made, and `tags` are its tags there.
+    """
 
     name: str
     path: str
@@ -29,6 +32,8 @@ class Image:
     size_bytes: int
     packages: int
     root: int
+    ami: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def find(directory: Path, name: str) -> Image | None:
@@ -43,6 +48,12 @@ def images(directory: Path) -> list[Image]:
     """Return all complete images, by name."""
     names = sorted(path.parent.name for path in directory.glob(f"*/{_RECORD}") if path.parent.suffix != PARTIAL)
     return [image for image in (find(directory, name) for name in names) if image is not None]
+
+
+def size_bytes(tree: Path) -> int:
+    """What a tree takes on disk, without the few directories that only its accounts can read."""
+    files = (Path(place, name) for place, _directories, names in os.walk(tree) for name in names)
+    return sum(file.lstat().st_blocks * 512 for file in files)
 
 
 def complete(partial: Path, image: Image) -> None:

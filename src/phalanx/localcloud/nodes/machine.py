@@ -102,6 +102,8 @@ class NodeState:
     console: Path
     rate_bit_s: int
     delay_s: float
+    inner_pid: int = 0
+    """The same process, as the local cloud's own processes see it."""
 
 
 @dataclass(frozen=True)

@@ -35,5 +35,10 @@ class Node:
     killers: list[int] = field(default_factory=list)
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Its process 1, as the host and as the local cloud's own processes see it (machine.NodeState)."""
+        return {"pid": self.host_pid, "inner_pid": self.pid}
+
+    @property
     def shutdown_timeout_s(self) -> float:
         return _SYSTEMD_SHUTDOWN_TIMEOUT_S if self.machine.image else _SHUTDOWN_TIMEOUT_S

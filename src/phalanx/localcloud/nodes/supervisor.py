@@ -239,7 +239,7 @@ class Supervisor:
             "vpc_id": machine.vpc_id,
             "address": machine.address,
             "hostname": machine.hostname,
-            "pid": node.host_pid,
+            **node.pids,
             "alive": node.alive,
             "console": str(self._site.console(machine.instance_id)),
             "rate_bit_s": machine.rate_bit_s,

@@ -38,6 +38,7 @@ SERVED = {
         DisassociateIamInstanceProfile DisassociateRouteTable ImportKeyPair ModifyInstanceAttribute
         ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyManagedPrefixList ModifyNetworkInterfaceAttribute
         ModifySecurityGroupRules ReplaceNetworkAcl* CreatePlacementGroup DeletePlacementGroup
+        DeleteSnapshot DeregisterImage
         ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
         ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
         TerminateInstances UpdateSecurityGroupRuleDescriptions*""",

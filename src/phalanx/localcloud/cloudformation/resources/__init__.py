@@ -8,6 +8,7 @@ from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - import
     emr,
     fleet,
     functions,
+    imagebuilder,
     instances,
     messaging,
     network,

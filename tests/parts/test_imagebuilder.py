@@ -1,0 +1,169 @@
+"""Image Builder in the local cloud: what becomes of an image whose components run on a machine that is played here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from fleet_fakes import until
+from stack_fakes import Stacks, stacks
+
+from phalanx.images.base import base
+from phalanx.images.image_stack import Order, request
+from phalanx.jobs.environments import recipe
+from phalanx.localcloud import moto_setup
+from phalanx.localcloud.imagebuilder import build, documents
+
+VERSION = "2026.1122.905"
+PARENT = moto_setup.FULL_IMAGES["ubuntu-24.04"]
+
+
+class PlayedShell:
+    """A shell whose scripts succeed, unless one contains `fails`; while `gate` is closed, they wait."""
+
+    ran: ClassVar[list[str]] = []
+    fails = "never"
+    gate = threading.Event()
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def succeeds(self, *_argv: str) -> bool:
+        return True
+
+    def run(self, script: str, _timeout_s: float, say: Callable[[str], None]) -> str:
+        self.gate.wait(20)
+        self.ran.append(script)
+        say("== played")
+        return "exit code 7" if self.fails in script else ""
+
+    def copy(self, tree: Path) -> str:
+        (tree / "var/lib/dpkg").mkdir(parents=True)
+        (tree / "var/lib/dpkg/status").write_text("Package: a\nStatus: install ok installed\n")
+        return ""
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def played(cloud: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[PlayedShell]:
+    shell = type("Shell", (PlayedShell,), {"ran": [], "gate": threading.Event()})
+    shell.gate.set()
+    monkeypatch.setattr(build, "Shell", shell)
+    monkeypatch.setattr(build.os, "chown", lambda *_: None)
+    monkeypatch.setattr(build, "_LOOK_EVERY_S", 0.001)
+    booted = cloud.runner.booted
+    nodes = lambda: [SimpleNamespace(instance_id=one, pid=1, inner_pid=1) for one in booted]  # noqa: E731
+    monkeypatch.setattr(cloud.runner, "nodes", nodes)
+    cloud.context.images = tmp_path
+    return shell
+
+
+def order(version: str = VERSION) -> tuple[Order, dict[str, Any]]:
+    """Return an image to make, and what CreateStack takes for it."""
+    wanted = Order(recipe("torch"), base("ubuntu-24.04-full"), version, "m5.large")
+    document, parameters = request(wanted)
+    values = [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()]
+    tags = [{"Key": key, "Value": value} for key, value in wanted.tags.items()]
+    more = {"Parameters": values, "Tags": tags, "Capabilities": ["CAPABILITY_IAM"]}
+    return wanted, {"StackName": wanted.stack, "TemplateBody": document, **more}
+
+
+def begun(cloud: Stacks, version: str = VERSION) -> str:
+    return cloud.cloudformation.create_stack(**order(version)[1])["StackId"]
+
+
+def amis(cloud: Stacks) -> list[dict[str, Any]]:
+    ours = [{"Name": "tag-key", "Values": ["phalanx:recipe"]}]
+    return cloud.client("ec2").describe_images(Owners=["self"], Filters=ours)["Images"]
+
+
+def instances(cloud: Stacks) -> list[str]:
+    found = cloud.client("ec2").describe_instances()["Reservations"]
+    return [one["State"]["Name"] for entry in found for one in entry["Instances"]]
+
+
+def test_an_image_is_made_tested_listed_and_deleted_with_its_stack(cloud, played, tmp_path):
+    stack = begun(cloud)
+    assert cloud.settled(stack) == "CREATE_COMPLETE", cloud.history(stack)
+    assert ["source" in played.ran[0], "install_recipe" in played.ran[1], "write_program" in played.ran[-1]] == [
+        True
+    ] * 3
+    (ami,) = amis(cloud)
+    assert ami["ImageId"] == cloud.outputs(stack)["ImageId"]
+    assert {"Key": "phalanx:recipe", "Value": "torch"} in ami["Tags"]
+    (kept,) = tmp_path.glob("phalanx-image-torch-*/image.json")
+    assert json.loads(kept.read_text())["ami"] == ami["ImageId"]
+    log = cloud.client("logs").filter_log_events(logGroupName=cloud.outputs(stack)["LogGroup"])["events"]
+    assert "== played" in [event["message"] for event in log]
+    assert set(instances(cloud)) <= {"terminated"}
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+    assert (amis(cloud), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_later_local_cloud_has_the_image_too(cloud, tmp_path):
+    begun_stack = begun(cloud, "2026.1122.906")
+    assert cloud.settled(begun_stack) == "CREATE_COMPLETE", cloud.history(begun_stack)
+    (kept,) = moto_setup.store.images(tmp_path)
+    assert moto_setup.FULL_IMAGES[kept.name] == kept.ami
+    assert kept.tags["phalanx:version"] == "2026.1122.906"
+    assert cloud.deleted(begun_stack) == "DELETE_COMPLETE"
+
+
+def test_a_component_that_fails_fails_the_stack_with_its_step_and_leaves_nothing(cloud, played, tmp_path):
+    played.fails = "install_recipe"
+    stack = begun(cloud, "2026.1122.907")
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "phase build, step run failed: exit code 7" in cloud.reason(stack, "Image", "CREATE_FAILED")
+    assert (amis(cloud), list(tmp_path.iterdir()), set(instances(cloud)) <= {"terminated"}) == ([], [], True)
+
+
+def test_a_test_that_fails_fails_the_stack_and_the_ami_is_deleted(cloud, played, tmp_path):
+    played.fails = "write_program"
+    stack = begun(cloud, "2026.1122.908")
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "phase test" in cloud.reason(stack, "Image", "CREATE_FAILED")
+    assert (amis(cloud), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_build_that_is_deleted_ends_with_its_machine(cloud, played, tmp_path):
+    played.gate.clear()
+    stack = begun(cloud, "2026.1122.909")
+    until(lambda: cloud.status(stack, "Image") == "CREATE_IN_PROGRESS" and "running" in instances(cloud))
+    cloud.cloudformation.delete_stack(StackName=stack)
+    until(lambda: "running" not in instances(cloud))
+    played.gate.set()
+    assert cloud.settled(stack) == "DELETE_COMPLETE"
+    assert (amis(cloud), list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_parent_without_an_operating_system_is_refused(cloud):
+    wanted, arguments = order("2026.1122.910")
+    document = arguments["TemplateBody"].replace(wanted.parent, moto_setup.IMAGES["x86_64"])
+    stack = cloud.cloudformation.create_stack(**{**arguments, "TemplateBody": document})["StackId"]
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "has no full operating system" in cloud.reason(stack, "Image", "CREATE_FAILED")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("phases: [", "not valid YAML"),
+        ("phases: []", "no schemaVersion 1.0"),
+        ("schemaVersion: 1.0", "no phase with steps"),
+        ("schemaVersion: 1.0\nphases: [{name: deploy, steps: []}]", "unknown phase: deploy"),
+        ("schemaVersion: 1.0\nphases: [{name: build, steps: [{name: a, action: Reboot}]}]", "does not support Reboot"),
+    ],
+)
+def test_a_document_that_image_builder_refuses_is_refused(data, why):
+    with pytest.raises(documents.InvalidDocument, match=why):
+        documents.steps(data)
