@@ -28,6 +28,8 @@ _ANYWHERE = "0.0.0.0/0"
 # A DLAMI is larger than that.
 _PLAIN_GIB = 30
 _TESTS_MIN = 90
+# The log of a failed build outlives the roll-back, for whoever follows it; phalanx deletes it.
+_KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 # The base's instance profile, and what deletes an AMI with its snapshots (docs/aws-behaviour.md 9.4, 9.9).
 _BUILD_POLICIES = ("EC2InstanceProfileForImageBuilder", "AmazonSSMManagedInstanceCore")
 _DELETE_POLICY = "service-role/EC2ImageBuilderLifecycleExecutionPolicy"
@@ -192,7 +194,7 @@ def _image(order: Order) -> Iterator[AWSObject]:
         Name=order.stack,
         Distributions=[imagebuilder.Distribution(Region=Ref("AWS::Region"), AmiDistributionConfiguration=ami)],
     )
-    yield logs.LogGroup("LogGroup", LogGroupName=order.log_group, DeletionPolicy="Delete", UpdateReplacePolicy="Delete")
+    yield logs.LogGroup("LogGroup", LogGroupName=order.log_group, **_KEPT)
     yield imagebuilder.Image(
         "Image",
         ImageRecipeArn=Ref("Recipe"),

@@ -60,17 +60,21 @@ class Build:
     def __init__(self, context: Context, order: Order, done: Callable[[str | None], None]) -> None:
         self._context, self._order, self._done = context, order, done
         self._cancelled = threading.Event()
+        self._ended: Callable[[], None] | None = None
+        self._is_over = False
+        self._lock = threading.Lock()
         self._instance_id = ""
 
     def start(self) -> None:
         self._context.spawn(self._run, name=f"image-{self._order.name}")
 
     def cancel(self, ended: Callable[[], None]) -> bool:
-        """End the build; return whether its machine still ends, after which `ended` is called."""
+        """End the build; return whether it still runs, and then call `ended` when nothing of it is left."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self._ended = ended
         self._cancelled.set()
-        if fleet.current().instance(self._instance_id) is None:
-            return False
-        fleet.current().when_it_is(self._instance_id, ("terminated",), lambda _state: ended())
         self._terminate()
         return True
 
@@ -83,8 +87,11 @@ class Build:
         except Exception as error:
             log.exception("the build of %s", self._order.name)
             failed = f"Internal Failure: {error}"
-        if self._cancelled.is_set():
+        with self._lock:
+            self._is_over = True
+        if self._ended:
             registered.deregister(self._context, self._order.region, self._order.ami_id)
+            self._ended()
         else:
             self._done(failed)
 
