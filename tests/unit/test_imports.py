@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "torch"),
+    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "objects", "torch"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
@@ -34,6 +34,7 @@ PLUGINS = ("clouds", "launchers", "schedulers")
 STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",
+    "phalanx.objects",
     "phalanx.runner",
     "phalanx.launchers",
     "phalanx.schedulers",
@@ -44,6 +45,7 @@ MAY_PRINT = (
     "phalanx.datasets",
     "phalanx.netcheck",
     "phalanx.node",
+    "phalanx.objects",
     "phalanx.runner",
     "phalanx.localcloud.__main__",
     "phalanx.localcloud.nodes",

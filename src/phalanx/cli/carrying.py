@@ -10,6 +10,7 @@ import click
 
 from phalanx.cli.console import duration, note, say
 from phalanx.cli.terminal import CLEAR_LINE
+from phalanx.objects.download import size_text as size
 
 if TYPE_CHECKING:
     from phalanx.reach.transfer import Copied, Moved
@@ -49,11 +50,3 @@ class Meter:
             note(f"left out: {name} (a link that leads out of the directory, or a special file)")
         if len(copied.left_out) > 5:
             note(f"left out: {len(copied.left_out) - 5} more of these")
-
-
-def size(count: float) -> str:
-    """Format a number of bytes: 12 bytes, 3.4 MiB."""
-    for unit, bytes_ in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= bytes_:
-            return f"{count / bytes_:.1f} {unit}"
-    return f"{count:.0f} bytes"

@@ -1,21 +1,28 @@
-"""phalanx data: public data sets on the cluster's shared directory."""
+"""phalanx data: data on the cluster's shared directory, from S3 and from the publishers of public data sets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 
+if TYPE_CHECKING:
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.job_model import JobSpec
+
 
 @click.group("data")
 def command() -> None:
-    """Place public data sets on the cluster's shared directory, in the forms in which libraries look for them.
+    """Bring data to the cluster's shared directory: from S3, or public data sets in the forms that libraries look for.
 
     \b
     Examples:
+      phalanx data stage imagenet
       phalanx data list
       phalanx data fetch mnist
     """
@@ -61,18 +68,48 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
       phalanx data fetch mnist fashion-mnist
       phalanx data fetch cifar10 --from https://mirror.example.com/cifar/
     """
-    import tempfile
-
-    from phalanx.cli.starting import start
     from phalanx.reach.fetch_data import DIRECTORY, fetch_job
 
     cluster = load_cluster(name, file)
-    cluster.require_ready()
-    with tempfile.TemporaryDirectory() as parent:
-        job = fetch_job(names, Path(parent) / "code", cluster.shared, source)
-        status = start(cluster, job, detach=False)
+    status = _run(cluster, lambda code: fetch_job(names, code, cluster.shared, source))
     if status == 0:
         root = f"{cluster.shared}/{DIRECTORY}"
         note(f"torchvision: root={root} · Chainer: CHAINER_DATASET_ROOT={root}/chainer, set by its recipes")
         note(f"scripts that read ./data: `phalanx run --link data={DIRECTORY}/{names[0]} …`")
     return status
+
+
+@command.command("stage")
+@cluster_option
+@debug_option
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+def stage(name: str | None, file: Path | None, names: tuple[str, ...]) -> int:
+    """Copy S3 prefixes of `data` in phalanx.yaml to the shared directory, as data/NAME; without NAME, all of them.
+
+    A job does it, with the rights of the role of jobs. What is there already is not copied again: after an
+    interruption, the same command goes on. Every file is compared with its object's checksum, and appears when it is
+    complete.
+
+    \b
+    Examples:
+      phalanx data stage
+      phalanx data stage imagenet
+    """
+    from phalanx import clouds
+    from phalanx.reach.stage_data import named, stage_job
+
+    cluster = load_cluster(name, file)
+    wanted = named(cluster, names)
+    endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
+    return _run(cluster, lambda code: stage_job(cluster, wanted, endpoint, code))
+
+
+def _run(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
+    """Run the job, whose code is written into the directory that it is called with, and return its exit code."""
+    import tempfile
+
+    from phalanx.cli.starting import start
+
+    cluster.require_ready()
+    with tempfile.TemporaryDirectory() as parent:
+        return start(cluster, job(Path(parent) / "code"), detach=False)

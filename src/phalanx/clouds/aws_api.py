@@ -145,6 +145,9 @@ class ApiCloud(ABC):
 
     # -- phalanx.clouds.protocol.Cloud -----------------------------------------------------------------------------
 
+    def s3_endpoint(self) -> str:
+        return self.client("s3").meta.endpoint_url
+
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         # Here, because only a plan needs it, and the models of specs are slow to import.
         from phalanx.clouds import lookups

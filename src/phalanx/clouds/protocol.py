@@ -199,6 +199,10 @@ class Cloud(Machines, Protocol):
         """Try each call at most that often before its failure is reported, if no call was made yet."""
         ...
 
+    def s3_endpoint(self) -> str:
+        """Return the URL of S3 in this region, as this machine reaches it."""
+        ...
+
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Look up what a plan needs; changes nothing."""
         ...

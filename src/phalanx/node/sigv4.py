@@ -40,7 +40,8 @@ def signed_headers(request: Request, credentials: Credentials, region: str, serv
     if credentials.token:
         headers["X-Amz-Security-Token"] = credentials.token
     scope = f"{now[:8]}/{region}/{service}/aws4_request"
-    names, canonical = _canonical(request, headers)
+    # Every service except S3 encodes the path once more.
+    names, canonical = _canonical(request, headers, "/~%" if service == "s3" else "/~")
     text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{_sha256(canonical.encode())}"
     signature = _hmac(_signing_key(credentials, scope), text).hex()
     headers["Authorization"] = (
@@ -49,12 +50,12 @@ def signed_headers(request: Request, credentials: Credentials, region: str, serv
     return headers
 
 
-def _canonical(request: Request, headers: dict[str, str]) -> tuple[str, str]:
+def _canonical(request: Request, headers: dict[str, str], safe: str) -> tuple[str, str]:
     """Return the names of the signed headers, and the canonical request."""
     parts = urlsplit(request.url)
     lower = sorted((name.lower(), " ".join(value.split())) for name, value in headers.items())
     names = ";".join(name for name, _ in lower)
-    lines = [request.method, quote(parts.path or "/", safe="/~"), _canonical_query(parts.query)]
+    lines = [request.method, quote(parts.path or "/", safe=safe), _canonical_query(parts.query)]
     lines += [f"{name}:{value}" for name, value in lower]
     return names, "\n".join([*lines, "", names, _sha256(request.body)])
 

@@ -6,11 +6,19 @@ from importlib import resources
 from pathlib import Path
 
 
-def write_package(name: str, directory: Path) -> None:
-    """Copy the package `phalanx.NAME` alone, in an empty `phalanx`; it must need nothing else of phalanx."""
+def write_package(name: str, directory: Path, *modules: str) -> None:
+    """Copy the package `phalanx.NAME` into an empty `phalanx`, with these modules of others, such as `node.sigv4`.
+
+    They must need nothing else of phalanx.
+    """
     package = directory / "phalanx" / name
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
     for source in resources.files(f"phalanx.{name}").iterdir():
         if source.name.endswith(".py"):
             (package / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    for module in modules:
+        other, _, stem = module.partition(".")
+        (package.parent / other).mkdir(exist_ok=True)
+        text = (resources.files(f"phalanx.{other}") / f"{stem}.py").read_text(encoding="utf-8")
+        (package.parent / other / f"{stem}.py").write_text(text, encoding="utf-8")

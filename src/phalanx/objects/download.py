@@ -1,0 +1,191 @@
+"""Copies a prefix of a bucket into a directory, in pieces that several processes fetch.
+
+A file appears under its name when it is complete and its checksum is right, with the object's time. So a copy that
+was interrupted goes on: a file with its object's size and time is not fetched again, nor is a range of a large one
+that is on disk already. `.phalanx-*` files are those of copies in progress.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Callable, Iterator, List, Mapping, Set
+
+from phalanx.objects import checksums, keys_as_files
+from phalanx.objects.s3_client import Bucket, Client, Object
+from phalanx.objects.workers import Keys, spread
+
+PIECE_BYTES = 8 << 20
+_DAMAGED = "{} arrived with a wrong checksum; the same command fetches it again"
+
+
+class CopyError(Exception):
+    """The copy can't be made. What is complete stays."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a copy is done."""
+
+    objects: int
+    total_objects: int
+    bytes: int
+    total_bytes: int
+
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An object of at most PIECE_BYTES, or such a range of a larger one, and the file that it belongs to."""
+
+    item: Object
+    path: str
+    offset: int
+    length: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.length == self.item.size
+
+
+def download(bucket: Bucket, prefix: str, directory: str, keys: Keys, show: Show) -> Progress:
+    """Copy all objects below `prefix` into `directory`. Raises CopyError, S3Error, NamesError, OSError."""
+    found = list_objects(bucket, prefix, keys)
+    keys_as_files.require_files(one.key[len(prefix) :] for one in found)
+    missing = _missing(found, prefix, directory)
+    pieces = [piece for one, path in missing.items() for piece in _pieces(one, path)]
+    _require_space(directory, sum(piece.length for piece in pieces))
+    total = Progress(len(found), len(found), sum(one.size for one in found), sum(one.size for one in found))
+    objects, copied = total.objects - len(missing), total.bytes - sum(piece.length for piece in pieces)
+    for piece in spread(_fetch, bucket, pieces, keys, lambda piece: piece.length):
+        objects, copied = objects + piece.is_whole, copied + piece.length
+        show(Progress(objects, total.objects, copied, total.bytes))
+    large = [piece for one, path in missing.items() for piece in [Piece(one, path, 0, one.size)] if _is_large(one)]
+    for _ in spread(_finish, bucket, large, keys, lambda piece: piece.length):
+        objects += 1
+        show(Progress(objects, total.objects, copied, total.bytes))
+    return total
+
+
+def list_objects(bucket: Bucket, prefix: str, keys: Keys) -> List[Object]:
+    """Return all objects below `prefix` but those that stand for directories. Raises CopyError if there are none."""
+    with closing(Client(bucket, keys)) as client:
+        found = [one for one in client.objects(prefix) if not keys_as_files.is_marker(one.key[len(prefix) :])]
+    if not found:
+        raise CopyError(f"there is nothing at s3://{bucket.name}/{prefix}")
+    return found
+
+
+def _missing(found: List[Object], prefix: str, directory: str) -> Mapping[Object, str]:
+    paths = {one: os.path.join(directory, one.key[len(prefix) :]) for one in found}
+    return {one: path for one, path in paths.items() if not _is_there(one, path)}
+
+
+def _is_there(item: Object, path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_size, int(status.st_mtime)) == (item.size, item.modified_s)
+
+
+def _is_large(item: Object) -> bool:
+    return item.size > PIECE_BYTES
+
+
+def _pieces(item: Object, path: str) -> Iterator[Piece]:
+    if not _is_large(item):
+        yield Piece(item, path, 0, item.size)
+        return
+    there = _ranges_there(item, path)
+    for offset in range(0, item.size, PIECE_BYTES):
+        if offset not in there:
+            yield Piece(item, path, offset, min(PIECE_BYTES, item.size - offset))
+
+
+def _require_space(directory: str, needed: int) -> None:
+    os.makedirs(directory, exist_ok=True)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise CopyError(f"{directory} has {size_text(free)} free, and {size_text(needed)} are needed")
+
+
+def size_text(count: float) -> str:
+    """Format a number of bytes: 12 bytes, 3.4 MiB."""
+    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= unit_bytes:
+            return f"{count / unit_bytes:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _fetch(client: Client, piece: Piece) -> None:
+    """Fetch one piece: a whole object is moved into place, a range is written into the file in progress."""
+    item = piece.item
+    answer = client.read(item.key, item.etag, piece.offset, None if piece.is_whole else piece.length)
+    if len(answer.body) != piece.length:
+        raise CopyError(f"{item.key}: {len(answer.body)} bytes arrived instead of {piece.length}")
+    os.makedirs(os.path.dirname(piece.path), exist_ok=True)
+    part = _part(item, piece.path)
+    if piece.is_whole:
+        if not checksums.is_right(client, item, answer.headers, io.BytesIO(answer.body)):
+            raise CopyError(_DAMAGED.format(item.key))
+        with open(part, "wb") as file:
+            file.write(answer.body)
+        _place(item, part, piece.path)
+        return
+    _write(part, piece.offset, answer.body)
+    with open(_ranges(part), "a", encoding="ascii") as ranges:
+        ranges.write(f"{piece.offset}\n")
+
+
+def _finish(client: Client, piece: Piece) -> None:
+    """Check a large file, all of whose ranges are there, and move it into place."""
+    item, part = piece.item, _part(piece.item, piece.path)
+    with open(part, "rb") as file:
+        is_right = checksums.is_right(client, item, client.head(item.key), file)
+    os.unlink(_ranges(part))
+    if not is_right:
+        os.unlink(part)
+        raise CopyError(_DAMAGED.format(item.key))
+    _place(item, part, piece.path)
+
+
+def _part(item: Object, path: str) -> str:
+    """Return the file of a copy in progress, which belongs to this content of the object."""
+    tag = hashlib.sha256(f"{item.key}\0{item.etag}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return os.path.join(os.path.dirname(path), f".phalanx-{tag}")
+
+
+def _ranges(part: str) -> str:
+    return f"{part}.ranges"
+
+
+def _ranges_there(item: Object, path: str) -> Set[int]:
+    """Return the offsets of the ranges that an earlier copy wrote. A line that was cut off does not count."""
+    part = _part(item, path)
+    try:
+        with open(_ranges(part), encoding="ascii") as file:
+            lines = {int(line) for line in file if line.endswith("\n")}
+        return lines if os.path.exists(part) else set()
+    except (OSError, ValueError):
+        return set()
+
+
+def _write(path: str, offset: int, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    with open(descriptor, "wb", buffering=0) as file:
+        file.seek(offset)
+        view = memoryview(content)
+        while view:
+            view = view[file.write(view) or 0 :]
+
+
+def _place(item: Object, part: str, path: str) -> None:
+    os.utime(part, (item.modified_s, item.modified_s))
+    os.replace(part, path)

@@ -1,0 +1,47 @@
+"""Which objects can be files: keys are any text, and a directory must not be left through one."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, List
+
+_LONGEST_BYTES = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class NamesError(Exception):
+    """Objects that can't be files."""
+
+
+def is_marker(key: str) -> bool:
+    """Whether the key is that of a directory, as S3's console makes them: an empty object that ends with "/"."""
+    return key.endswith("/") or not key
+
+
+def require_files(relative: Iterable[str]) -> None:
+    """Raise NamesError unless each of these paths can be a file, beside all others."""
+    names = [name for name in relative if not is_marker(name)]
+    wrong = [f"{name!r} {reason}" for name in names for reason in _reasons(name)]
+    wrong += [f"{name!r} would be a file and a directory" for name in _both(names)]
+    if wrong:
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise NamesError(f"{'; '.join(wrong[:3])}{more}")
+
+
+def _reasons(name: str) -> List[str]:
+    parts = name.split("/")
+    if name.startswith("/"):
+        return ["is absolute"]
+    if any(part in ("", ".", "..") for part in parts):
+        return ["has a part that is empty, '.' or '..'"]
+    if _CONTROL.search(name):
+        return ["has control characters"]
+    if any(len(part.encode("utf-8", "surrogatepass")) > _LONGEST_BYTES for part in parts):
+        return [f"has a part of more than {_LONGEST_BYTES} bytes"]
+    return []
+
+
+def _both(names: List[str]) -> List[str]:
+    """Return the names that are also directories of other names."""
+    directories = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
+    return [name for name in names if name in directories]

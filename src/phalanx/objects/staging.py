@@ -1,0 +1,74 @@
+"""Copies prefixes of S3 to the shared directory, as a job: `python3 -m phalanx.objects.staging`.
+
+What to copy is in `stage.json`, beside the code: a list of objects with the keys name, bucket, region, endpoint, prefix
+and directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from typing import Any, Dict
+
+from phalanx.objects.download import CopyError, Progress, download, size_text
+from phalanx.objects.job_keys import OfJob
+from phalanx.objects.keys_as_files import NamesError
+from phalanx.objects.s3_client import Bucket, S3Error, endpoint_here
+
+TASKS = "stage.json"
+_EVERY_S = 5.0
+
+
+def main() -> None:
+    with open(TASKS, encoding="utf-8") as file:
+        tasks = json.load(file)
+    keys = OfJob()
+    for task in tasks:
+        try:
+            stage(task, keys)
+        except (S3Error, CopyError, NamesError) as error:
+            sys.exit(f"error: {task['name']}: {error}")
+        except OSError as error:
+            sys.exit(f"error: {error.filename or task['directory']}: {error.strerror or error}; what is complete stays")
+
+
+def stage(task: Dict[str, Any], keys: OfJob) -> None:
+    """Copy one prefix, alone: two jobs that copy the same one take turns."""
+    bucket = Bucket(task["bucket"], task["region"], endpoint_here(task["endpoint"]))
+    directory = task["directory"]
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    with open(os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        show = Reporter(task["name"])
+        total = download(bucket, task["prefix"], directory, keys, show)
+    say(f"{task['name']} is in {directory}: {described(total)}")
+
+
+class Reporter:
+    """Prints the progress of a copy every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._next_s = time.monotonic() + _EVERY_S
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _EVERY_S
+            percent = 100 * progress.bytes // max(1, progress.total_bytes)
+            say(f"{self._name}: {progress.objects} of {progress.total_objects} objects, {percent} %")
+
+
+def described(total: Progress) -> str:
+    objects = "1 object" if total.total_objects == 1 else f"{total.total_objects} objects"
+    return f"{objects}, {size_text(total.total_bytes)}"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Data in S3 on real nodes: staged with the rights of the role of jobs, and nothing beyond what phalanx.yaml names."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from local_clouds import api
+
+from conftest import Terminal
+
+pytestmark = pytest.mark.cluster
+
+SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
+DATA = """data:
+  pets: s3://my-bucket/pets
+  runs: s3://my-bucket/runs rw
+  bad: s3://my-bucket/bad
+  none: s3://my-bucket/none
+"""
+LARGE = os.urandom(20 << 20)
+OBJECTS = {
+    "pets/": b"",
+    "pets/cats/a b+%2Fé.txt": b"cat",
+    "pets/large": LARGE,
+    "bad/a/../../x": b"",
+    "bad/b": b"",
+    "bad/b/c": b"",
+    "secret": b"s",
+}
+
+
+@pytest.fixture(scope="module")
+def bucket(pets) -> Any:
+    return api(pets, "s3")
+
+
+@pytest.fixture(scope="module")
+def pets(cluster) -> Iterator[Terminal]:
+    """A cluster of two nodes in the local cloud that runs, whose bucket is there before it is."""
+    directory = cluster.directory.parent / "pets"
+    directory.mkdir()
+    (directory / "phalanx.yaml").write_text(SPEC + DATA)
+    terminal = type(cluster)(directory, cluster.state)
+    refused = terminal.phalanx("up", check=False)
+    assert "phalanx.yaml:8: data: there is no bucket my-bucket (pets)" in refused.stderr
+    s3 = api(terminal, "s3")
+    s3.create_bucket(Bucket="my-bucket")
+    for key, content in OBJECTS.items():
+        s3.upload_fileobj(io.BytesIO(content), "my-bucket", key)
+    terminal.phalanx("up")
+    yield terminal
+    terminal.phalanx("down", "--yes")
+
+
+def test_a_prefix_is_staged_once_and_changed_objects_again(pets, bucket):
+    first = pets.phalanx("data", "stage", "pets").stdout
+    assert "[0] pets is in /efs/data/pets: 2 objects, 20.0 MiB" in first
+    assert pets.on("deeplearning-worker2", "cat '/efs/data/pets/cats/a b+%2Fé.txt'") == "cat"
+    assert pets.on("deeplearning-worker2", "md5sum < /efs/data/pets/large").split()[0] == hashlib.md5(LARGE).hexdigest()
+    pets.on("deeplearning-worker1", "echo mine > /efs/data/pets/own")
+    bucket.put_object(Bucket="my-bucket", Key="pets/cats/a b+%2Fé.txt", Body=b"dog!")
+    pets.phalanx("data", "stage", "pets")
+    assert pets.on("deeplearning-worker1", "cat /efs/data/pets/cats/* /efs/data/pets/own") == "dog!mine\n"
+    assert pets.on("deeplearning-worker1", "find /efs/data -name '.phalanx-*'") == ""
+
+
+def test_objects_that_can_t_be_files_are_named_before_anything_is_written(pets):
+    refused = pets.phalanx("data", "stage", "bad", check=False)
+    assert refused.returncode == 1
+    assert "error: bad: 'a/../../x' has a part that is empty, '.' or '..'; 'b' would be a file and a directory" in (
+        refused.stderr
+    )
+    assert pets.on("deeplearning-worker1", "ls -A /efs/data/bad /efs/x 2>&1 || true").count("No such file") == 2
+    nothing = pets.phalanx("data", "stage", "none", check=False)
+    assert "error: none: there is nothing at s3://my-bucket/none/" in nothing.stderr
+    unknown = pets.phalanx("data", "stage", "pet", check=False)
+    assert "`data` has no entry 'pet'; did you mean 'pets'?" in unknown.stderr
+
+
+JOB = """
+import os, sys
+sys.path.insert(0, ".")
+from phalanx.objects.job_keys import OfJob
+from phalanx.objects.s3_client import Bucket, Client, S3Error, endpoint_here
+
+client = Client(Bucket("my-bucket", "us-east-1", endpoint_here("")), OfJob())
+client.call("PUT", "runs/result", {}, {}, b"42")
+print(client.call("GET", "pets/large", {}).status)
+for method, key in (("PUT", "pets/large"), ("DELETE", "pets/large"), ("GET", "secret"), ("GET", "")):
+    try:
+        client.call(method, key, {})
+    except S3Error as error:
+        print(method, key, error.status)
+"""
+
+
+def test_a_job_may_do_what_the_file_says_and_nothing_else(pets, bucket, tmp_path):
+    from phalanx.reach.own_code import write_package
+
+    write_package("objects", tmp_path / "code", "node.sigv4")
+    (tmp_path / "code" / "job.py").write_text(JOB)
+    ran = pets.phalanx(
+        *("run", "--directory", str(tmp_path / "code"), "--launcher", "exec", "-n", "1", "--"), "python3", "job.py"
+    )
+    shown = [line.removeprefix("[0] ") for line in ran.stdout.splitlines()]
+    assert shown == ["200", "PUT pets/large 403", "DELETE pets/large 403", "GET secret 403", "GET  403"]
+    assert bucket.get_object(Bucket="my-bucket", Key="runs/result")["Body"].read() == b"42"

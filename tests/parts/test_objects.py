@@ -1,0 +1,175 @@
+"""Copies from S3 that are cut off, changed or damaged: a server of the test shows what was requested."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+import pytest
+
+from phalanx.node.sigv4 import Credentials
+from phalanx.objects import download as module
+from phalanx.objects import s3_client
+from phalanx.objects.download import CopyError, Progress, download
+from phalanx.objects.s3_client import Bucket, S3Error
+
+PIECE = 1000
+
+
+class Server:
+    """An S3 with one bucket. `statuses` are answered first; `broken` keys are sent with other content."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.statuses: list[int] = []
+        self.broken: set[str] = set()
+        self.changed: set[str] = set()
+        self.reads: list[tuple[str, int]] = []
+        self.most_reads = 1000
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        url = urlsplit(handler.path)
+        key = unquote(url.path).removeprefix("/bucket").lstrip("/")
+        if self.statuses:
+            self.send(handler, self.statuses.pop(0), b"<Error><Code>SlowDown</Code></Error>")
+        elif not key:
+            self.send(handler, 200, self.listing(parse_qs(url.query)))
+        elif key in self.changed:
+            self.send(handler, 412, b"")
+        else:
+            self.read(handler, key)
+
+    def listing(self, query: dict[str, list[str]]) -> bytes:
+        """List two objects at a time."""
+        after = query.get("continuation-token", [""])[0]
+        keys = [key for key in sorted(self.objects) if key.startswith(query["prefix"][0]) and key > after]
+        entries = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key])}</Size><ETag>&quot;{etag(self.objects[key])}"
+            "&quot;</ETag><LastModified>2026-01-02T03:04:05.000Z</LastModified></Contents>"
+            for key in keys[:2]
+        )
+        more = f"<NextContinuationToken>{keys[1]}</NextContinuationToken>" if len(keys) > 2 else ""
+        return f'<R xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{entries}{more}</R>'.encode()
+
+    def read(self, handler: BaseHTTPRequestHandler, key: str) -> None:
+        content = self.objects[key]
+        if key in self.broken:
+            content = content[::-1]
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", ""))
+        start, end = (int(found[1]), int(found[2]) + 1) if found else (0, len(content))
+        if handler.command == "GET":
+            self.reads.append((key, start))
+            if len(self.reads) > self.most_reads:
+                self.send(handler, 403, b"<Error><Code>AccessDenied</Code></Error>")
+                return
+        self.send(handler, 200, content[start:end])
+
+    def send(self, handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
+
+
+def etag(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[tuple[Server, Bucket]]:
+    monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(s3_client.time, "sleep", lambda _: None)
+    served = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            served.answer(self)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+        listener.daemon_threads = True
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        yield served, Bucket("bucket", "us-east-1", f"http://127.0.0.1:{listener.server_port}")
+        listener.shutdown()
+
+
+def copy(bucket: Bucket, directory: Path) -> Progress:
+    return download(bucket, "p/", str(directory), lambda: Credentials("key", "secret"), lambda _: None)
+
+
+def test_all_pages_are_copied_and_nothing_is_copied_twice(server, tmp_path):
+    served, bucket = server
+    served.objects = {f"p/{name}": name.encode() for name in "abcde"} | {"q": b"", "p/": b""}
+    assert copy(bucket, tmp_path).objects == 5
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict(zip("abcde", "abcde", strict=True))
+    served.reads.clear()
+    copy(bucket, tmp_path)
+    assert served.reads == []
+
+
+def test_a_large_object_goes_on_where_it_was_cut_off(server, tmp_path):
+    served, bucket = server
+    served.objects = {"p/large": bytes(range(256)) * 40}
+    served.most_reads = 4
+    with pytest.raises(S3Error, match=r"s3://bucket/p/large: no permission"):
+        copy(bucket, tmp_path)
+    assert not (tmp_path / "large").exists()
+    fetched = set(served.reads[:4])
+    served.reads, served.most_reads = [], 1000
+    copy(bucket, tmp_path)
+    assert not fetched & set(served.reads)
+    assert len(served.reads) == 11 - 4
+    assert [path.name for path in tmp_path.iterdir()] == ["large"]
+    assert (tmp_path / "large").read_bytes() == served.objects["p/large"]
+
+
+@pytest.mark.parametrize("size", [PIECE // 2, PIECE * 3])
+def test_damaged_content_does_not_get_its_name_and_is_fetched_again(server, tmp_path, size):
+    served, bucket = server
+    served.objects = {"p/a": bytes(range(250)) * (size // 250)}
+    served.broken = {"p/a"}
+    with pytest.raises(CopyError, match="p/a arrived with a wrong checksum"):
+        copy(bucket, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    served.broken.clear()
+    copy(bucket, tmp_path)
+    assert (tmp_path / "a").read_bytes() == served.objects["p/a"]
+
+
+def test_an_object_that_changes_meanwhile_is_not_mixed(server, tmp_path):
+    served, bucket = server
+    served.objects, served.changed = {"p/a": b"1"}, {"p/a"}
+    with pytest.raises(S3Error, match=r"p/a: it changed meanwhile"):
+        copy(bucket, tmp_path)
+
+
+def test_s3_may_be_slow_for_a_while_and_not_for_ever(server, tmp_path):
+    served, bucket = server
+    served.objects = {"p/a": b"1"}
+    served.statuses = [503, 500, 429]
+    assert copy(bucket, tmp_path).objects == 1
+    served.statuses = [503] * 20
+    with pytest.raises(S3Error, match="SlowDown"):
+        copy(bucket, tmp_path / "b")
+
+
+def test_a_disk_without_room_is_refused_first(server, tmp_path, monkeypatch):
+    served, bucket = server
+    served.objects = {"p/a": b"1" * 3000}
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2000}))
+    with pytest.raises(CopyError, match=r"has 2\.0 KiB free, and 2\.9 KiB are needed"):
+        copy(bucket, tmp_path)
+    assert served.reads == []
