@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from shared import SHARED
 
 from phalanx.jobs.environments import recipe
 
@@ -37,8 +38,6 @@ WAITS = re.compile(r"^waiting for .*\([\d.]+ s\)\n", re.MULTILINE)
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
 ENGINES = SPEC.replace("name: contract", "name: engines") + "slots: 8\n"
-# The functions that end the clusters which many modules share, by fixture.
-SHARED: dict[str, ExitStack] = {}
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -69,7 +68,7 @@ def _group(item: pytest.Item) -> str:
     # In other directories a fixture with that name is a module's own fake.
     on_nodes = item.path.parent.name in ("cluster", "attacks")
     fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
-    return min({"engines", "cluster"} & set(fixtures), default=item.path.stem)
+    return min({"engines", "cluster", "shared_lab"} & set(fixtures), default=item.path.stem)
 
 
 def _place(item: pytest.Item) -> int:
@@ -77,7 +76,7 @@ def _place(item: pytest.Item) -> int:
         "engines",
         "cluster",
         "test_deaths",
-        "test_nodes",
+        "shared_lab",
         "test_via",
         "test_weather_on_clusters",
         "tests/attacks",
@@ -232,7 +231,7 @@ def wait_until_gone(pids: set[int], timeout_s: float) -> set[int]:
 
 
 def assert_nothing_is_left(terminal: Terminal, pids: set[int]) -> None:
-    assert not wait_until_gone(pids, timeout_s=10), "processes of the local cloud outlive `phalanx down`"
+    assert not wait_until_gone(pids, timeout_s=60), "processes of the local cloud outlive `phalanx down`"
     assert not list(terminal.state.rglob("endpoint.json"))
     assert not [path for path in terminal.state.rglob("*") if path.is_socket()]
     assert str(terminal.state) not in Path("/proc/self/mounts").read_text()

@@ -48,7 +48,7 @@ def test_a_console_is_a_file_of_this_machine_with_a_limit(lab):
     """Root on the node prints there, and appends to the log that shows it."""
     more = "head -c 40000000 /dev/zero >>/var/log/cloud-init-output.log"
     node = lab.boot(NODES + 1, f"head -c 40000000 /dev/zero | tr '\\0' x; {more}; touch /run/printed")
-    wait(lambda: lab.ssh(node, "ls /run/printed", check=False).stdout != "", "the end of the user data", timeout_s=60)
+    wait(lambda: lab.ssh(node, "ls /run/printed", check=False).stdout != "", "the end of the user data")
     (state,) = (state for state in lab.do("nodes") if state["instance_id"] == node)
     assert 16 << 20 <= Path(state["console"]).stat().st_size < 17 << 20
     lab.do("kill", instance_id=node)

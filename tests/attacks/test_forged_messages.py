@@ -33,7 +33,7 @@ if os.path.exists("/efs/first_words"):
 """
 SPEC = "name: forged\ncloud: local\nnodes: 3\nmin: 3\ntype: c5.large\nshared: /efs\nkeep: no\nboot: |\n"
 SPEC += textwrap.indent(FIRST_WORDS, "  ")
-HEARD_WITHIN_S = 30.0
+HEARD_WITHIN_S = 120.0
 # The head checks its fleet within a second of a hint, and its nodes learn of a new generation within another.
 FOLLOWED_WITHIN_S = 2.0
 # The paths where the attacks would leave traces on a node.

@@ -20,9 +20,10 @@ pytestmark = pytest.mark.cluster
 
 SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\ncapacity: spot\n"
 # How long a job's end may take by the recorded times: after a process's death, and after a node's.
-PROCESS_S, NODE_S = 5.0, 15.0
+# On a quiet machine they take 2 s and 12 s. Without a message they would take 9 s and, fenced, 30 s.
+PROCESS_S, NODE_S = 8.0, 25.0
 # A margin for a busy machine.
-MOMENT_S = 20.0
+MOMENT_S = 60.0
 FENCED_S = 30.0
 NEWCOMER_AFTER_S = 20.0
 BEAT_S = 2.0
@@ -85,7 +86,7 @@ def set_fault(cluster: Terminal, fault: str, how: Any) -> None:
         data=json.dumps({fault: how}).encode(),
         headers={"X-Localcloud-Key": endpoint["secret_access_key"]},
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def state_of(cluster: Terminal, job_id: str) -> dict[str, Any]:
@@ -193,7 +194,7 @@ def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
     yield shown
     set_fault(fragile, "boot_delay_s", 0)
     fragile.phalanx("stop", "counts", check=False)
-    typed.wait(timeout=60)
+    typed.wait(timeout=180)
 
 
 def wait_for_steps(shown: Path, pattern: str) -> None:

@@ -20,7 +20,7 @@ SPEC = "name: early\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /ef
 # A package whose build waits for a signal, so that pip is in the middle of its work.
 LET_GO = "/efs/.let-go"
 BUILDING = "build_wheel"
-SETTLED_WITHIN_S = 20.0
+SETTLED_WITHIN_S = 60.0
 NEW_HEAD_WITHIN_S = 120.0
 
 

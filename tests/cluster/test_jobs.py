@@ -129,7 +129,7 @@ def test_the_first_failure_ends_the_job_with_its_code_and_its_message(cluster, c
     assert "rank 2 on deeplearning-worker2" in done.stderr
     assert "| about to fail" in done.stderr
     assert "no process of it is left on" in done.stderr
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 90, "the others would sleep for 100 s"
     assert processes_of(cluster, newest(cluster)["id"]) == ""
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 IDLE_S = 15
 SPEC = f"name: limited\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\nidle: {IDLE_S}s\n"
-STOPPED_S = 60.0
+STOPPED_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
     assert "ends in" in terminal.phalanx("extend", "8s").stdout
     busy = terminal.start("ssh", "head", "--", "sleep 60")
     wait_until_stopped(terminal)
-    busy.communicate(timeout=60)
+    busy.communicate(timeout=180)
     assert busy.returncode != 0
     assert "has no nodes" in terminal.phalanx("extend", check=False).stderr
     terminal.phalanx("up")

@@ -209,9 +209,8 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     server = "nohup python3 -m http.server -b 127.0.0.1 8123 >/dev/null 2>&1 & echo $! > web.pid"
     cluster.on("worker2", f"cd /tmp && echo hello > greeting && ({server})")
     port = free_port()
-    cluster.on(
-        "worker2", "until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'; do :; done"
-    )
+    listens = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'"
+    cluster.on("worker2", f"until {listens}; do sleep 0.1; done")
     process = cluster.start("forward", f"{port}:8123", "--node", "worker2")
     address = url(process)
     assert read(f"{address}/greeting") == b"hello\n"
@@ -230,7 +229,7 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
 
 
 def read(address: str) -> bytes:
-    return urllib.request.urlopen(address, timeout=10).read()
+    return urllib.request.urlopen(address, timeout=60).read()
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +254,8 @@ def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, 
         assert (status, "no process of it is left on the head" in shown) == (0, True), shown
     else:
         process.kill()
-        process.communicate(timeout=10)
-    deadline = time.monotonic() + 15
+        process.communicate(timeout=60)
+    deadline = time.monotonic() + 60
     while cluster.on("head", "pgrep -f '[b]in/tensorboard|[t]ensorboard_data_server' || true"):
         assert time.monotonic() < deadline, "it outlives the command"
 

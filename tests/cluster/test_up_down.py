@@ -53,7 +53,7 @@ def start_up(terminal):
     """Start `phalanx up` in the background and wait until its stack is being created."""
     process = terminal.start("up", errors=subprocess.PIPE)
     record = terminal.state / "clusters/passing/cluster.json"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (record.exists() and json.loads(record.read_text())["stack_id"]):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
@@ -110,12 +110,12 @@ def test_a_plan_for_aws_asks_the_api(cluster, tmp_path):
 def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
     interrupted = start_up(terminal)
     interrupted.send_signal(signal.SIGINT)
-    _, reported = interrupted.communicate(timeout=20)
+    _, reported = interrupted.communicate(timeout=120)
     assert interrupted.returncode == 130
     assert "`phalanx up` follows it again" in reported
     killed = start_up(terminal)
     killed.kill()
-    killed.communicate(timeout=20)
+    killed.communicate(timeout=120)
     terminal.phalanx("up")
     assert terminal.on("head", "wc -l < /opt/deeplearning/workers").strip() == "2"
     pids = terminal.local_cloud_pids()
@@ -126,7 +126,7 @@ def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(term
 def test_an_up_that_was_killed_can_be_taken_down(terminal):
     killed = start_up(terminal)
     killed.kill()
-    killed.communicate(timeout=20)
+    killed.communicate(timeout=120)
     pids = terminal.local_cloud_pids()
     assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
     assert_nothing_is_left(terminal, pids)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from rosters import a_node
 
-from phalanx.node import contract
+from phalanx.node import contract, head, trust, worker
 from phalanx.node.services import Reading
 
 ROLE = "AROA0123456789ABCDEFG"
+# A host key and a user key of each node, by its number.
+Keys = dict[int, tuple[str, str]]
 
 
 def received(message: dict | str) -> dict:
@@ -73,7 +77,7 @@ class Memory:
         self.terminated.append(instance_id)
 
 
-def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: int = 2):
+def an_agent(memory: Memory, keys: Keys, root, number: int, nodes: int = 4, minimum: int = 2):
     """Make the agent of node `number`, with its files below `root`."""
     home = root / str(number)
     (home / "etc/ssh").mkdir(parents=True, exist_ok=True)
@@ -105,3 +109,31 @@ def an_agent(memory: Memory, keys, root, number: int, nodes: int = 4, minimum: i
         answered=[],
         report=lambda kind, **content: memory.sent.append({"kind": kind, "instance_id": me.instance_id, **content}),
     )
+
+
+def a_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    """Make the services, and have heads report to them whatever they would do outside of this process."""
+    made = Memory()
+    monkeypatch.setattr(head.outcome, "signal", lambda url, status, text: made.signals.append((status, text)))
+    monkeypatch.setattr(head.proof, "log_in", lambda nodes, user, uid: {})
+    monkeypatch.setattr(head.proof, "settle_jobs", lambda *place: made.settled.append(place))
+    return made
+
+
+def keys_of_four(directory: Path) -> Keys:
+    """Make the keys of four nodes."""
+    return {
+        n: (trust.make_key(f"{directory}/h{n}", "h"), trust.make_key(f"{directory}/u{n}", "u")) for n in range(1, 5)
+    }
+
+
+def says_hello(agent) -> None:
+    worker.hello(agent, agent.describe())
+
+
+def turn(made: head.Head) -> None:
+    """Run one round of the head's loop."""
+    made._checked_at = 0.0
+    made.work()
+    made.listen()
+    made.work()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared import SHARED
 
 from phalanx.localcloud import userns
 
@@ -63,7 +64,7 @@ class Lab:
     def answer(self) -> Any:
         assert self.process.stdout
         line = self.process.stdout.readline()
-        assert line, f"{DRIVER.name} ended with status {self.process.wait(15)}; what it said is in the captured stderr"
+        assert line, f"{DRIVER.name} ended with status {self.process.wait(60)}; what it said is in the captured stderr"
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -120,7 +121,7 @@ class Lab:
             [*argv, f"root@{instance_id}", command],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             stdin=subprocess.DEVNULL,
         )
         assert not check or done.returncode == 0, done.stderr
@@ -133,6 +134,21 @@ class Lab:
         wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, f"ssh to {instance_id}")
         return console.read_text()
 
+    def pid_of(self, instance_id: str) -> int:
+        """Return the pid on this machine of the node's process 1."""
+        return next(state["pid"] for state in self.do("nodes") if state["instance_id"] == instance_id)
+
+    def reboot(self, instance_id: str, ask: Callable[[], object] | None = None) -> None:
+        """Reboot a node, by default through its local cloud, and wait until it accepts logins again."""
+        before = self.pid_of(instance_id)
+        if ask:
+            ask()
+        else:
+            self.do("reboot", instance_id=instance_id)
+        wait(lambda: self.pid_of(instance_id) != before, "another process 1")
+        wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, "sshd")
+        assert not Path(f"/proc/{before}").exists()
+
     def pids(self) -> set[int]:
         """Return its process and all descendants; empty once it has ended."""
         found = {self.process.pid} if self.process.poll() is None else set()
@@ -144,12 +160,12 @@ class Lab:
     def stop(self) -> None:
         assert self.process.stdin
         self.process.stdin.close()
-        assert self.process.wait(15) == 0
+        assert self.process.wait(60) == 0
 
     def discard(self) -> None:
         pids = self.pids()
         self.process.kill()
-        self.process.wait(15)
+        self.process.wait(60)
         wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
         if self.process.stdout and self.process.stdin:
             self.process.stdout.close()
@@ -157,7 +173,7 @@ class Lab:
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def wait(met: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+def wait(met: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not met():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
@@ -194,18 +210,23 @@ def a_lab_of(kind: str) -> Iterator[Lab]:
         yield stack.enter_context(a_lab(mode, user))
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    with a_lab_of(request.param) as lab:
-        yield lab
+@pytest.fixture(scope="session", params=KINDS)
+def shared_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    with ExitStack() as SHARED["shared_lab"]:
+        yield SHARED["shared_lab"].enter_context(a_lab_of(request.param))
 
 
-@pytest.fixture(scope="module")
-def pair(lab: Lab) -> tuple[str, str]:
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
+
+
+@pytest.fixture(scope="session")
+def pair(shared_lab: Lab) -> tuple[str, str]:
     """Two nodes that are up, and stay up."""
-    first, second = lab.boot(1, "echo out of node one"), lab.boot(2, vcpus=8)
-    lab.wait_booted(first)
-    lab.wait_booted(second)
+    first, second = shared_lab.boot(1, "echo out of node one"), shared_lab.boot(2, vcpus=8)
+    shared_lab.wait_booted(first)
+    shared_lab.wait_booted(second)
     return first, second
 
 

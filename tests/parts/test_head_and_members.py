@@ -1,0 +1,230 @@
+"""A head and its members later on: silences, new heads, refusals of AWS; with its services in memory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+from cluster_in_memory import Keys, Memory, a_memory, an_agent, keys_of_four, says_hello, turn
+from rosters import a_node
+
+from phalanx.node import validate, worker
+from phalanx.node.aws_client import AwsError
+from phalanx.node.head import Head
+from phalanx.node.services import Reading
+
+
+@pytest.fixture
+def memory(monkeypatch) -> Memory:
+    return a_memory(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Keys:
+    return keys_of_four(tmp_path_factory.mktemp("keys"))
+
+
+def head_and_worker(memory, keys, tmp_path):
+    """A head that has published a roster of two, and its worker's agent."""
+    head = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
+    head.restore()
+    two = an_agent(memory, keys, tmp_path, 2)
+    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    says_hello(two)
+    turn(head)
+    return head, two
+
+
+def silent_worker(memory, keys, tmp_path):
+    """A ready cluster of two whose worker is silent."""
+    head, two = head_and_worker(memory, keys, tmp_path)
+    worker.follow(two, two.describe())
+    turn(head)
+    head.state.beats[two.describe().address] = time.monotonic() - 20
+    head.state.heard[two.describe().instance_id] -= 30
+    head.state.started_at -= 30
+    turn(head)
+    return head, two
+
+
+def test_a_silent_worker_keeps_its_certificates_and_returns_with_its_next_beat(memory, keys, tmp_path):
+    head, two = silent_worker(memory, keys, tmp_path)
+    roster = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
+    assert ([n["instance_id"] for n in roster["silent"]], roster["revoked"]) == (["i-2"], [])
+    assert not worker.follow(two, two.describe()), "no job uses it, so that it has nothing to apply"
+    head.state.beats[two.describe().address] = time.monotonic()
+    turn(head)
+    assert worker.follow(two, two.describe())
+    assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["silent"] == [] and memory.terminated == []
+
+
+def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):
+    head, _ = silent_worker(memory, keys, tmp_path)
+    assert memory.terminated == []
+    memory.gone = {"i-2"}
+    turn(head)
+    assert (memory.terminated, memory.asked) == (["i-2"], [["i-2"]] * 2)
+
+
+def test_a_pause_of_the_head_is_no_silence_of_its_workers_and_does_not_end_one(memory, keys, tmp_path):
+    head, two = silent_worker(memory, keys, tmp_path)
+    three = a_node(3).address
+    now = time.monotonic()
+    head.state.beats |= {two.describe().address: now - 60, three: now - 31}
+    head._awake_at = now - 30
+    assert head._now() - now < 5
+    assert head.state.beats[two.describe().address] - now == pytest.approx(-30, abs=1)
+    assert head.state.beats[three] - now == pytest.approx(-1, abs=1)
+
+
+def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
+    first, two = head_and_worker(memory, keys, tmp_path)
+    worker.follow(two, two.describe())
+    turn(first)
+    authority = memory.items["authority"]["public_key"]
+    memory.desired.clear()
+    second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
+    second.restore()
+    turn(second)
+    assert memory.desired == [] and len(memory.signals) == 1
+    roster = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
+    assert roster["generation"] == 2
+    assert [n["instance_id"] for n in roster["nodes"]] == ["i-3", "i-2"]
+    assert memory.items["authority"]["public_key"] != authority
+    assert worker.follow(two, two.describe())
+    trusted = (tmp_path / "2/etc/ssh/phalanx/authority.pub").read_text()
+    assert memory.items["authority"]["public_key"].startswith(trusted.strip())
+    with pytest.raises(SystemExit):
+        Head(an_agent(memory, keys, tmp_path, 1, nodes=2)).restore()
+    assert keys[1][0].rpartition(" ")[0] in (tmp_path / "2/etc/ssh/phalanx/revoked").read_text()
+
+
+@pytest.mark.parametrize("wished", [1, 3])
+def test_a_head_that_comes_back_goes_by_the_number_of_the_last_scale(memory, keys, tmp_path, wished):
+    head_and_worker(memory, keys, tmp_path)
+    memory.items["wish"] = {"nodes": wished}
+    second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
+    second.restore()
+    turn(second)
+    assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["requested"] == wished
+
+
+def cluster_of_four(memory, keys, tmp_path) -> Head:
+    """A ready cluster of a head and three workers."""
+    head = Head(an_agent(memory, keys, tmp_path, 1))
+    head.restore()
+    workers = [an_agent(memory, keys, tmp_path, n) for n in (2, 3, 4)]
+    memory.reading = Reading(3, ("i-2", "i-3", "i-4"), ())
+    for agent in workers:
+        says_hello(agent)
+    turn(head)
+    for agent in workers:
+        worker.follow(agent, agent.describe())
+    turn(head)
+    memory.desired.clear()
+    return head
+
+
+@pytest.fixture
+def refuse(memory, monkeypatch):
+    """Have a call of the group fail for some first arguments, once for each."""
+
+    def refuse(call: str, *first: object) -> None:
+        works, left = getattr(memory, call), list(first)
+
+        def attempt(argument, **rest):
+            if argument in left:
+                left.remove(argument)
+                raise AwsError(call, "Throttling", "Rate exceeded")
+            works(argument, **rest)
+
+        monkeypatch.setattr(memory, call, attempt)
+
+    return refuse
+
+
+def test_a_termination_that_aws_refuses_is_repeated_and_stops_no_other(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("terminate", "i-3")
+    memory.items["wish"] = {"nodes": 2}
+    turn(head)
+    assert memory.desired == [], "Auto Scaling would choose which instance ends"
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+
+
+def test_a_growth_that_aws_refuses_is_requested_again(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("set_desired", 5)
+    memory.items["wish"] = {"nodes": 6}
+    turn(head)
+    assert memory.desired == []
+    turn(head)
+    assert memory.desired == [5]
+    assert any("Rate exceeded" in line for line in memory.logged)
+
+
+def test_a_growth_does_not_wait_for_a_termination_that_aws_refuses(memory, keys, tmp_path, refuse):
+    head = cluster_of_four(memory, keys, tmp_path)
+    refuse("terminate", "i-3", "i-3", "i-3")
+    head.state.failed["i-3"] = "only 7 of 8 GPUs work"
+    memory.items["wish"] = {"nodes": 6}
+    turn(head)
+    assert (memory.terminated, memory.desired) == ([], [5])
+    turn(head)
+    assert (memory.terminated, memory.desired) == (["i-3"], [5])
+
+
+class Silence:
+    """Stands in for beats that a head does not answer."""
+
+    head = "10.0.0.4"
+
+    def __init__(self, unanswered: int = 30) -> None:
+        self.unanswered = unanswered
+
+
+KNOWN = {"number": 3, "head": "i-1", "head_address": "10.0.0.4"}
+
+
+@pytest.fixture
+def two(memory, keys, tmp_path, monkeypatch):
+    """A worker in the newest roster, and a function that runs it with a given head."""
+
+    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        if address[0] == Silence.head:
+            raise TimeoutError
+        return socket.create_connection(address, timeout_s)
+
+    monkeypatch.setattr(worker, "socket", SimpleNamespace(create_connection=connect))
+    memory.items["generation"] = dict(KNOWN)
+    agent = an_agent(memory, keys, tmp_path, 2)
+    return lambda beat: worker.replace_lost_head(agent, KNOWN, beat)
+
+
+def test_a_head_that_vanishes_silently_is_replaced(memory, two):
+    silence = Silence()
+    memory.gate.clear()
+    two(silence)  # and continues, though Auto Scaling does not answer yet
+    memory.gate.set()
+    deadline = time.monotonic() + 60
+    while memory.terminated != ["i-1"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    two(silence)
+    assert (silence.unanswered, memory.terminated) == (0, ["i-1"]), "not again before as long a silence"
+
+
+def test_a_head_that_may_live_is_left_alone(memory, two):
+    two(Silence(29))
+    refusing = Silence()
+    refusing.head = "127.0.0.254"  # nothing listens there, and the machine refuses the connection
+    two(refusing)
+    memory.items["generation"]["number"] = 4  # it has written a roster meanwhile, perhaps without this node
+    two(Silence())
+    assert memory.terminated == []
