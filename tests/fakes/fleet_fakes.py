@@ -25,8 +25,9 @@ from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from phalanx.localcloud import api, file_systems, iam, tables, throttling  # noqa: E402
+from phalanx.localcloud import api, file_systems, tables, throttling  # noqa: E402
 from phalanx.localcloud.context import ADMIN, Context, Issued  # noqa: E402
+from phalanx.localcloud.iam import middleware as iam  # noqa: E402
 from phalanx.localcloud.served import gate  # noqa: E402
 
 REGION = "us-east-1"

@@ -1,5 +1,6 @@
 """Plans from the smallest document to the largest that options can make, and the default plan's document."""
 
+import functools
 import json
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,12 @@ PLANS = {
 
 def default_document() -> dict[str, Any]:
     """Return the document of a plan with only defaults."""
-    return json.loads(synthesize(plan()))
+    return json.loads(_default_text())
+
+
+@functools.cache
+def _default_text() -> str:
+    return synthesize(plan())
 
 
 def resources(document: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from phalanx.localcloud import (
     emr,
     file_systems,
     functions,
-    iam,
     moto_setup,
     notifications,
     parameters,
@@ -35,6 +34,7 @@ from phalanx.localcloud.cloudformation.api import CloudFormationApi
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.iam import middleware as iam
 from phalanx.localcloud.imagebuilder import registered
 from phalanx.localcloud.served import gate
 

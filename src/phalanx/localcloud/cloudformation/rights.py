@@ -8,9 +8,12 @@ set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
-from phalanx.localcloud.iam.credentials import May
+
+if TYPE_CHECKING:
+    from phalanx.localcloud.iam.credentials import May
 
 # Type → (calls that make it, calls that delete it, the resource they are about).
 _CALLS: Mapping[str, tuple[str, str, str]] = {

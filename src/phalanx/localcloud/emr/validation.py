@@ -11,11 +11,11 @@ from typing import Any
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.iam.models import Role
 
-from phalanx.localcloud import iam, moto_setup
+from phalanx.localcloud import moto_setup
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.emr import requests
 from phalanx.localcloud.emr.records import Cluster, Reason
-from phalanx.localcloud.iam import credentials, policy
+from phalanx.localcloud.iam import credentials, middleware, policy
 
 CODE = "VALIDATION_ERROR"
 SUBNET = "The VPC/subnet configuration was invalid: The subnet configuration was invalid"
@@ -101,7 +101,7 @@ def _may_launch(context: Context, backend: EC2Backend, cluster: Cluster, role: R
     tags = backend.describe_tags({"resource-id": [subnet_id]}) if subnet_id != "*" else []
     keys = {f"{prefix}:resourcetag/{tag['key'].lower()}": [tag["value"]] for tag in tags for prefix in ("aws", "ec2")}
     arn = f"arn:aws:ec2:{cluster.region}:{cluster.account}:subnet/{subnet_id}"
-    decision = iam.rights_of(context, role.name).decide(policy.Ask("ec2:RunInstances", arn, keys))
+    decision = middleware.rights_of(context, role.name).decide(policy.Ask("ec2:RunInstances", arn, keys))
     return decision is policy.Decision.ALLOWED
 
 
