@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api, create_as_the_console
-from own_vpc import OwnVpc
+from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_cluster
 
@@ -111,9 +111,16 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
 
 def test_a_cluster_in_an_existing_vpc_leaves_it_as_it_was(terminal):
     own = OwnVpc(api(terminal, "ec2"), "172.20")
+    files = OwnFileSystem(api(terminal, "efs"), own)
     before = own.contents()
     network = {"head_subnet": own.head, "worker_subnet": own.workers}
-    (terminal.directory / "inside.yaml").write_text(json.dumps({"name": "inside", "nodes": 2, "network": network}))
+    described = {"name": "inside", "nodes": 2, "network": network, "file_system": files.id}
+    (terminal.directory / "inside.yaml").write_text(json.dumps(described))
+    (terminal.directory / "outside.yaml").write_text(
+        json.dumps({"name": "outside", "nodes": 1, "file_system": files.id})
+    )
+    refused = terminal.phalanx("plan", "-f", "outside.yaml", check=False)
+    assert f"{files.id} has mount targets in {own.vpc}, and the nodes are in a new VPC" in refused.stderr
     own.ec2.modify_vpc_attribute(VpcId=own.vpc, EnableDnsHostnames={"Value": False})
     refused = terminal.phalanx("plan", "-f", "inside.yaml", check=False)
     assert f"network: {own.vpc} has no DNS host names" in refused.stderr
@@ -121,9 +128,11 @@ def test_a_cluster_in_an_existing_vpc_leaves_it_as_it_was(terminal):
     terminal.phalanx("up", "-f", "inside.yaml")
     addresses = terminal.phalanx("run", "-c", "inside", "--", "hostname").stdout
     assert "ip-172-20-0-" in addresses and "ip-172-20-1-" in addresses
-    assert own.vpc in terminal.phalanx("plan", "-f", "inside.yaml").stdout
+    planned = terminal.phalanx("plan", "-f", "inside.yaml").stdout
+    assert own.vpc in planned and f"{files.id} and its mount target in us-east-1b" in planned
     assert "nothing else of it is left" in terminal.phalanx("down", "-c", "inside", "--yes").stdout
     assert own.contents() == before
+    files.delete()
     own.delete()
 
 

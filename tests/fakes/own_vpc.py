@@ -1,4 +1,4 @@
-"""A VPC of a user, made with EC2's API: one subnet with an internet gateway, and one with a NAT gateway."""
+"""A VPC of a user, made with EC2's API: one subnet with an internet gateway, and one with a NAT gateway; and an EFS."""
 
 from __future__ import annotations
 
@@ -67,3 +67,20 @@ class OwnVpc:
         for association in found["Associations"]:
             self.ec2.disassociate_route_table(AssociationId=association["RouteTableAssociationId"])
         self.ec2.delete_route_table(RouteTableId=table)
+
+
+class OwnFileSystem:
+    """An EFS file system of a user with a mount target in the workers' subnet, which nobody may reach yet."""
+
+    def __init__(self, efs: Any, own: OwnVpc) -> None:
+        self.efs, self.ec2 = efs, own.ec2
+        made = own.ec2.create_security_group(GroupName="files", Description="files", VpcId=own.vpc)
+        self.group = made["GroupId"]
+        self.id = efs.create_file_system(CreationToken="own")["FileSystemId"]
+        target = efs.create_mount_target(FileSystemId=self.id, SubnetId=own.workers, SecurityGroups=[self.group])
+        self.target = target["MountTargetId"]
+
+    def delete(self) -> None:
+        self.efs.delete_mount_target(MountTargetId=self.target)
+        self.efs.delete_file_system(FileSystemId=self.id)
+        self.ec2.delete_security_group(GroupId=self.group)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.errors import LocalCloudError, SpecError
+from phalanx.plan.mount_targets import MountTarget
 
 
 class Api(Protocol):
@@ -26,23 +27,21 @@ def kept(api: Api, cluster: str) -> str:
     return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
 
 
-def require_usable(api: Api, file_system: str) -> None:
-    """Raise SpecError unless the file system exists and has no mount target.
-
-    EFS serves one VPC at a time, and each cluster has its own (docs/aws-behaviour.md 4.6).
-    """
+def mount_targets(api: Api, file_system: str) -> tuple[MountTarget, ...]:
+    """Return a file system's mount targets. Raises SpecError if it does not exist."""
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
     if not answer or not answer["FileSystems"]:
         raise SpecError(
             f"file_system: {file_system} does not exist in {api.region}",
             "Remove the line, and `up` creates one.",
         )
-    targets = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
-    if targets:
-        raise SpecError(
-            f"file_system: {file_system} has a mount target in {targets[0].get('VpcId', 'a VPC')}",
-            "EFS serves one VPC at a time. Delete its mount targets, or run `phalanx down` for the other cluster.",
-        )
+    found = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
+    return tuple(MountTarget(one["AvailabilityZoneName"], one["VpcId"], _groups(api, one)) for one in found)
+
+
+def _groups(api: Api, target: dict[str, Any]) -> tuple[str, ...]:
+    asked = {"MountTargetId": target["MountTargetId"]}
+    return tuple(api.call("efs", "describe_mount_target_security_groups", **asked)["SecurityGroups"])
 
 
 def kept_beside(directory: Path, cluster: str, region: str) -> str:

@@ -29,8 +29,6 @@ class Api(Protocol):
 
 def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     """Look up the type's sizes and zones, and whether the image parameter exists."""
-    if spec.file_system:
-        file_systems.require_usable(api, spec.file_system)
     if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
         raise SpecError(
             f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
@@ -64,6 +62,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
         vpc=vpcs.find(api, spec),
+        mount_targets=file_systems.mount_targets(api, spec.file_system) if spec.file_system else (),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,
         quotas=asked,

@@ -8,10 +8,11 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import capacity, existing_vpc, money, network_cards, subnets
+from phalanx.plan import capacity, existing_vpc, money, mount_targets, network_cards, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.machine_images import Image, ImageChoice
+from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
@@ -63,6 +64,8 @@ class Facts:
     """The strategies of placement groups that the type supports; None if EC2 was not asked."""
     reservation: Reservation | None = None
     """The reservation that the spec names."""
+    mount_targets: tuple[MountTarget, ...] = ()
+    """Those of the file system that the spec names."""
     vpc: ExistingVpc | None = None
     """The VPC of the subnets that the spec names."""
     own_address: str = ""
@@ -120,6 +123,11 @@ class Plan:
         if not self.uses_efs:
             return ""
         return self.spec.file_system or self.facts.kept_file_system
+
+    @property
+    def mount_target(self) -> MountTarget | None:
+        """The mount target of the user's file system that the nodes use; None if the stack makes one."""
+        return mount_targets.in_zone(self.facts.mount_targets, self.zone)
 
     @property
     def network(self) -> NewNetwork:
@@ -257,6 +265,8 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     _refuse_placement(spec, facts)
     capacity.refuse_impossible(spec, facts.reservation)
     _refuse_network(spec, facts)
+    vpc = facts.vpc.vpc if facts.vpc else ""
+    mount_targets.refuse_unreachable(spec, facts.mount_targets, vpc, _zone(spec, facts))
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec.region)

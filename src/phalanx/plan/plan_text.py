@@ -108,7 +108,8 @@ def _file_system(plan: Plan) -> str:
     if plan.storage == HEAD:
         return "served by the head over NFS, from its root disk"
     if plan.spec.file_system:
-        return f"your EFS file system {plan.spec.file_system}"
+        target = "and its mount target" if plan.mount_target else "with a new mount target"
+        return f"your EFS file system {plan.spec.file_system} {target} in {plan.zone}"
     kept = plan.facts.kept_file_system
     return f"the EFS file system {kept} that `down` kept" if kept else "an encrypted EFS file system"
 

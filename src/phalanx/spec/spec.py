@@ -210,8 +210,9 @@ class ClusterSpec:
         default=None,
     )
     file_system: str | None = key(
-        "An EFS file system of yours for the shared directory. If it contains data, its root keeps its owner and mode: "
-        "jobs can write only where you let uid 2000 write.",
+        "An EFS file system of yours for the shared directory; its mount targets are used, if it has any in the VPC of "
+        "`network`. If it contains data, its root keeps its owner and mode: jobs can write only where you let uid 2000 "
+        "write.",
         EFS_ID,
         "fs-0123456789abcdef0",
         unset="a new one",

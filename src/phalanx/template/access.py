@@ -13,14 +13,14 @@ from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
-_NFS_PORT = 2049
+NFS_PORT = 2049
 _WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 # Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
 _EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    storage = (_storage_group(),) if plan.uses_efs else ()
+    storage = (_storage_group(),) if plan.uses_efs and not plan.mount_target else ()
     for resource in (*_security_groups(plan.ssh_networks[1:]), *storage, *_node_rules(), *_roles(plan)):
         template.add_resource(resource)
 
@@ -47,7 +47,7 @@ def _storage_group() -> ec2.SecurityGroup:
     return _security_group(
         "StorageSecurityGroup",
         "NFS from the nodes",
-        SecurityGroupIngress=[_tcp(_NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
+        SecurityGroupIngress=[_tcp(NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
         SecurityGroupEgress=[_nothing()],
     )
 

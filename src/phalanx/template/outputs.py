@@ -34,7 +34,7 @@ def _for_tools(plan: Plan) -> dict[str, Any]:
     groups = ["NodeSecurityGroup", "HeadSecurityGroup"]
     more: dict[str, Any] = {"AgentVersion": agent_version()}
     if plan.uses_efs:
-        groups.append("StorageSecurityGroup")
+        groups += [] if plan.mount_target else ["StorageSecurityGroup"]
         more["SharedFileSystem"] = FILE_SYSTEM
     return {name: Ref(name) for name in made} | {"SecurityGroups": Join(",", [Ref(one) for one in groups]), **more}
 

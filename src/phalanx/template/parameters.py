@@ -180,8 +180,10 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _of_efs(plan: Plan) -> dict[str, dict[str, Any]]:
-    meaning = "A file system without mount targets. Empty: create one."
-    return {"FileSystemId": _text(plan.spec.file_system or "", meaning, f"^$|^{FILE_SYSTEM}$")}
+    meaning, pattern = "A file system without mount targets. Empty: create one.", f"^$|^{FILE_SYSTEM}$"
+    if plan.mount_target:
+        meaning, pattern = "Its mount target in the zone is used.", f"^{plan.spec.file_system}$"
+    return {"FileSystemId": _text(plan.spec.file_system or "", meaning, pattern)}
 
 
 def _money(plan: Plan) -> dict[str, dict[str, Any]]:

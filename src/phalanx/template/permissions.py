@@ -95,7 +95,8 @@ _OWN = """
     ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups ec2:DescribeRouteTables ec2:DescribeSecurityGroups
     ec2:DescribeSubnets ec2:DescribeVolumes ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcs
     elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
-    elasticfilesystem:DescribeMountTargets iam:DeleteRolePolicy iam:DetachRolePolicy iam:GetInstanceProfile
+    elasticfilesystem:DescribeMountTargets elasticfilesystem:DescribeMountTargetSecurityGroups
+    iam:DeleteRolePolicy iam:DetachRolePolicy iam:GetInstanceProfile
     iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies lambda:GetFunction
     lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup logs:DescribeLogGroups logs:DescribeLogStreams
     logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota servicequotas:GetServiceQuota

@@ -10,6 +10,7 @@ from troposphere import GetAtt, Ref, Sub, Template, awslambda, cloudformation, d
 
 from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
+from phalanx.template import storage
 from phalanx.template.access import RULES
 from phalanx.template.naming import DELETE, HEAD_GROUP
 from phalanx.template.shorten import shorten
@@ -30,7 +31,7 @@ def node_dependencies(plan: Plan) -> list[str]:
     Some of it must also outlive the workers: a node whose shared directory does not answer takes minutes to shut down.
     The workers' group, which is created empty, depends on all of it, and the head's resources depend on that group.
     """
-    return [*(["MountTarget"] if plan.uses_efs else []), *_NODE_DEPENDENCIES]
+    return [*storage.reached_by(plan), *_NODE_DEPENDENCIES]
 
 
 def add_to(template: Template, plan: Plan) -> None:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from troposphere import Ref, Template, efs, logs
+from troposphere import AWSObject, Ref, Template, ec2, efs, logs
 
 from phalanx.plan.plan import Plan
+from phalanx.template.access import NFS_PORT
 from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
 
 LOG_RETENTION_DAYS = 14
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    efs_resources = (_file_system(plan), _mount_target()) if plan.uses_efs else ()
-    for resource in (*efs_resources, _log_group()):
+    for resource in (*_of_efs(plan), _log_group()):
         template.add_resource(resource)
+
+
+def reached_by(plan: Plan) -> tuple[str, ...]:
+    """Return what a node needs before it mounts the shared directory, and does not refer to."""
+    return tuple(str(resource.title) for resource in _of_efs(plan)[1:])
+
+
+def _of_efs(plan: Plan) -> tuple[AWSObject, ...]:
+    if not plan.uses_efs:
+        return ()
+    target = plan.mount_target
+    return _file_system(plan), _let_in(target.groups[0]) if target else _mount_target()
+
+
+def _let_in(group: str) -> ec2.SecurityGroupIngress:
+    """Let the nodes reach a mount target of the user's: a packet passes if one of its groups lets it in."""
+    return ec2.SecurityGroupIngress(
+        "NfsFromNodes",
+        GroupId=group,
+        IpProtocol="tcp",
+        FromPort=NFS_PORT,
+        ToPort=NFS_PORT,
+        SourceSecurityGroupId=Ref("NodeSecurityGroup"),
+        Description="Nodes",
+    )
 
 
 def _file_system(plan: Plan) -> efs.FileSystem:

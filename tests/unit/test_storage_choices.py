@@ -1,0 +1,94 @@
+"""`storage` and `file_system`: what serves the shared directory, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from clusters import FACTS, plan, spec
+
+from phalanx.errors import SpecError
+from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
+from phalanx.plan.mount_targets import MountTarget
+from phalanx.plan.plan import Plan
+from phalanx.plan.plan_text import explain
+from phalanx.template import fleet, synthesize
+
+OWN = "fs-0123456789abcdef0"
+ZONE = "us-east-1b"
+HEAD = Subnet("subnet-0123456789abcdef0", "vpc-0123456789abcdef0", ZONE, "10.1.0.0/28", 11, INTERNET)
+VPC = ExistingVpc(
+    HEAD.vpc,
+    True,
+    True,
+    HEAD,
+    replace(HEAD, subnet_id="subnet-0123456789abcdef1", cidr="10.1.1.0/28", way_out=NAT),
+)
+TARGET = MountTarget(ZONE, HEAD.vpc, ("sg-1", "sg-2"))
+
+
+def inside(*targets: MountTarget, **fields: str) -> Plan:
+    """Plan a cluster in the user's VPC with a file system that has these mount targets."""
+    facts = replace(FACTS, zones=(ZONE,), vpc=VPC, mount_targets=targets)
+    network = {"head_subnet": VPC.head.subnet_id, "worker_subnet": VPC.workers.subnet_id}
+    return plan(facts, network=network, file_system=OWN, nodes=2, min=1, **fields)
+
+
+def test_the_head_serves_a_directory_without_any_efs():
+    made = plan(replace(FACTS, kept_file_system="fs-4567abcd"), storage="head")
+    document = json.loads(synthesize(made))
+    assert not {"FileSystem", "MountTarget", "StorageSecurityGroup"} & set(document["Resources"])
+    assert "FileSystemId" not in document["Parameters"] and "elasticfilesystem" not in json.dumps(document)
+    assert "SharedFileSystem" not in document["Outputs"]
+    assert {fleet.config(role, made)["file_system"] for role in ("head", "worker")} == {"head"}
+    assert any("ends with the head" in line for line in explain(made))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"file_system": OWN}, "file_system: is for EFS, and storage is head"),
+        ({"throughput": "elastic"}, "throughput: is for EFS, and storage is head"),
+        ({"keep": "yes"}, "keep: can't be yes: with `storage: head` the data are on the head's disk"),
+    ],
+)
+def test_what_the_heads_disk_can_not_be(other, message):
+    with pytest.raises(SpecError, match=message):
+        spec(storage="head", **other)
+
+
+def test_a_mount_target_of_the_users_lets_the_nodes_in_and_no_second_one_is_made():
+    made = inside(TARGET)
+    resources = json.loads(synthesize(made))["Resources"]
+    assert not {"MountTarget", "StorageSecurityGroup"} & set(resources)
+    rule = resources["NfsFromNodes"]["Properties"]
+    assert (rule["GroupId"], rule["FromPort"]) == ("sg-1", 2049)
+    assert rule["SourceSecurityGroupId"] == {"Ref": "NodeSecurityGroup"}
+    assert "NfsFromNodes" in resources["WorkersGroup"]["DependsOn"]
+    assert any(f"{OWN} and its mount target in {ZONE}" in line for line in explain(made))
+
+
+def test_a_zone_without_a_mount_target_gets_one():
+    made = inside(replace(TARGET, zone="us-east-1c"))
+    assert "MountTarget" in json.loads(synthesize(made))["Resources"]
+    assert any(f"{OWN} with a new mount target in {ZONE}" in line for line in explain(made))
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "message"),
+    [
+        (replace(TARGET, vpc="vpc-1"), {}, f"{OWN} has mount targets in vpc-1, and the nodes are in {HEAD.vpc}"),
+        (replace(TARGET, groups=()), {}, "has no security group"),
+        (TARGET, {"keep": "no"}, "keep: .* `down` can't delete it"),
+    ],
+)
+def test_mount_targets_that_do_not_fit_are_refused(target, fields, message):
+    with pytest.raises(SpecError, match=message):
+        inside(target, **fields)
+
+
+def test_a_new_vpc_can_not_use_mount_targets_of_another():
+    with pytest.raises(SpecError, match=f"mount targets in {HEAD.vpc}, and the nodes are in a new VPC") as refused:
+        plan(replace(FACTS, mount_targets=(TARGET,)), file_system=OWN)
+    assert f"Name subnets of {HEAD.vpc}" in str(refused.value)
