@@ -95,6 +95,13 @@ def test_what_a_reservation_can_t_hold_is_refused(reservation, fields, message):
         made(reservation, capacity=ID, **fields)
 
 
+@pytest.mark.parametrize(("free", "hint"), [(1, "`nodes: 1` with `min: 1`"), (0, "Wait until one of its instances")])
+def test_a_reservation_that_is_too_small_names_the_nearest_cluster_that_it_holds(free, hint):
+    with pytest.raises(SpecError) as refusal:
+        made(replace(HELD, free=free), capacity=ID)
+    assert hint in refusal.value.hint
+
+
 def test_a_named_group_and_a_reservation_go_together():
     assert made(HELD, capacity=ID, placement="mine").spec.placement == "mine"
 

@@ -10,7 +10,7 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan import quotas
 from phalanx.plan.machine_images import Image
-from phalanx.plan.plan import known_sizes, make_plan, offline_facts
+from phalanx.plan.plan import HeadFacts, known_sizes, make_plan, offline_facts
 from phalanx.plan.plan_text import as_dict, explain, warnings
 
 
@@ -216,6 +216,25 @@ def test_a_quota_that_can_t_be_met_is_refused(limits, message, hint):
     with pytest.raises(SpecError, match=message) as refusal:
         make_plan(wanted, replace(FACTS, quotas=asked(wanted, 2, **limits)))
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "vcpus", "limit", "nearest"),
+    [
+        ({"nodes": 4, "min": 3}, 2, 5, "`nodes: 2` with `min: 2`. Request more"),
+        ({"nodes": 2, "min": 2, "type": "c5.4xlarge"}, 16, 8, "`type: c5.xlarge`. Request more"),
+        ({"nodes": 2, "min": 2, "type": "c5.4xlarge", "head": {"type": "m5.large"}}, 16, 1, ""),
+    ],
+)
+def test_a_refused_quota_names_the_nearest_cluster_that_fits(fields, vcpus, limit, nearest):
+    wanted = aws_spec(**fields)
+    head = HeadFacts(2, 8, "x86_64") if "head" in fields else None
+    counted = tuple(
+        replace(one, limit=limit) for one in quotas.of(wanted, vcpus, 2 if head else None) if one.unit == "vCPU"
+    )
+    with pytest.raises(SpecError) as refusal:
+        make_plan(wanted, replace(FACTS, vcpus=vcpus, head=head, quotas=counted))
+    assert refusal.value.hint.startswith(f"The nearest that fits: {nearest}" if nearest else "Request more")
 
 
 def test_an_ordinary_local_plan_warns_of_nothing():

@@ -34,6 +34,13 @@ def test_down_deletes_and_forgets(cloud, state):
     assert cloud.stopped == 1
 
 
+def test_an_update_in_progress_is_awaited_before_the_deletion(cloud):
+    cloud.execute_changes("changes")
+    statuses = [step.status for step in TakeDown(cloud, "demo").steps()]
+    assert statuses.index("UPDATE_COMPLETE") < statuses.index("DELETE_COMPLETE")
+    assert cloud.describe_stack("demo") is None
+
+
 def test_a_second_down_finds_nothing(cloud):
     list(TakeDown(cloud, "demo").steps())
     take_down = TakeDown(cloud, "demo")

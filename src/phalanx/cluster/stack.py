@@ -312,6 +312,7 @@ class Deletion:
         self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
+        yield from self._until_updated()
         resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
         follower = yield from self._delete()
         if self._stuck(follower):
@@ -323,6 +324,14 @@ class Deletion:
             raise CloudError(*self._why_stuck(follower, resources))
         self._delete_evidence(resources)
         yield from self._prove_gone(resources)
+
+    def _until_updated(self) -> Iterator[StackEvent]:
+        """Wait for an update in progress: CloudFormation deletes no stack meanwhile (docs/aws-behaviour.md 1.31)."""
+        state = self.stack.cloud.describe_stack(self.stack.stack_id)
+        if state is not None and state.updating:
+            seen = self.stack.cloud.events(self.stack.stack_id, None)
+            for events in Follower(self.stack, self._deadline, seen[-1].event_id if seen else None).polls():
+                yield from events
 
     def _delete(self) -> Generator[StackEvent, None, Follower]:
         cloud, stack_id = self.stack.cloud, self.stack.stack_id

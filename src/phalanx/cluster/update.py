@@ -84,9 +84,9 @@ class Update:
         return self._cloud.review_changes(self._found, document, sent, kept, self._spec.tags)
 
     def _plan(self) -> Plan:
-        """Plan the cluster in its present zone, beside the nodes that it has."""
+        """Plan the cluster in its present zone."""
         facts = self._cloud.facts(self._spec, self._found.parameters.get("SshPublicKey", ""))
-        plan = make_plan(self._spec, replace(facts, quotas=()))
+        plan = make_plan(self._spec, facts)
         zone = self._found.parameters.get("Zone", plan.zone)
         if facts.zones and zone not in facts.zones:
             raise SpecError(f"type: {zone}, where the cluster is, does not offer {self._spec.type}", _AGAIN)

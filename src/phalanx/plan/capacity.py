@@ -49,8 +49,16 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
     if reservation.free < least:
         raise SpecError(
             f"capacity: {spec.reservation} has {reservation.free} instances free, and at least {least} are needed",
-            "Write a smaller `min`, or another reservation.",
+            _nearest(spec, reservation.free),
         )
+
+
+def _nearest(spec: ClusterSpec, free: int) -> str:
+    """Name the nearest cluster that a reservation with so many free instances can hold."""
+    if not free:
+        return "Wait until one of its instances ends, or name another reservation."
+    nodes = free + 1 if spec.head else free
+    return f"The nearest that fits: `nodes: {nodes}` with `min: {nodes}`; or name another reservation."
 
 
 def _refuse_other(spec: ClusterSpec, reservation: Reservation) -> None:

@@ -269,7 +269,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     mount_targets.refuse_unreachable(spec, facts.mount_targets, vpc, _zone(spec, facts))
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
-    refuse_exceeded(facts.quotas, spec.region)
+    refuse_exceeded(facts.quotas, spec)
 
 
 def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -30,6 +31,8 @@ class Quota:
     """AWS's value for a new account; None if it differs."""
     needed: int
     least: int
+    each: int = 0
+    """What one node more or less makes; 0 if the number of nodes does not matter."""
     limit: int | None = None
     used: int = 0
 
@@ -43,18 +46,19 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
     """Return the quotas that the cluster takes of, none of them asked. `vcpus`: of each node but a separate head."""
     head = _family(spec.head["type"] if spec.head else spec.type)
     of_head = vcpus if head_vcpus is None else head_vcpus
-    rows: list[tuple[dict[str, Any], str, str, int, int]] = []
+    rows: list[tuple[dict[str, Any], str, str, int, int, int]] = []
     for way in (ON_DEMAND, SPOT):
         for row in table("quotas")[way]:
             first = of_head if bought(spec, "head") == way and head in row["families"] else 0
             each = vcpus if bought(spec, "worker") == way and _family(spec.type) in row["families"] else 0
             if first or (each and spec.nodes > 1):
-                rows.append((row, "nodes", "vCPU", first + (spec.nodes - 1) * each, first + (spec.min - 1) * each))
+                whole, least = (first + (number - 1) * each for number in (spec.nodes, spec.min))
+                rows.append((row, "nodes", "vCPU", whole, least, each))
     amount = "in_existing_vpc" if spec.subnets else "needed"
-    rows += [(row, "", row["unit"], row[amount], row[amount]) for row in table("quotas")["network"] if row[amount]]
+    rows += [(row, "", row["unit"], row[amount], row[amount], 0) for row in table("quotas")["network"] if row[amount]]
     return [
-        Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least)
-        for row, key, unit, needed, least in rows
+        Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least, each)
+        for row, key, unit, needed, least, each in rows
     ]
 
 
@@ -64,17 +68,31 @@ def counts(quota: Quota, instance_type: str, lifecycle: str = "") -> bool:
     return any(quota.code == row["code"] and _family(instance_type) in row["families"] for row in rows)
 
 
-def refuse_exceeded(quotas: tuple[Quota, ...], region: str) -> None:
-    """Raise SpecError if not even the smallest acceptable cluster fits."""
+def refuse_exceeded(quotas: tuple[Quota, ...], spec: ClusterSpec) -> None:
+    """Raise SpecError, with the nearest cluster that fits, if not even the smallest acceptable one does."""
+    region = spec.region
     for quota in quotas:
         if quota.limit is not None and quota.least > quota.free:
             wanted = quota.used + quota.needed
             raise SpecError(
                 f"{f'{quota.key}: ' if quota.key else ''}at least {amount(quota.least, quota.unit)} needed, and your "
                 f"quota “{quota.name}” leaves {quota.free} of {quota.limit} in {region} ({quota.used} in use)",
-                f"Request more: `aws service-quotas request-service-quota-increase --region {region} "
-                f"--service-code {quota.service} --quota-code {quota.code} --desired-value {wanted}`",
+                f"{_nearest(quota, spec)}Request more: `aws service-quotas request-service-quota-increase "
+                f"--region {region} --service-code {quota.service} --quota-code {quota.code} --desired-value {wanted}`",
             )
+
+
+def _nearest(quota: Quota, spec: ClusterSpec) -> str:
+    """Name the nearest cluster that fits into what is left: fewer nodes, or a smaller type of the same series."""
+    if not quota.each:
+        return ""
+    fewer = spec.min - math.ceil((quota.least - quota.free) / quota.each)
+    if fewer >= 1:
+        return f"The nearest that fits: `nodes: {fewer}` with `min: {fewer}`. "
+    kinds, series = table("instance_types")["types"], spec.type.partition(".")[0] + "."
+    smaller = [name for name in kinds if name.startswith(series) and kinds[name]["vcpus"] * spec.min <= quota.free]
+    largest = max(smaller, key=lambda name: kinds[name]["vcpus"], default="")
+    return f"The nearest that fits: `type: {largest}`. " if largest and not spec.head else ""
 
 
 def described(quota: Quota) -> str:
