@@ -8,11 +8,14 @@ import pytest
 from aws_here import AwsHere
 from botocore.exceptions import ClientError
 from clusters import aws_spec
+from moto.ec2.models import ec2_backends
 from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import lookups
 from phalanx.errors import SpecError
-from phalanx.localcloud import account_quotas, faults
+from phalanx.localcloud import account_quotas, faults, moto_setup
+from phalanx.localcloud.imagebuilder import registered
+from phalanx.localcloud.images import store
 from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import explain, warnings
 
@@ -43,6 +46,36 @@ def test_the_first_zone_of_the_list_that_offers_the_type_is_chosen(aws):
     """us-east-1e offers no c6i types."""
     spec = aws_spec(type="c6i.large", zones=["us-east-1e", "us-east-1c"])
     assert make_plan(spec, lookups.facts(aws, spec, "")).zone == "us-east-1c"
+
+
+@pytest.fixture
+def images(local) -> Iterator[dict[str, str]]:
+    """Register three images of recipes; yield their ids by version."""
+    backend = ec2_backends[local.context.account]["us-east-1"]
+    tags = {"phalanx:recipe": "torch", "phalanx:base": "ubuntu-24.04", "phalanx:machine": "x86_64"}
+    made = {}
+    for version, machine in (("2026.930.1200", "x86_64"), ("2026.1001.7", "x86_64"), ("2026.1102.8", "aarch64")):
+        own = {**tags, "phalanx:version": version, "phalanx:machine": machine}
+        image = store.Image("x", "", "", 0, 0, 0, registered.new_id(), f"torch {version}", own)
+        backend.amis[image.ami] = moto_setup.ami_of(backend, image)
+        made[version] = image.ami
+    yield made
+    for ami in made.values():
+        backend.amis.pop(ami)
+
+
+def test_an_image_is_found_by_its_recipe_the_newest_for_the_processor(aws, images):
+    for named, version in (("torch", "2026.1001.7"), ("torch@2026.930.1200", "2026.930.1200")):
+        spec = aws_spec(type="c5.large", image=f"recipe:{named}")
+        facts = lookups.facts(aws, spec, "")
+        assert facts.image and (facts.image.image_id, facts.image.recipe) == (images[version], f"torch@{version}")
+        assert make_plan(spec, facts).image_parameter == images[version]
+
+
+def test_a_recipe_without_an_image_is_refused_with_the_command_that_makes_one(aws):
+    with pytest.raises(SpecError, match="image: us-east-1 has no image of the recipe mxnet") as refused:
+        lookups.facts(aws, aws_spec(type="c5.large", image="recipe:mxnet"), "")
+    assert "phalanx image build mxnet --cloud" in refused.value.hint
 
 
 def vcpus_of_instances(local: Stacks) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from phalanx.errors import JobError
 from phalanx.jobs.environments import choose, from_requirements, recipe, recipe_names
 from phalanx.launchers import LAUNCHERS, load
+from phalanx.runner.environments import environment
 from phalanx.runner.environments.interpreters import Interpreter, allows
 
 
@@ -129,3 +132,24 @@ def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
 def test_what_means_the_same_everywhere_is_taken(tmp_path: Path, line: str):
     (tmp_path / "requirements.txt").write_text(f"{line}\n")
     assert from_requirements(tmp_path / "requirements.txt").files["requirements.txt"] == f"{line}\n"
+
+
+@pytest.mark.parametrize("content", ['{"digest": "other"}', "{", '{"name": "mpich"}'])
+def test_an_environment_of_the_image_that_is_not_the_recipe_s_is_not_used(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(environment, "_ON_IMAGE", str(tmp_path))
+    (tmp_path / "mpich").mkdir()
+    (tmp_path / "mpich/.complete").write_text(content)
+    assert environment._on_image(recipe("mpich").environment.to_record()) is None
+
+
+def test_a_job_uses_the_environment_that_the_image_has_of_its_recipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "_ON_IMAGE", str(tmp_path))
+    wanted, job = recipe("mpich").environment.to_record(), tmp_path / "jobs/1"
+    (tmp_path / "mpich").mkdir()
+    (tmp_path / "mpich/.complete").write_text(json.dumps({"digest": wanted["digest"]}))
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"environment": wanted}))
+    umask = os.umask(0o022)
+    assert environment.bring(str(job)) == 0
+    os.umask(umask)
+    assert json.loads((job / "environment.json").read_text()) == {"kept": "", "path": f"{tmp_path}/mpich"}

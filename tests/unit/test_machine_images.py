@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from phalanx.errors import SpecError
 from phalanx.plan.machine_images import Image, ImageChoice, admin_user_of
 from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import describe, explain, warnings
+from phalanx.template import synthesize
 
 X86 = replace(FACTS, cloud="aws")
 ARM = replace(X86, architecture="arm64")
@@ -136,6 +138,34 @@ def test_images_are_recognised_by_their_names(name, alias):
 )
 def test_the_plan_says_what_a_boot_installs(image, installed):
     assert dict(describe(planned(X86, image=image))).get("boot installs") == installed
+
+
+RECIPE = Image("ami-2", "phalanx-torch", "x86_64", "/dev/sda1", 30, "torch@2026.1122.905", "ubuntu-24.04")
+
+
+def test_a_boot_on_an_image_of_a_recipe_installs_nothing():
+    shown = dict(describe(planned(replace(X86, image=RECIPE), image="recipe:torch")))
+    assert "boot installs" not in shown
+    assert shown["on the image"].startswith("the recipe torch@2026.1122.905; Ubuntu 24.04 with Python 3.12; ")
+    assert shown["image"] == "ami-2"
+
+
+def test_the_template_records_which_version_of_the_image_it_was_made_with():
+    document = json.loads(synthesize(planned(replace(X86, image=RECIPE), image="recipe:torch")))
+    assert document["Metadata"]["phalanx"]["image"] == "torch@2026.1122.905"
+    assert document["Parameters"]["Image"]["Default"] == "ami-2"
+    assert "image" not in json.loads(synthesize(planned(X86)))["Metadata"]["phalanx"]
+
+
+def test_an_image_of_a_recipe_for_another_processor_is_refused():
+    with pytest.raises(SpecError, match=r"image: recipe:torch is for x86_64, and c7g\.large is arm64"):
+        planned(replace(ARM, image=RECIPE), type="c7g.large", image="recipe:torch")
+
+
+def test_an_image_of_a_recipe_that_nobody_has_looked_up_is_refused():
+    with pytest.raises(SpecError, match="image: recipe:torch is looked up in the cloud") as refused:
+        planned(X86, image="recipe:torch")
+    assert "--offline" in refused.value.hint
 
 
 def test_a_local_plan_says_it_only_of_a_full_operating_system():

@@ -137,7 +137,7 @@ def _report(made: Shelved, contents: dict[str, Any], as_json: bool) -> None:
         return
     packages, system = len(contents["packages"]), len(contents["system"])
     say(f"{made.name} is {made.image_id}: {packages} packages of Python {contents['python']}, {system} of the system.")
-    say(f"Use it with `image: {made.image_id}`; `phalanx image show {made.name}` lists what it contains.")
+    say(f"Use it with `image: recipe:{made.recipe}`; `phalanx image show {made.name}` lists what it contains.")
 
 
 def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) -> Order:

@@ -82,6 +82,7 @@ class LocalCloud(ApiCloud):
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
+        from phalanx.plan.machine_images import is_of_recipe
         from phalanx.plan.plan import offline_facts
 
         if spec.region.startswith(_OTHER_PARTITIONS):
@@ -89,8 +90,10 @@ class LocalCloud(ApiCloud):
                 f"the local cloud stands in for AWS's commercial regions, and {spec.region} is in another partition",
                 "Choose another `region:`. With `cloud: aws`, `phalanx plan` and `template` serve it.",
             )
-        if name := images.local_name(spec.image):
+        name = images.local_name(spec.image)
+        if name:
             images.require(spec.image or "", name)
+        if name or is_of_recipe(spec.image):
             self._require_cgroup(spec.image or "")
         known = offline_facts(spec, ssh_public_key)
         if known is not None and not _has_to_ask(spec):
@@ -109,9 +112,11 @@ class LocalCloud(ApiCloud):
             reason, _, command = running.no_cgroup.partition("\n")
             raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command)
 
-    def image(self, parameter: str) -> Image | None:  # noqa: ARG002 - the protocol's signature
-        """Return None: the images of the local cloud are this machine's system under another name."""
-        return None
+    def image(self, parameter: str) -> Image | None:
+        """Return an image that Image Builder has made here; the others are known by their parameters."""
+        from phalanx.plan.machine_images import is_ami
+
+        return super().image(parameter) if is_ami(parameter) else None
 
     @property
     def _directory(self) -> Path:
@@ -135,11 +140,11 @@ class LocalCloud(ApiCloud):
 
 def _has_to_ask(spec: ClusterSpec) -> bool:
     """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
-    from phalanx.plan.machine_images import is_ami
+    from phalanx.plan.machine_images import is_ami, is_of_recipe
     from phalanx.spec.spec_checks import AUTO
 
     named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
-    asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image)
+    asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
     return any((*named, spec.data, spec.subnets)) or asks
 
 

@@ -10,7 +10,7 @@ from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
-from phalanx.plan.machine_images import Image, ImageChoice, is_ami
+from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
@@ -44,7 +44,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     head = _head_facts(api, spec)
     wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if not is_local(spec.cloud) else []
     asked, unknown = usage.ask(api, spec.name, wanted)
-    image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter)
+    image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter, architecture)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
@@ -141,12 +141,37 @@ def image(api: Api, parameter: str) -> Image | None:
     return _describe_image(api, _image_id(api, parameter))
 
 
-def _image_id(api: Api, parameter: str) -> str:
+def _image_id(api: Api, parameter: str, architecture: str = "") -> str:
     """Return the AMI id in a parameter, or the one given in its place; "" if there is no such parameter."""
     if is_ami(parameter):
         return parameter
+    if parameter.startswith(OF_RECIPE):
+        return _newest_of_recipe(api, parameter.removeprefix(OF_RECIPE), architecture)
     answer = api.exists("ssm", "get_parameter", Name=parameter)
     return answer["Parameter"]["Value"] if answer else ""
+
+
+def _newest_of_recipe(api: Api, name: str, architecture: str) -> str:
+    """Return the newest image of `RECIPE`, or the one of `RECIPE@VERSION`; for this processor, if there is one."""
+    recipe, _, version = name.partition("@")
+    wanted = {RECIPE_TAG: recipe, **({VERSION_TAG: version} if version else {})}
+    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
+    found = api.call("ec2", "describe_images", Owners=["self"], Filters=filters)["Images"]
+    if not found:
+        raise SpecError(
+            f"image: {api.region} has no image of the recipe {name}",
+            f"`phalanx image build {recipe} --cloud {api.name} --region {api.region}` makes one.",
+        )
+    fits = [one for one in found if one["Architecture"] == architecture]
+    return max(fits or found, key=_version)["ImageId"]
+
+
+def _version(described: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(part) for part in _tags(described)[VERSION_TAG].split("."))
+
+
+def _tags(described: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
 
 
 def _require_image(api: Api, image_id: str) -> Image:
@@ -168,4 +193,7 @@ def _describe_image(api: Api, image_id: str) -> Image | None:
     root_device = described.get("RootDeviceName", "")
     disks = {one["DeviceName"]: one.get("Ebs", {}) for one in described.get("BlockDeviceMappings", ())}
     size_gib = disks.get(root_device, {}).get("VolumeSize", 0)
-    return Image(image_id, described.get("Name", ""), described["Architecture"], root_device, size_gib)
+    tags = _tags(described)
+    recipe = f"{tags[RECIPE_TAG]}@{tags[VERSION_TAG]}" if {RECIPE_TAG, VERSION_TAG} <= tags.keys() else ""
+    name, base = described.get("Name", ""), tags.get(BASE_TAG, "")
+    return Image(image_id, name, described["Architecture"], root_device, size_gib, recipe, base)

@@ -32,7 +32,7 @@ from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
 from phalanx.plan.plan import Plan
-from phalanx.plan.plan_text import warnings
+from phalanx.plan.plan_text import installed_at_boot, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
 
@@ -213,6 +213,8 @@ class BringUp:
         try:
             if plan.facts.kept_file_system:
                 yield Note(f"{self.spec.shared} uses the file system that `down` kept: {plan.facts.kept_file_system}")
+            if installed := installed_at_boot(plan):
+                yield Note(f"each node's boot installs {installed}")
             yield from (Note(f"warning: {warning}") for warning in warnings(plan))
             stack = self._deploy(plan)
         except PhalanxError:

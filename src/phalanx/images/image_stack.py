@@ -16,10 +16,10 @@ from phalanx import __version__
 from phalanx.images.base import Base
 from phalanx.images.component import Component, components
 from phalanx.jobs.environments import Recipe
+from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
 
-RECIPE_TAG, VERSION_TAG, BASE_TAG = "phalanx:recipe", "phalanx:version", "phalanx:base"
 DIGEST_TAG, MANIFEST_TAG = "phalanx:digest", "phalanx:manifest"
-"""Tags of the stack and of its AMI: what it was made from, and the SHA-256 of what it contains."""
+"""Further tags of the stack and of its AMI: a hash of what it was made from, and the SHA-256 of what it contains."""
 
 # A parameter's value may have 4,096 bytes (docs/aws-behaviour.md 1.14).
 _VALUE = 4096
@@ -28,8 +28,6 @@ _ANYWHERE = "0.0.0.0/0"
 # A DLAMI is larger than that.
 _PLAIN_GIB = 30
 _TESTS_MIN = 90
-# The log of a failed build outlives the roll-back, for whoever follows it; phalanx deletes it.
-_KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 # The base's instance profile, and what deletes an AMI with its snapshots (docs/aws-behaviour.md 9.4, 9.9).
 _BUILD_POLICIES = ("EC2InstanceProfileForImageBuilder", "AmazonSSMManagedInstanceCore")
 _DELETE_POLICY = "service-role/EC2ImageBuilderLifecycleExecutionPolicy"
@@ -185,8 +183,8 @@ def _image(order: Order) -> Iterator[AWSObject]:
         DependsOn=["Route", "Routes"],
     )
     ami = imagebuilder.AmiDistributionConfiguration(
-        # Image Builder demands the date: names of AMIs are unique.
-        Name=f"{order.name}-{order.version} {{{{ imagebuilder:buildDate }}}}",
+        # Image Builder demands the date: names of AMIs are unique. The base says who may log in.
+        Name=f"{order.name}-{order.version} {order.base.alias} {{{{ imagebuilder:buildDate }}}}",
         AmiTags=order.tags,
     )
     yield imagebuilder.DistributionConfiguration(
@@ -194,7 +192,9 @@ def _image(order: Order) -> Iterator[AWSObject]:
         Name=order.stack,
         Distributions=[imagebuilder.Distribution(Region=Ref("AWS::Region"), AmiDistributionConfiguration=ami)],
     )
-    yield logs.LogGroup("LogGroup", LogGroupName=order.log_group, **_KEPT)
+    # The log of a failed build outlives the roll-back, for whoever follows it; phalanx deletes it.
+    kept: Any = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+    yield logs.LogGroup("LogGroup", LogGroupName=order.log_group, **kept)
     yield imagebuilder.Image(
         "Image",
         ImageRecipeArn=Ref("Recipe"),

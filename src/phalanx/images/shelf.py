@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from phalanx.errors import CloudError
-from phalanx.images.image_stack import BASE_TAG, DIGEST_TAG, MANIFEST_TAG, RECIPE_TAG, VERSION_TAG, stack_prefix
+from phalanx.images.image_stack import DIGEST_TAG, MANIFEST_TAG, stack_prefix
+from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
 
 
 class Api(Protocol):

@@ -169,7 +169,7 @@ def ami_of(backend: Any, image: Image) -> Any:
     return Ami(
         backend,
         image.ami,
-        name=image.name,
+        name=image.ami_name,
         description="Made by Image Builder",
         architecture=image.tags["phalanx:machine"].replace("aarch64", "arm64"),
         root_device_type="ebs",

@@ -19,11 +19,25 @@ _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus":
 # What a node's boot installs where it is missing (phalanx.node.packages).
 _PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin, libgomp1, libgfortran5"}
 _WITH_APT = ("Debian", "Ubuntu")
+# What `phalanx image build` has installed, whatever the base lacks.
+_OF_EVERY_RECIPE = {"venv": True, "nfs": True, "mpi": "/usr/bin"}
+
+
+OF_RECIPE = "recipe:"
+"""How `image` names an image that was made from a recipe: recipe:NAME or recipe:NAME@VERSION."""
+
+RECIPE_TAG, VERSION_TAG, BASE_TAG = "phalanx:recipe", "phalanx:version", "phalanx:base"
+"""Tags of an image that was made from a recipe."""
 
 
 def is_ami(image: str | None) -> bool:
     """Whether an image is named by its id, which is different in every region."""
     return bool(image) and str(image).startswith("ami-")
+
+
+def is_of_recipe(image: str | None) -> bool:
+    """Whether an image is named by the recipe that it was made from."""
+    return bool(image) and str(image).startswith(OF_RECIPE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,10 @@ class Image:
     architecture: str
     root_device: str
     size_gib: int
+    recipe: str = ""
+    """What it was made from, such as torch@2026.1122.905; "" for another image."""
+    base: str = ""
+    """The alias of the image below it, if it was made from a recipe."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class ImageChoice:
         """The SSM parameter of the image: the spec's own path, or its alias's for this architecture; or the AMI id."""
         entry = _table().get(self.alias)
         if entry is None:
-            return self.alias
+            return self.image.image_id if self.image and self.image.recipe else self.alias
         arch = {"x86_64": "amd64"}.get(self.architecture, self.architecture)
         return entry["parameter"].format(cpu=self.architecture, arch=arch)
 
@@ -68,6 +86,8 @@ class ImageChoice:
         """The table's row for the alias, or for an image of that name; None for an unknown image."""
         if self.alias in _table():
             return _table()[self.alias]
+        if self.image and self.image.base in _table():
+            return {**_table()[self.image.base], **_OF_EVERY_RECIPE}
         name = self.image.name if self.image else ""
         return next((row for _, row in _on_aws() if _has_name(row, name)), None)
 
@@ -99,6 +119,8 @@ class ImageChoice:
         if self.image:
             disk = f"root disk of {self.image.size_gib} GiB at {self.image.root_device}"
             parts += [disk, f"{self.image.image_id} ({self.image.name})"]
+        if self.image and self.image.recipe:
+            parts.insert(0, f"the recipe {self.image.recipe}")
         return "; ".join(parts) or "not known"
 
     def refuse_unsuited(self) -> None:
@@ -116,6 +138,14 @@ class ImageChoice:
             )
         if self._lacks_driver():
             raise SpecError(f"image: {self.alias} has no driver for the GPUs of {self.spec.type}", self._suggestion())
+
+    def refuse_unknown_recipe(self) -> None:
+        """Raise SpecError for an image that is named by its recipe if nobody has looked it up."""
+        if is_of_recipe(self.spec.image) and not self.image:
+            raise SpecError(
+                f"image: {self.spec.image} is looked up in the cloud, which was not asked",
+                "Leave --offline out, or write the AMI's id, which `phalanx image list` shows.",
+            )
 
     def refuse_small_disk(self) -> None:
         """Raise SpecError if the image is larger than the disk that the spec wants (docs/aws-behaviour.md 2.34)."""

@@ -259,6 +259,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
         )
     if not is_local(spec.cloud):
         image.refuse_unsuited()
+    image.refuse_unknown_recipe()
     image.refuse_small_disk()
     _refuse_head(spec, facts)
     network_cards.refuse_impossible(spec, facts.cards)

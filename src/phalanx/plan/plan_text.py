@@ -84,11 +84,23 @@ def _place(plan: Plan) -> str:
 
 def _contents(plan: Plan) -> list[tuple[str, str]]:
     """Describe what is known of the image and what is installed; nothing of nodes that have this machine's programs."""
-    image = image_choice(plan.spec, plan.facts)
-    if is_local(plan.spec.cloud) and "local" not in (image.contents or {}):
+    if _has_this_machines_programs(plan):
         return []
-    installed = f"{', '.join(image.packages)} (about 30 s)" if image.packages else ""
-    return [("on the image", image.describe()), ("boot installs", installed)]
+    return [
+        ("on the image", image_choice(plan.spec, plan.facts).describe()),
+        ("boot installs", installed_at_boot(plan)),
+    ]
+
+
+def _has_this_machines_programs(plan: Plan) -> bool:
+    image = image_choice(plan.spec, plan.facts)
+    return is_local(plan.spec.cloud) and "local" not in (image.contents or {})
+
+
+def installed_at_boot(plan: Plan) -> str:
+    """Return what each node's boot installs, as far as is known; "" for nothing."""
+    packages = image_choice(plan.spec, plan.facts).packages
+    return f"{', '.join(packages)} (about 30 s)" if packages and not _has_this_machines_programs(plan) else ""
 
 
 def _network(plan: Plan) -> str:

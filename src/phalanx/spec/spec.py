@@ -125,7 +125,8 @@ class ClusterSpec:
         default=None,
     )
     image: str | None = key(
-        "Image of the nodes: an alias, an AMI id of the region, or the path of an SSM parameter that holds one.",
+        "Image of the nodes: an alias, an AMI id of the region, the path of an SSM parameter that holds one, or "
+        "`recipe:torch` for the newest that `phalanx image build torch` has made (`recipe:torch@VERSION` for another).",
         text(
             checks.image,
             lambda: {
@@ -134,7 +135,8 @@ class ClusterSpec:
                     {"pattern": whole(checks.IMAGE)},
                 ]
             },
-            f"{', '.join(table('images')['images'])}, an id such as ami-0123abcd, or a path such as /aws/service/…",
+            f"{', '.join(table('images')['images'])}, an id such as ami-0123abcd, a path such as /aws/service/…, "
+            "or recipe:NAME",
         ),
         "ubuntu-24.04",
         unset="by the type, {cpu} or, with GPUs, {gpu}".format(**table("images")["default"]),

@@ -39,7 +39,9 @@ def _serialized(document: dict[str, Any]) -> str:
 def build(plan: Plan) -> Template:
     template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
     template.set_version()
-    template.set_metadata({"phalanx": {"version": __version__}, **parameters.metadata(plan)})
+    image = plan.facts.image.recipe if plan.facts.image else ""
+    made_with = {"version": __version__, **({"image": image} if image else {})}
+    template.set_metadata({"phalanx": made_with, **parameters.metadata(plan)})
     template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
     for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
         part.add_to(template, plan)

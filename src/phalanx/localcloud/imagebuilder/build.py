@@ -19,6 +19,7 @@ from phalanx.localcloud.imagebuilder import registered
 from phalanx.localcloud.imagebuilder.documents import Step
 from phalanx.localcloud.imagebuilder.shell import Shell
 from phalanx.localcloud.images import store
+from phalanx.localcloud.images.store import Image
 
 log = logging.getLogger(__name__)
 # systemd and cloud-init, on a busy machine.
@@ -40,15 +41,13 @@ class BuildFailed(Exception):  # noqa: N818 - a result that is shown, not a bug
 
 @dataclass(frozen=True)
 class Order:
-    """What to build: the image's name, its parent, the machine, the components' steps in order, and the AMI's tags."""
+    """What to build: the image, its parent, the machine, and the components' steps in order."""
 
-    name: str
-    ami_id: str
+    image: Image
     region: str
     parent: str
     machine: Mapping[str, Any]
     steps: Sequence[Step]
-    tags: Mapping[str, str]
     log_group: str
     log_stream: str
     tests: bool = True
@@ -66,7 +65,7 @@ class Build:
         self._instance_id = ""
 
     def start(self) -> None:
-        self._context.spawn(self._run, name=f"image-{self._order.name}")
+        self._context.spawn(self._run, name=f"image-{self._order.image.name}")
 
     def cancel(self, ended: Callable[[], None]) -> bool:
         """End the build; return whether it still runs, and then call `ended` when nothing of it is left."""
@@ -85,12 +84,12 @@ class Build:
         except BuildFailed as reason:
             failed = str(reason)
         except Exception as error:
-            log.exception("the build of %s", self._order.name)
+            log.exception("the build of %s", self._order.image.name)
             failed = f"Internal Failure: {error}"
         with self._lock:
             self._is_over = True
         if self._ended:
-            registered.deregister(self._context, self._order.region, self._order.ami_id)
+            registered.deregister(self._context, self._order.region, self._order.image.ami)
             self._ended()
         else:
             self._done(failed)
@@ -100,7 +99,7 @@ class Build:
             self._run_phases(shell, ("build", "validate"))
             self._keep(shell)
         if self._order.tests:
-            with _Machine(self, self._order.ami_id) as shell:
+            with _Machine(self, self._order.image.ami) as shell:
                 self._run_phases(shell, ("test",))
 
     def launch(self, image_id: str) -> Shell:
@@ -148,18 +147,15 @@ class Build:
 
     def _keep(self, shell: Shell) -> None:
         """Make an image of the machine's disk."""
-        self.say(f"creating {self._order.ami_id}")
+        self.say(f"creating {self._order.image.ami}")
         self._check(shell.run(_SANITIZE, _BOOT_TIMEOUT_S, self.say), "the clean-up")
-        partial = registered.images_of(self._context) / f"{self._order.name}{store.PARTIAL}"
+        partial = registered.images_of(self._context) / f"{self._order.image.name}{store.PARTIAL}"
         tree = partial / store.TREE
         tree.mkdir(parents=True)
         try:
             os.chown(tree, self._context.root_of_nodes, self._context.root_of_nodes)
             self._check(shell.copy(tree), "the copy of the disk")
-            built = self._context.clock.now().strftime("%Y-%m-%d")
-            image = registered.described(
-                self._context, self._order.name, self._order.ami_id, tree, dict(self._order.tags), built
-            )
+            image = registered.described(self._context, self._order.image, tree)
             registered.complete(self._context, self._order.region, partial, image)
         finally:
             registered.remove_tree(partial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,15 @@ def images_of(context: Context) -> Path:
     return context.images or Path("/nonexistent")
 
 
-def described(context: Context, name: str, ami_id: str, tree: Path, tags: dict[str, str], built: str) -> Image:
-    """Return the record of an image whose file system is in `tree`."""
+def described(context: Context, image: Image, tree: Path) -> Image:
+    """Return the image with what is known once its file system is in `tree`."""
     status = (tree / "var/lib/dpkg/status").read_text(errors="replace")
-    return Image(
-        name=name,
-        path=str(images_of(context) / name),
-        built=built,
+    return replace(
+        image,
+        path=str(images_of(context) / image.name),
+        built=context.clock.now().strftime("%Y-%m-%d"),
         size_bytes=store.size_bytes(tree),
         packages=status.count("\nStatus: install ok installed"),
         root=context.root_of_nodes,
-        ami=ami_id,
-        tags={**tags, "phalanx:machine": platform.machine()},
+        tags={**image.tags, "phalanx:machine": platform.machine()},
     )

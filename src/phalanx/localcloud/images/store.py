@@ -23,7 +23,7 @@ _RECORD = "image.json"
 class Image:
     """A built image. `root` is the uid that its root has in the local cloud's user namespace.
 
-    `ami` is the id of one that Image Builder made, and `tags` are its tags there.
+    `ami` and `ami_name` are the id and the name of one that Image Builder made, and `tags` its tags.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Image:
     packages: int
     root: int
     ami: str = ""
+    ami_name: str = ""
     tags: dict[str, str] = field(default_factory=dict)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 RESULT = "environment.json"
+_ON_IMAGE = "/usr/local/lib/phalanx/environments"
 _FORMAT = "1"  # a change makes every environment again
 _FILES = "requirements"
 _OTHER_PYTHON = "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
@@ -50,21 +51,37 @@ def job_variables(wanted: Dict[str, Any], directory: str) -> Dict[str, str]:
 def bring(directory: str) -> int:
     """Find or make the environment of the job in this directory; print what is done.
 
-    RESULT in the job's directory then has {"problem"}, or where it is kept and where jobs use it: {"kept", "path"}.
+    RESULT in the job's directory then has {"problem"}, or where it is kept and where jobs use it: {"kept", "path"}. One
+    of the machine image is kept nowhere else ("").
     """
     os.umask(0o077)
     with open(os.path.join(directory, "job.json")) as file:
         wanted = json.load(file)["environment"]
     try:
-        kept = _bring(node_copy.root_of(directory), wanted, BuildLog(directory))
-        _complete_activate(kept, job_variables(wanted, directory))
-        result = {"kept": kept, "path": node_copy.path_of(kept)}
+        result = _on_image(wanted) or _on_shared_directory(directory, wanted)
     except CannotMakeError as error:
         result = {"problem": str(error)}
     except OSError as error:
         result = {"problem": f"{error.filename or 'the shared directory'}: {error.strerror}"}
     states.write_file(os.path.join(directory, RESULT), json.dumps(result))
     return 1 if "problem" in result else 0
+
+
+def _on_image(wanted: Dict[str, Any]) -> Optional[Dict[str, str]]:
+    """Return the environment that the machine image has of the same recipe, on every node; None if it has none."""
+    path = os.path.join(_ON_IMAGE, wanted["name"])
+    try:
+        with open(os.path.join(path, node_copy.COMPLETE)) as file:
+            is_same = json.load(file)["digest"] == wanted["digest"]
+    except (FileNotFoundError, KeyError, ValueError):
+        return None
+    return {"kept": "", "path": path} if is_same else None
+
+
+def _on_shared_directory(directory: str, wanted: Dict[str, Any]) -> Dict[str, str]:
+    kept = _bring(node_copy.root_of(directory), wanted, BuildLog(directory))
+    _complete_activate(kept, job_variables(wanted, directory))
+    return {"kept": kept, "path": node_copy.path_of(kept)}
 
 
 def is_complete(path: str) -> bool:

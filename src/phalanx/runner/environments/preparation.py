@@ -57,6 +57,8 @@ class Preparation:
             self._stage.output.ended(self._number, 0)
             result = self._result()
             self.path = result["path"]
+            if not result["kept"]:
+                return None
             self._lock = lock(result["kept"], fcntl.LOCK_SH)
             if self._lock is not None and is_complete(result["kept"]):
                 return None

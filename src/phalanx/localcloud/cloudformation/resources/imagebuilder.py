@@ -11,6 +11,7 @@ from phalanx.localcloud.cloudformation.resources.access import iam
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, resource
 from phalanx.localcloud.imagebuilder import documents, registered
 from phalanx.localcloud.imagebuilder.build import Build, Order
+from phalanx.localcloud.images.store import Image
 
 # What records of this type know, by ARN. An image's build reads them.
 _records: dict[str, dict[str, Any]] = {}
@@ -78,30 +79,28 @@ def _delete_image(request: Request, physical_id: str) -> bool:
 def _image(request: Request) -> Made:
     recipe = _records[request.properties["ImageRecipeArn"]]
     arn = request.properties["ImageRecipeArn"].replace(":image-recipe/", ":image/") + "/1"
-    order = _order(request, recipe, registered.new_id())
-    _records[arn] = {"AmiId": order.ami_id}
+    order = _order(request, recipe)
+    _records[arn] = {"AmiId": order.image.ami}
     _builds[arn] = Build(request.context, order, lambda failed: request.settled(_reason(arn, failed)))
     _builds[arn].start()
-    return Made(arn, {"Arn": arn, "ImageId": order.ami_id, "Name": recipe["Name"]}, pending=True)
+    return Made(arn, {"Arn": arn, "ImageId": order.image.ami, "Name": recipe["Name"]}, pending=True)
 
 
 def _reason(arn: str, failed: str | None) -> str | None:
     return f"Resource handler returned message: Image {arn} failed: {failed}" if failed else None
 
 
-def _order(request: Request, recipe: dict[str, Any], ami_id: str) -> Order:
+def _order(request: Request, recipe: dict[str, Any]) -> Order:
     infrastructure = _records[request.properties["InfrastructureConfigurationArn"]]
     distribution = _records.get(request.properties.get("DistributionConfigurationArn", ""), {})
     tests = request.properties.get("ImageTestsConfiguration", {}).get("ImageTestsEnabled", True)
     group = request.properties.get("LoggingConfiguration", {}).get("LogGroupName")
     return Order(
-        name=f"{recipe['Name']}-{recipe['Version']}",
-        ami_id=ami_id,
+        image=_described(request, f"{recipe['Name']}-{recipe['Version']}", _ami(distribution)),
         region=request.region,
         parent=_parent(request, recipe["ParentImage"]),
         machine=_machine(request, infrastructure),
         steps=[step for one in recipe["Components"] for step in _records[one["ComponentArn"]]["Steps"]],
-        tags=_ami_tags(distribution),
         log_group=group or f"/aws/imagebuilder/{recipe['Name']}",
         log_stream=f"{recipe['Version']}/1",
         tests=str(tests).lower() == "true",
@@ -131,8 +130,12 @@ def _machine(request: Request, infrastructure: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _ami_tags(distribution: dict[str, Any]) -> dict[str, str]:
-    """Return the AMI's tags in the first region; the local cloud has one."""
-    for one in distribution.get("Distributions", []):
-        return dict(one.get("AmiDistributionConfiguration", {}).get("AmiTags", {}))
-    return {}
+def _ami(distribution: dict[str, Any]) -> dict[str, Any]:
+    """Return what the distribution says of the AMI in the first region; the local cloud has one."""
+    return next((one.get("AmiDistributionConfiguration", {}) for one in distribution.get("Distributions", [])), {})
+
+
+def _described(request: Request, name: str, ami: dict[str, Any]) -> Image:
+    now = request.context.clock.now().strftime("%Y-%m-%dT%H-%M-%S.000Z")
+    ami_name = re.sub(r"\{\{ *imagebuilder:buildDate *\}\}", now, ami.get("Name", f"{name} {now}"))
+    return Image(name, "", "", 0, 0, 0, registered.new_id(), ami_name, dict(ami.get("AmiTags", {})))
