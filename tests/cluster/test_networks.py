@@ -71,6 +71,11 @@ class Network:
         for node in ("worker1", "worker2"):
             self.reach(node)
 
+    def log_out(self) -> None:
+        """Close the shared connections, so that the next login makes a new one."""
+        for config in self.terminal.state.glob("clusters/*/ssh_config"):
+            close_all(config)
+
     def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
         """Return for each place whether a connection from the node is "reached" or "dropped"."""
         targets = " ".join(f"{address} {port}" for address, port in places)
@@ -197,6 +202,9 @@ def test_an_address_that_was_not_allowed_can_be_added(network: Network):
     assert "127.0.0.1/32 may already reach the head" in network.terminal.phalanx("allow").stdout
     with network.without_rules("HeadSecurityGroup", "ingress", but=never):
         _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
+        network.log_out()
+        refused = network.terminal.phalanx("ssh", "--", "true", check=False)
+        assert "this machine's address 127.0.0.1 may not reach the head" in refused.stderr
         assert "127.0.0.1/32 may now reach the head" in network.terminal.phalanx(*allow).stdout
         _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
         (rule,) = network.rules("HeadSecurityGroup", "ingress")
@@ -327,8 +335,7 @@ def test_all_nodes_together_cost_one_login_at_the_head(network: Network):
         count = "sudo grep -c 'Accepted publickey for phalanx' /var/log/auth.log"
         return int(network.terminal.phalanx("ssh", "--admin", "head", "--", count).stdout)
 
-    for config in network.terminal.state.glob("clusters/*/ssh_config"):
-        close_all(config)
+    network.log_out()
     before = logins()
     assert len(network.terminal.phalanx("exec", "--", "hostname").stdout.splitlines()) == len(network.nodes)
     assert logins() - before == 1

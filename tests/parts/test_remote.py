@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.errors import ClusterError
 from phalanx.ssh import remote as module
-from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote, classify
+from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote, Silent, classify
 
 # Behaves like OpenSSH: -f -N makes a master that listens on ControlPath; a shell runs the command.
 FAKE_SSH = f"""#!{sys.executable} -IS
@@ -202,7 +202,21 @@ def test_closing_goes_on_without_ssh(tmp_path, monkeypatch):
     assert not node.control_path.exists()
 
 
-def test_a_refused_host_is_repaired_once(head, bin_directory):
+def test_a_reason_for_silence_ends_the_wait(head, bin_directory, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    (bin_directory / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
+
+    def repair(error):
+        if isinstance(error, Silent):
+            raise ClusterError("this machine may not reach it")
+        return False
+
+    with pytest.raises(ClusterError, match="may not reach it"):
+        Remote(head.config, head.host, repair=repair).connect(timeout_s=600)
+
+
+def test_a_refused_host_is_repaired_once(head, bin_directory, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_S", 600.0)
     refusal = bin_directory / "refusal"
     refusal.write_text("No ED25519 host key is known for x.\nHost key verification failed.\n")
     seen = []

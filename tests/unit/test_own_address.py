@@ -1,4 +1,4 @@
-"""`ssh_from: auto`: the address that AWS tells, checked, and what is said when it tells none."""
+"""This machine's address: the one that AWS reports, for `ssh_from: auto`, and whether the head's rules contain it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import urllib.request
 
 import pytest
 
-from phalanx.clouds import own_address
+from phalanx.clouds import own_address, ssh_access
 from phalanx.errors import SpecError
+from phalanx.localcloud.nodes.machine import USER_ADDRESS
 
 
 def answering(monkeypatch, answer: bytes | OSError) -> list[object]:
@@ -42,3 +43,35 @@ def test_anything_else_is_no_address(monkeypatch, answer):
     answering(monkeypatch, answer)
     with pytest.raises(SpecError, match=r"ssh_from: https://checkip\.amazonaws\.com/ does not say this machine's"):
         own_address.find()
+
+
+RULES = [
+    {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "203.0.113.0/24"}]},
+    {"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]},
+]
+
+
+def test_an_address_that_no_rule_contains_is_refused_with_those_that_may():
+    refused = ssh_access.refusal("demo", ("198.51.100.7",), RULES)
+    assert refused is not None
+    assert "198.51.100.7 may not reach the head of demo by ssh: only 203.0.113.0/24 may" in refused.message
+    assert "`phalanx allow` adds it" in refused.hint
+    nobody = ssh_access.refusal("demo", ("198.51.100.7",), [])
+    assert nobody is not None and "no address may" in nobody.message
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "198.51.100.0/24"}]}],
+        [{"IpProtocol": "tcp", "FromPort": 0, "ToPort": 1024, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}],
+        [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "PrefixListIds": [{"PrefixListId": "pl-1"}]}],
+    ],
+)
+def test_an_address_that_a_rule_may_contain_is_not_refused(rules):
+    assert ssh_access.refusal("demo", ("198.51.100.7",), rules) is None
+
+
+def test_the_local_cloud_sees_this_machine_at_two_addresses():
+    assert own_address.seen("local") == ("127.0.0.1", USER_ADDRESS)
+    assert ssh_access.refusal("demo", own_address.seen("local"), RULES) is None

@@ -9,9 +9,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
-from phalanx.errors import ClusterError, SpecError
-
-_GROUP = "HeadSecurityGroup"
+from phalanx.errors import SpecError
 
 
 @click.command("allow")
@@ -28,13 +26,13 @@ def command(network: str, name: str | None, file: Path | None) -> None:
       phalanx allow                     # after a move to another network
       phalanx allow 203.0.113.0/24
     """
+    from phalanx.clouds.ssh_access import head_group
+
     cluster = load_cluster(name, file)
     cloud = clouds.get(cluster.cloud, cluster.region)
-    found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
-    if not found:
-        raise ClusterError(f"cluster {cluster.name} has no security group for its head", "`phalanx status` shows it.")
+    group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
-    added = cloud.allow_ssh(found[0], source)
+    added = cloud.allow_ssh(group, source)
     say(f"{source} may {'now' if added else 'already'} reach the head of {cluster.name} by ssh.")
 
 

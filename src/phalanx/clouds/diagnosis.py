@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from phalanx import clouds
+from phalanx.clouds import ssh_access
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
 from phalanx.spec.cloud_names import is_local
-from phalanx.ssh.remote import ConnectionLost, HostRefused
+from phalanx.ssh.remote import ConnectionLost, HostRefused, Silent
 
 _MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
 
 
 def repair(cluster: Cluster, error: ClusterError) -> bool:
-    """Return True when another attempt may succeed. Raises ClusterError when the cluster is gone."""
+    """Return True when another attempt may succeed.
+
+    Raises ClusterError when the cluster is gone, or does not let this machine in.
+    """
     if is_local(cluster.cloud):
         require_local_cloud(cluster)
+    if isinstance(error, Silent):
+        ssh_access.require_allowed(cluster)
+        return False
     if isinstance(error, HostRefused):
         return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):

@@ -10,6 +10,8 @@ from phalanx.spec.cloud_names import is_local
 from phalanx.waits import waiting
 
 URL = "https://checkip.amazonaws.com/"
+# Where the connections of the local cloud's users come from (docs/local-cloud.md).
+_USER_ADDRESS = "203.0.113.1"
 _TIMEOUT_S = 10.0
 _LONGEST_ANSWER = 64
 
@@ -17,6 +19,11 @@ _LONGEST_ANSWER = 64
 def of(cloud: str) -> str:
     """Return the address from which this machine reaches a cloud's nodes; the local cloud is behind loopback."""
     return "127.0.0.1" if is_local(cloud) else find()
+
+
+def seen(cloud: str) -> tuple[str, ...]:
+    """Return the addresses of which a rule must contain one; the local cloud's nodes see connections from another."""
+    return (of(cloud), _USER_ADDRESS) if is_local(cloud) else (find(),)
 
 
 def find() -> str:

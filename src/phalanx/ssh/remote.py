@@ -22,6 +22,8 @@ from phalanx.ssh import bounded
 from phalanx.waits import waiting
 
 CONNECT_TIMEOUT_S = 20.0
+# A login over a slow line takes about a second.
+_PATIENCE_S = 3.0
 _PERSIST_S = 600
 _LISTENS_AGAIN_AFTER_S = (0.1, 0.2, 0.4, 0.8)
 # Some systems limit a socket's path to 104 bytes: our names take 25, `/phalanx/` 9, and ssh adds 17 while it binds.
@@ -38,6 +40,10 @@ class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
 
 class NotEnded(ClusterError):  # noqa: N818 - reads as what happened
     """A command did not end in time."""
+
+
+class Silent(ConnectionLost):
+    """The node has not answered for a few seconds; it still may."""
 
 
 class NotListening(ConnectionLost):
@@ -59,7 +65,8 @@ class Remote:
 
     `via` is a node whose shared connection leads to this one, so that many nodes behind it cost one login there.
     `repair` is called once when connecting fails. It may raise a better error, or update what this machine
-    knows (such as the cluster's authority) and return True to try again.
+    knows (such as the cluster's authority) and return True to try again. It is also called with Silent while a
+    connection that this machine makes directly is not answered.
     """
 
     config: Path
@@ -203,7 +210,7 @@ class Remote:
             null = subprocess.DEVNULL
             try:
                 with bounded.started(argv, stdin=null, stdout=null, stderr=stderr, env=env) as ssh:
-                    status = ssh.wait(timeout_s)
+                    status = self._wait(ssh, timeout_s)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:
@@ -212,6 +219,14 @@ class Remote:
                 ) from error
             if status != 0:
                 raise classify(self.host, _text(output))
+
+    def _wait(self, ssh: subprocess.Popen[bytes], timeout_s: float) -> int:
+        """Wait for ssh, and ask for a reason as soon as it seems that nobody answers."""
+        if self.repair is not None and self.via is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return ssh.wait(_PATIENCE_S)
+            self.repair(Silent(f"{self.host} has not answered ssh for {_PATIENCE_S:g} s"))
+        return ssh.wait(timeout_s)
 
     def _judge(self, command: str, completed: Completed, check: bool) -> None:
         if completed.status == 255 and not self.connected():
