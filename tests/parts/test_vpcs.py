@@ -47,6 +47,19 @@ def test_subnets_are_described_with_their_ways_out(own):
     assert vpcs.find(AwsHere(own.cloud.client), aws_spec()) is None
 
 
+def test_addresses_of_the_cluster_itself_are_free_for_it(own):
+    """Or a cluster that is up in a small subnet could not be planned again."""
+    made = own.ec2.create_security_group(GroupName="demo-NodeSecurityGroup-1AB", Description="nodes", VpcId=own.vpc)
+    interfaces = [
+        own.ec2.create_network_interface(SubnetId=own.workers, Groups=groups)["NetworkInterface"]["NetworkInterfaceId"]
+        for groups in ([made["GroupId"]], [])
+    ]
+    assert own.described().workers.free == 10
+    for interface in interfaces:
+        own.ec2.delete_network_interface(NetworkInterfaceId=interface)
+    own.ec2.delete_security_group(GroupId=made["GroupId"])
+
+
 def test_a_vpc_of_a_user_keeps_the_local_cloud_running(own):
     assert own.vpc in local_ec2.vpcs_of_users()
 

@@ -24,7 +24,7 @@ def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
     if not spec.subnets:
         return None
     described = _described(api, spec.subnets)
-    head, workers = (_subnet(api, described[name]) for name in spec.subnets)
+    head, workers = (_subnet(api, described[name], spec.name) for name in spec.subnets)
     return ExistingVpc(
         head.vpc, _has(api, head.vpc, "EnableDnsSupport"), _has(api, head.vpc, "EnableDnsHostnames"), head, workers
     )
@@ -42,16 +42,29 @@ def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _subnet(api: Api, entry: dict[str, Any]) -> Subnet:
+def _subnet(api: Api, entry: dict[str, Any], cluster: str) -> Subnet:
     name, vpc = entry["SubnetId"], entry["VpcId"]
     return Subnet(
         name,
         vpc,
         entry["AvailabilityZone"],
         entry.get("CidrBlock", ""),
-        entry["AvailableIpAddressCount"],
+        entry["AvailableIpAddressCount"] + _own_addresses(api, name, cluster),
         _way_out(api, _route_table(api, vpc, name)),
         _is_filtered(api, name),
+    )
+
+
+def _own_addresses(api: Api, subnet: str, cluster: str) -> int:
+    """Return how many addresses the cluster of this name has there already, by its security groups' names."""
+    own = tuple(f"{cluster}-{group}-" for group in ("NodeSecurityGroup", "StorageSecurityGroup"))
+    interfaces = api.pages(
+        "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=_where("subnet-id", subnet)
+    )
+    return sum(
+        len(one["PrivateIpAddresses"])
+        for one in interfaces
+        if any(group["GroupName"].startswith(own) for group in one["Groups"])
     )
 
 

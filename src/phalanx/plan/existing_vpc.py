@@ -23,7 +23,7 @@ class Subnet:
     zone: str
     cidr: str
     free: int
-    """How many addresses nobody uses."""
+    """How many addresses nobody but the cluster itself uses."""
     way_out: str
     """Where its default route leads: INTERNET, NAT or OTHER, which can't be judged; "" if nothing leads out."""
     filtered: bool = False
