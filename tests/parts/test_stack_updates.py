@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from fleet_fakes import REGION, name
+from clusters import plan
+from fleet_fakes import REGION, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx.localcloud.cloudformation.engine import StackRequest
+from phalanx.localcloud.cloudformation.signals import Signal
 from phalanx.localcloud.iam import credentials
+from phalanx.template import request
+
+MACHINES = {
+    "HeadLaunchTemplate": "False",
+    "WorkerLaunchTemplate": "False",
+    "HeadGroup": "Conditional",
+    "WorkersGroup": "Conditional",
+}
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +247,84 @@ def test_a_change_set_is_void_after_another_update(cloud):
     assert update(cloud, stack, {"Queue": queue(45)}) == "UPDATE_COMPLETE"
     with pytest.raises(ClientError, match="ChangeSetNotFound"):
         cloud.cloudformation.execute_change_set(ChangeSetName=planned["ChangeSetId"])
+
+
+@pytest.fixture(scope="module")
+def cluster(cloud: Stacks) -> str:
+    """A stack of phalanx's own template, whose head reports that all is ready."""
+    body, given = request(plan())
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+    stack = cloud.create({}, TemplateBody=body, Parameters=parameters, Capabilities=["CAPABILITY_IAM"])
+    until(lambda: cloud.engine.find(stack, REGION).resources["Ready1"].status == "CREATE_IN_PROGRESS", "Ready1", 60.0)
+    cloud.engine.signal_handle(cloud.physical(stack, "ReadyHandle1"), Signal("head", "SUCCESS", "4 of 4"))
+    assert cloud.settled(stack) == "CREATE_COMPLETE", cloud.history(stack)
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"idle_s": 1800}, {"FleetTopic": "False"}),
+        ({"mail": "me@example.com"}, {"MailSubscription": None}),
+        ({"ssh_from": ["10.1.0.0/16", "10.2.0.0/16"]}, {"HeadSecurityGroup": "False"}),
+        # The user data names the role, whose ARN is only known to stay the same once the role was changed.
+        ({"policies": ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"]}, {"JobRole": "False", **MACHINES}),
+        ({"throughput": "elastic"}, {"FileSystem": "False"}),
+        (
+            {"type": "m5.large", "disk": {"size_gib": 100}, "key_pair": "mine", "slots": 3, "node_timeout_s": 900},
+            MACHINES,
+        ),
+        (
+            {"placement": "cluster", "capacity": "spot"},
+            {"PlacementGroup": None, **MACHINES},
+        ),
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_a_changed_key_of_phalanx_changes_these_parts_of_its_stack(cloud, cluster, fields, expected):
+    assert {name: replacement for _, name, replacement in listed(revised(cloud, cluster, **fields))} == expected
+
+
+def test_tags_reach_every_part_of_a_cluster_that_takes_them(cloud, cluster):
+    changed = listed(revised(cloud, cluster, Tags=[{"Key": "project", "Value": "vision"}]))
+    assert {action for action, _, _ in changed} == {"Modify"}
+    assert {"Vpc", "HeadGroup", "RosterTable", "LogGroup", "Function", "HeadRole"} <= {name for _, name, _ in changed}
+
+
+def test_an_update_leaves_the_sizes_of_groups_that_were_changed_since(cloud, cluster):
+    groups, called = cloud.client("autoscaling"), cloud.describe(cluster)["StackName"]
+    names = {role: f"{called}-{role}" for role in ("head", "workers")}
+    groups.update_auto_scaling_group(AutoScalingGroupName=names["workers"], MaxSize=9)
+    groups.update_auto_scaling_group(AutoScalingGroupName=names["head"], MaxSize=0, DesiredCapacity=0)
+    for kind, version in (("m5.large", "2"), ("c5.large", "3")):
+        changes = revised(cloud, cluster, type=kind)
+        cloud.cloudformation.execute_change_set(ChangeSetName=changes["ChangeSetId"])
+        assert cloud.settled(cluster) == "UPDATE_COMPLETE", cloud.history(cluster)
+        answer = groups.describe_auto_scaling_groups(AutoScalingGroupNames=list(names.values()))["AutoScalingGroups"]
+        found = {one["AutoScalingGroupName"]: one for one in answer}
+        assert (found[names["head"]]["MaxSize"], found[names["workers"]]["MaxSize"]) == (0, 9)
+        assert {one["LaunchTemplate"]["Version"] for one in answer} == {version}
+
+
+def revised(cloud: Stacks, cluster: str, **fields: Any) -> dict[str, Any]:
+    """Return the change set of phalanx's template with these fields, or these tags of the stack."""
+    tags = {"Tags": fields.pop("Tags")} if "Tags" in fields else {}
+    body, given = request(plan(**fields))
+    present = cloud.describe(cluster)["Parameters"]
+    kept = [
+        {"ParameterKey": one["ParameterKey"], "UsePreviousValue": True}
+        for one in present
+        if one["ParameterKey"].startswith("Agent") or one["ParameterKey"] in given
+    ]
+    made = cloud.cloudformation.create_change_set(
+        StackName=cluster,
+        ChangeSetName=name("changes"),
+        TemplateBody=body,
+        Parameters=kept,
+        Capabilities=["CAPABILITY_IAM"],
+        **tags,
+    )
+    return cloud.cloudformation.describe_change_set(ChangeSetName=made["Id"])
 
 
 def test_updates_go_with_the_rights_of_the_caller(cloud):

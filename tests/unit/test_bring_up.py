@@ -183,6 +183,17 @@ def test_only_the_number_of_nodes_takes_no_update_of_the_stack():
     assert Cluster.load("demo").spec["nodes"] == 2, "until the cluster has them"
 
 
+def test_a_type_with_gpus_brings_the_lease_that_it_has_by_default():
+    cloud = FakeCloud(changes=[GROUP], name="aws")
+    for kind in ("c5.large", "c5.xlarge", "p3.2xlarge"):
+        assert cloud.ends == []
+        wanted = spec(cloud="aws", ssh_from="203.0.113.0/24", type=kind)
+        list(BringUp(cloud, wanted, lambda proposal: None).steps())
+        cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
+    (end,) = cloud.ends
+    assert end - time.time() == pytest.approx(24 * 3600, abs=60)
+
+
 def test_settings_of_the_next_creation_are_taken_as_they_are():
     cloud = FakeCloud(changes=[GROUP])
     up(cloud)

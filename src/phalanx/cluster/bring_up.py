@@ -27,11 +27,11 @@ from phalanx.cluster.stack import (
     read_roster,
     require_ours,
 )
-from phalanx.cluster.update import Approve, Settings, Update, described, follow, refuse_fixed
+from phalanx.cluster.update import Approve, Proposal, Settings, Update, described, follow, refuse_fixed
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
-from phalanx.plan.plan import Plan
+from phalanx.plan.plan import Plan, known_sizes
 from phalanx.plan.plan_text import installed_at_boot, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
@@ -120,10 +120,8 @@ class BringUp:
         refuse_fixed(found, changes)
         if self._approve is None:
             self._refuse_changes(found)
-        else:
-            self.stack = Stack(self.cloud, found.name, found.stack_id)
-            yield from Update(self.cloud, found, self._chosen, changes).steps(self._approve)
-            self._changed = changes
+        yield from Update(self.cloud, found, self._chosen, changes).steps(self._approved(found))
+        self._changed = changes
         return self.cloud.describe_stack(found.stack_id) or found
 
     def _start(self, found: StackState) -> Iterator[Step]:
@@ -142,17 +140,39 @@ class BringUp:
         self._finish(found, already=not stopped)
 
     def _renew_limits(self, found: StackState) -> Iterator[Step]:
-        """Give a running cluster a new lease if the file's lease or budget has changed, counted from now."""
+        """Give a running cluster a new lease if the file's lease or budget has changed, counted from now.
+
+        A type with GPUs has a lease by default, so a cluster that gets one for the first time gets a lease, too.
+        """
         before, wanted = _recorded(found.name), self._settings()
-        if all(before.get(key) == wanted[key] for key in _LIMITS):
+        is_other = any(before.get(key) != wanted[key] for key in _LIMITS)
+        if not is_other and not self._lacks_lease(found.name):
             return
         roster = read_roster(self.cloud, found.outputs["RosterTable"])
         gpus = max((node.gpus for node in roster.nodes), default=0) if roster else 0
+        gpus = max(gpus, (known_sizes(self._chosen.type) or {}).get("gpus", 0))
         limits = limits_now(self.cloud, found, self._chosen, gpus, roster.requested if roster else self.spec.nodes)
+        if not is_other and not limits.lease_s:
+            return
         end_s = time.time() + limits.lease_s if limits.lease_s else None
         self.cloud.end_at(found.name, end_s)
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
         yield Note(f"the lease or the budget has changed: all nodes stop {when}")
+
+    def _lacks_lease(self, name: str) -> bool:
+        """Whether the cluster has another type now, and no end."""
+        running = self.cloud.running(name) if "type" in self._changed else None
+        return running is not None and running.end_s is None
+
+    def _approved(self, found: StackState) -> Approve:
+        """Return what asks the user, and then knows that there is an update."""
+
+        def ask(proposal: Proposal) -> None:
+            assert self._approve is not None
+            self._approve(proposal)
+            self.stack = Stack(self.cloud, found.name, found.stack_id)
+
+        return ask
 
     def _clear_the_name(self) -> Iterator[Step]:
         """Remove what an earlier attempt left under the name, unless it is ready or being created."""
