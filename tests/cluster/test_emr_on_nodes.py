@@ -198,11 +198,13 @@ def test_a_bootstrap_action_that_fails_ends_its_cluster_and_its_output_is_in_the
 
 
 def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
-    made = emr.run(SCRIPT, cores=0, Steps=[command("sh", "-c", "echo begun; sleep 1000")])
+    echo = {"Name": "echo", "ScriptBootstrapAction": {"Path": "file:/bin/echo", "Args": ["hello"]}}
+    made = emr.run(SCRIPT, 0, BootstrapActions=[echo], Steps=[command("sh", "-c", "echo begun; sleep 1000")])
     (step,) = emr.api.list_steps(ClusterId=made)["Steps"]
     wait_for(lambda: emr.state_of(made, step["Id"]) == "RUNNING", "the step")
     emr.api.terminate_job_flows(JobFlowIds=[made])
     emr.reaches(made, "TERMINATED")
     assert "stopped" in emr.log(f"{made}/steps/{step['Id']}/controller")
     instance = emr.instances(made)[0]["Ec2InstanceId"]
+    assert emr.log(f"{made}/node/{instance}/bootstrap-actions/1/stdout") == "hello\n"
     assert not (emr.terminal.state / "local/nodes" / instance).exists()

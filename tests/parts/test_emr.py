@@ -189,6 +189,16 @@ def test_a_master_that_dies_ends_the_cluster(emr):
     assert emr.ended(cluster) == ("TERMINATED_WITH_ERRORS", "INSTANCE_FAILURE", "The master node was terminated")
 
 
+def test_a_cluster_whose_core_instances_end_before_they_are_ready_ends_after_the_third(emr):
+    cluster = emr.run(1)
+    for _ in range(3):
+        core = until(lambda: emr.instances(cluster, "CORE"))[0]
+        emr.die(core)
+        until(lambda core=core: core["Id"] not in [one["Id"] for one in emr.instances(cluster, "CORE")])
+    expected = ("TERMINATED_WITH_ERRORS", "INSTANCE_FAILURE", "The CORE instances failed to start")
+    assert emr.ended(cluster) == expected
+
+
 def test_one_of_three_masters_that_dies_is_replaced(emr):
     master = {"InstanceRole": "MASTER", "InstanceType": "m5.xlarge", "InstanceCount": 3}
     cluster = emr.run(2, Instances={"InstanceGroups": [master]})

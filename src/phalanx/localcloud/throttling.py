@@ -20,6 +20,7 @@ _REFUSALS = {
     "autoscaling": _RATE,
     "cloudformation": _RATE,
     "iam": _RATE,
+    "elasticmapreduce": ("ThrottlingException", "Rate exceeded"),
     "logs": ("ThrottlingException", "Rate exceeded"),
     "ssm": ("ThrottlingException", "Rate exceeded"),
     "lambda": ("TooManyRequestsException", "Rate Exceeded."),

@@ -53,7 +53,7 @@ def main() -> None:
     about = service.report("start")
     make_accounts()
     write_info(about["info"])
-    store = Store(about["region"])
+    store = Store(about["region"], about["patience_s"])
     for action in about["actions"]:
         if not run_action(service, store, about, action):
             return
@@ -195,7 +195,7 @@ class Run:
         self.log("INFO", f"Fetching file '{path}'")
         os.makedirs(os.path.dirname(target), exist_ok=True)
         try:
-            content = self._objects.read(path)
+            content = local_file(path) if path.startswith("file:") else self._objects.read(path)
         except (OSError, ValueError) as problem:
             self.log("ERROR", f"Failed to fetch '{path}': {problem}")
             return False
@@ -210,26 +210,33 @@ class Run:
         own(directory)
         self.log("INFO", f"startExec '{' '.join(command)}'")
         self.log("INFO", f"Working dir {directory}")
-        begun = stored = time.monotonic()
+        begun = time.monotonic()
         try:
             process = self._start(command, directory)
         except OSError as problem:
             self.log("ERROR", f'Cannot run program "{command[0]}": {problem.strerror}')
             self.code = 127
             return "exit"
-        while process.poll() is None:
-            if time.monotonic() - begun > limit_s:
-                return self._stop(process, "timeout")
-            if self._service.report("tick").get("stop"):
-                return self._stop(process, "stopped")
-            if time.monotonic() - stored > _STORE_EVERY_S:
-                self.store()
-                stored = time.monotonic()
-            wait(process, _TICK_S)
+        if too_long := self._watch(process, begun + limit_s):
+            return self._stop(process, too_long)
         self.code = process.returncode
         self.log("INFO", f"waitProcessCompletion ended with exit code {self.code} : {command[0]}")
         self.log("INFO", f"total process run time: {time.monotonic() - begun:.0f} seconds")
         return "exit" if self.code else "done"
+
+    def _watch(self, process: subprocess.Popen[bytes], deadline: float) -> str:
+        """Wait for the end of a process, and store its logs now and then; return why it must be ended, or ""."""
+        stored = time.monotonic()
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                return "timeout"
+            if self._service.report("tick").get("stop"):
+                return "stopped"
+            if time.monotonic() - stored > _STORE_EVERY_S:
+                self.store()
+                stored = time.monotonic()
+            wait(process, _TICK_S)
+        return ""
 
     def _start(self, command: list[str], directory: str) -> subprocess.Popen[bytes]:
         account = pwd.getpwnam(USER)
@@ -249,10 +256,11 @@ class Run:
             )
 
     def _stop(self, process: subprocess.Popen[bytes], how: str) -> str:
+        # It is not reaped before the last line, so its number can't be another's.
         os.killpg(process.pid, signal.SIGTERM)
-        if not wait(process, 5):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        time.sleep(_TICK_S)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         self.code = process.returncode
         self.log("ERROR", f"the process was ended: {how}")
         return how
@@ -267,6 +275,12 @@ class Run:
             except (OSError, ValueError) as problem:
                 self.log("ERROR", f"Failed to store {name}.gz: {problem}")
                 return
+
+
+def local_file(path: str) -> bytes:
+    """Read a file of the image, such as file:/bin/echo."""
+    with open(path[len("file:") :], "rb") as file:
+        return file.read()
 
 
 def wait(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -288,10 +302,10 @@ def environment(home: str) -> dict[str, str]:
 
 
 class Store:
-    """S3, with the credentials of the instance's role."""
+    """S3, with the credentials of the instance's role, which may lack rights for `patience_s`."""
 
-    def __init__(self, region: str) -> None:
-        self._region = region
+    def __init__(self, region: str, patience_s: float) -> None:
+        self._region, self._patient_until = region, time.monotonic() + patience_s
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL") or environment("/")["AWS_ENDPOINT_URL"]
 
     def read(self, uri: str) -> bytes:
@@ -307,7 +321,7 @@ class Store:
             try:
                 return self._request(method, uri, content, credentials())
             except (OSError, ValueError) as problem:
-                if not may_pass(problem) or time.monotonic() > end:
+                if not may_pass(problem, time.monotonic() < self._patient_until) or time.monotonic() > end:
                     raise
                 time.sleep(_TICK_S)
 
@@ -323,9 +337,10 @@ class Store:
             return answer.read()
 
 
-def may_pass(problem: Exception) -> bool:
-    """Whether a failure may be one of a new instance: no credentials yet, or no connection."""
-    return not isinstance(problem, urllib.error.HTTPError) or problem.code in (401, 429, 500, 503)
+def may_pass(problem: Exception, is_new: bool) -> bool:
+    """Whether a failure may be one of a new instance: no credentials or rights yet, or no connection."""
+    codes = (401, 403, 429, 500, 503) if is_new else (401, 429, 500, 503)
+    return not isinstance(problem, urllib.error.HTTPError) or problem.code in codes
 
 
 def credentials() -> dict[str, str]:

@@ -15,6 +15,8 @@ from phalanx.localcloud.emr.steps import CANCELLED, COMPLETED, FAILED, PENDING, 
 
 CODE = "BOOTSTRAP_FAILURE"
 ACTION_LIMIT_S = 3600.0
+# How long a new role may lack its rights in bad weather (docs/aws-behaviour.md 11.5).
+_PATIENCE_S = 120.0
 # How long a controller waits for its next step before it asks again.
 _WAIT_S = 20.0
 _DOCS = "https://docs.aws.amazon.com/emr/latest/ManagementGuide/"
@@ -36,7 +38,9 @@ def start(service: Service, member: Member, _report: Report) -> dict[str, Any]:
     if cluster.life.state == "STARTING":
         cluster.life.state, cluster.life.reason = "BOOTSTRAPPING", Reason(message="Running bootstrap actions")
     service.changed.notify_all()
-    return {**_about(cluster, member), "actions": _actions(service, member)}
+    weather = service.context.weather
+    patience_s = weather.scaled(_PATIENCE_S) if weather.forecast else 0.0
+    return {**_about(cluster, member, patience_s), "actions": _actions(service, member)}
 
 
 def _later(state: str) -> str:
@@ -55,13 +59,14 @@ def _actions(service: Service, member: Member) -> list[dict[str, Any]]:
     ]
 
 
-def _about(cluster: Cluster, member: Member) -> dict[str, Any]:
+def _about(cluster: Cluster, member: Member, patience_s: float) -> dict[str, Any]:
     """Describe the instance and its cluster, as the files in /mnt/var/lib/info do."""
     master = cluster.master or member
     group, is_master = member.group, member.group.is_master
     return {
         "region": cluster.region,
         "logs": f"{cluster.log_uri}/{cluster.id}" if cluster.log_uri else "",
+        "patience_s": patience_s,
         "instance_id": member.instance.id,
         "is_master": is_master,
         "info": {

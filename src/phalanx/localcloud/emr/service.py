@@ -179,6 +179,7 @@ class Service:
 
     def _instance_ended(self, member: Member) -> None:
         cluster = member.group.cluster
+        member.group.failures += member.is_live and member.life.state != "RUNNING"
         if member.is_live:
             member.life.reason = member.life.reason if cluster.is_ending else Reason("INSTANCE_FAILURE", "Terminated")
             self._record_end(member)
@@ -188,6 +189,8 @@ class Service:
             self.end(cluster, Reason("INSTANCE_FAILURE", "All instances in the job flow are terminated"))
         elif cluster.master is None:
             self.end(cluster, Reason("INSTANCE_FAILURE", "The master node was terminated"))
+        elif cluster.life.ready is None and member.group.failures >= _MOST_FAILURES:
+            self.end(cluster, Reason("INSTANCE_FAILURE", f"The {member.group.role} instances failed to start"))
         else:
             self._repair(member.group)
             self.advance(cluster)
