@@ -1,4 +1,4 @@
-.PHONY: checkov full-os smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,6 +70,9 @@ fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/r
 
 full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=debian-11
 	@BUILD=$(BUILD) IMAGE=$(IMAGE) ONLY="$(ONLY)" scripts/full-os
+
+images: setup ## Make the images of recipes in the local cloud, test them, and write down what they contain: make images RECIPES=jax
+	@scripts/images $(RECIPES)
 
 fuzz: SECONDS ?= 3600
 fuzz: setup ## Fuzz everything that reads untrusted input, for SECONDS (default: an hour): make fuzz SECONDS=60 SEED=1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fake_nodes import roster
@@ -12,6 +13,8 @@ from fake_nodes import roster
 from phalanx import cli
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import SpecError
+from phalanx.jobs.environment_store import MadeEnvironment
+from phalanx.jobs.environments import recipe
 from phalanx.jobs.trainer_scripts import Host, hosts, scripts
 from phalanx.ssh.remote import Completed, Remote
 
@@ -91,6 +94,28 @@ def test_what_is_no_option_of_the_command_goes_to_the_program(cluster, tmp_path,
     assert "python /efs/t.py --batch_size 128 --data_dir=/efs/d --ps_hosts=" in text
     assert "\nlogs=/efs/logs\n" in text
     assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "s" / f"{NAMES[0]}.sh")
+
+
+def test_the_scripts_run_in_the_environment_of_a_recipe(cluster, tmp_path, monkeypatch, capsys):
+    digest = recipe("tensorflow").environment.digest
+    made = [MadeEnvironment("tensorflow", "/efs/e", complete=True, in_use=False, removed=False, digest=digest)]
+    monkeypatch.setattr("phalanx.jobs.environment_store.made_environments", lambda _: made)
+    arguments = ["--trainer_script_dir", str(tmp_path), "--training_script", "/efs/t.py", "--recipe", "tensorflow"]
+    assert cli.execute(["tf-scripts", *arguments]) == 0
+    assert "\nsource /efs/e/bin/activate\nlogs=" in (tmp_path / f"{NAMES[0]}.sh").read_text()
+    made.clear()
+    assert cli.execute(["tf-scripts", *arguments]) == 2
+    assert "no environment of the recipe tensorflow\nphalanx recipes --make tensorflow" in capsys.readouterr().err
+
+
+def test_a_recipe_is_made_by_a_job_that_does_nothing_on_each_node(monkeypatch):
+    started = []
+    monkeypatch.setattr("phalanx.cli.recipes.load_cluster", lambda *_: SimpleNamespace(require_ready=lambda: None))
+    monkeypatch.setattr("phalanx.cli.starting.start", lambda _, spec, detach: started.append((spec, detach)) or 0)
+    assert cli.execute(["recipes", "--make", "jax"]) == 0
+    ((spec, detach),) = started
+    assert (spec.command, spec.launcher, spec.per_node, detach) == (("true",), "exec", 1, False)
+    assert spec.environment == recipe("jax").environment
 
 
 def test_scripts_below_the_shared_directory_are_written_there(cluster):

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from phalanx.jobs.environments import Environment
 
 
-def _recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+def complete_recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Return the recipes whose names begin so, for the shell's completion."""
     from phalanx.jobs.environments import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
@@ -31,7 +32,7 @@ _OPTIONS = (
     click.option(
         "--recipe",
         metavar="NAME",
-        shell_complete=_recipes,
+        shell_complete=complete_recipes,
         help="Run in this environment, created at first use; `phalanx recipes` lists them.",
     ),
     click.option(

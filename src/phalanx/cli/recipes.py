@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from phalanx.cli.console import note, print_json, print_table
+from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.environments import Recipe, recipe, recipe_names
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 @cluster_option
 @json_option
 @click.option("--prune", is_flag=True, help="Remove every environment of the cluster that no job is using.")
+@click.option(
+    "--make", metavar="NAME", shell_complete=complete_recipes, help="Create this environment on all nodes now."
+)
 @debug_option
-def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> None:
+def command(name: str | None, file: Path | None, as_json: bool, prune: bool, make: str | None) -> int:
     """List the environments that `phalanx run --recipe NAME` creates, and those that this cluster has.
 
     An environment is created at its first use, in the shared directory, and used again by every later job.
@@ -29,24 +34,44 @@ def command(name: str | None, file: Path | None, as_json: bool, prune: bool) -> 
     \b
     Examples:
       phalanx recipes
+      phalanx recipes --make torch
       phalanx recipes --prune
       phalanx recipes --json | jq -r '.recipes[] | select(.launcher == "mpi") | .name'
     """
+    if make is not None:
+        return _make(make, name, file)
     recipes = [recipe(known) for known in recipe_names()]
     made = _made(name, file, prune)
     removed = [one for one in made if one.removed]
     left = [one for one in made if not one.removed]
     if as_json:
         print_json({"recipes": [_record(one, left) for one in recipes], "environments": [vars(one) for one in made]})
-        return
+        return 0
     if prune:
         note(f"removed {len(removed)} ({_size(sum(one.bytes for one in removed))}); {len(left)} in use")
-        return
+        return 0
     columns = ("RECIPE", "LAUNCHER", "PYTHON", "ON CLUSTER", "SUMMARY")
     print_table(columns, [_row(one, left) for one in recipes])
     others = [one for one in left if one.digest not in {one.environment.digest for one in recipes}]
     if others:
         note(f"Others, from requirements or older recipes: {len(others)} ({_size(sum(one.bytes for one in others))})")
+    return 0
+
+
+def _make(wanted: str, name: str | None, file: Path | None) -> int:
+    """Create an environment by a job that needs it on every node, and does nothing there."""
+    from phalanx.cli.starting import start
+    from phalanx.jobs.job import JobSpec
+
+    environment = recipe(wanted).environment
+    cluster = load_cluster(name, file)
+    cluster.require_ready()
+    with tempfile.TemporaryDirectory() as nothing:
+        directory = Path(nothing)
+        spec = JobSpec(
+            ("true",), "exec", per_node=1, name=f"make-{wanted}", directory=directory, environment=environment
+        )
+        return start(cluster, spec, detach=False)
 
 
 def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import note, say
+from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
 
@@ -39,6 +40,12 @@ _WRITE_LIMIT_S = 60
     "--worker_gpu_count", type=click.IntRange(0), metavar="N", help="Workers on each host (default: GPUs, or slots)."
 )
 @click.option("--python", default="python", show_default=True, help="The Python that runs the program.")
+@click.option(
+    "--recipe",
+    metavar="NAME",
+    shell_complete=complete_recipes,
+    help="Run in this environment of the cluster, which `phalanx recipes --make NAME` creates.",
+)
 @debug_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
@@ -51,6 +58,7 @@ def command(
     worker_count: int | None,
     worker_gpu_count: int | None,
     python: str,
+    recipe: str | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Write HOST.sh for each host, which starts a parameter server and workers of a TensorFlow 1 program there.
@@ -73,11 +81,25 @@ def command(
     chosen = hosts(cluster.roster(), _names(workers_file_path), worker_count, worker_gpu_count)
     shared = _is_below(trainer_script_dir, cluster.shared)
     logs = log_dir or posixpath.join(trainer_script_dir if shared else cluster.shared, "logs")
-    files = {f"{host}.sh": text for host, text in scripts(chosen, python, (training_script, *arguments), logs).items()}
+    environment = _environment(cluster, recipe) if recipe else ""
+    made = scripts(chosen, python, (training_script, *arguments), logs, environment)
+    files = {f"{host}.sh": text for host, text in made.items()}
     (_write_there if shared else _write_here)(cluster, trainer_script_dir, files)
     for script in files:
         say(posixpath.join(trainer_script_dir, script))
     note(f"`bash HOST.sh` on each host starts its tasks; `phalanx ssh -- tail -f {logs}/*` shows their output.")
+
+
+def _environment(cluster: Cluster, name: str) -> str:
+    """Return the path of a recipe's environment, which all nodes see."""
+    from phalanx.jobs.environment_store import made_environments
+    from phalanx.jobs.environments import recipe
+
+    digest = recipe(name).environment.digest
+    for made in made_environments(cluster):
+        if made.complete and made.digest == digest:
+            return made.path
+    raise SpecError(f"cluster {cluster.name} has no environment of the recipe {name}", f"phalanx recipes --make {name}")
 
 
 def _names(path: str | None) -> list[str] | None:

@@ -22,7 +22,7 @@ _SCRIPT = """\
 #!/bin/bash
 # `bash {host}.sh` on {host} starts its tasks and returns; their output is in {logs}.
 source /etc/profile
-logs={logs}
+{activate}logs={logs}
 mkdir -p "$logs" && cd {directory} || exit
 exec < /dev/null
 {forget}
@@ -79,8 +79,10 @@ def _host(roster: Roster, name: str, workers: int | None) -> Host:
     return Host(name, workers or node.gpus or node.slots, node.gpus > 0)
 
 
-def scripts(hosts: Sequence[Host], python: str, program: Sequence[str], logs: str) -> dict[str, str]:
-    """Return each host's script, by the host's name.
+def scripts(
+    hosts: Sequence[Host], python: str, program: Sequence[str], logs: str, environment: str = ""
+) -> dict[str, str]:
+    """Return each host's script, by the host's name; in a virtual environment, if its path is given.
 
     Every task runs `program` (a file and arguments) in the file's directory; flags say which task it is. Raises
     SpecError when the file's path is not absolute.
@@ -92,16 +94,18 @@ def scripts(hosts: Sequence[Host], python: str, program: Sequence[str], logs: st
     servers = [f"{host.name}:{_SERVER_PORT}" for host in hosts]
     workers = [f"{host.name}:{_FIRST_WORKER_PORT + number}" for host in hosts for number in range(host.workers)]
     command = [python, *program, f"--ps_hosts={','.join(servers)}", f"--worker_hosts={','.join(workers)}"]
-    return {host.name: _script(hosts, index, command, logs) for index, host in enumerate(hosts)}
+    activate = f"source {shlex.quote(environment + '/bin/activate')}\n" if environment else ""
+    return {host.name: _script(hosts, index, command, logs, activate) for index, host in enumerate(hosts)}
 
 
-def _script(hosts: Sequence[Host], index: int, command: Sequence[str], logs: str) -> str:
+def _script(hosts: Sequence[Host], index: int, command: Sequence[str], logs: str, activate: str) -> str:
     host = hosts[index]
     first = sum(before.workers for before in hosts[:index])
     workers = range(first, first + host.workers)
     return _SCRIPT.format(
         host=host.name,
         index=index,
+        activate=activate,
         logs=shlex.quote(logs),
         directory=shlex.quote(posixpath.dirname(command[1])),
         forget="\n".join(f'rm -f "$logs/worker{number}.exit"' for number in workers),

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+_KEY = 99
 ROLES = ("scheduler", "server", "worker", "worker")
 
 
@@ -14,10 +15,11 @@ def work() -> None:
     import mxnet as mx
 
     store = mx.kvstore.create("dist_sync")
-    store.init("sum", mx.nd.zeros(1))
-    store.push("sum", mx.nd.full(1, store.rank + 1))
+    # A number, as gluon's own keys are: MXNet does not mix them with names.
+    store.init(_KEY, mx.nd.zeros(1))
+    store.push(_KEY, mx.nd.full(1, store.rank + 1))
     total = mx.nd.zeros(1)
-    store.pull("sum", out=total)
+    store.pull(_KEY, out=total)
     assert total.asscalar() == 3, "the sum over both workers is wrong"
     network = mx.gluon.nn.Dense(1)
     network.initialize()
