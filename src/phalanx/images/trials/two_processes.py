@@ -10,10 +10,10 @@ import sys
 def work(address: str, number: int) -> None:
     import jax
     import numpy as np
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     jax.distributed.initialize(address, 2, number)
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     split = NamedSharding(mesh, PartitionSpec("data"))
     ranks = jax.make_array_from_process_local_data(split, np.full(jax.local_device_count(), number + 1.0))
     total = jax.jit(jax.numpy.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(ranks)
