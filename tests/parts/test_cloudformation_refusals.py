@@ -46,8 +46,8 @@ TEMPLATES = {
     ),
     "an unknown type": (body({"A": {"Type": "AWS::SNS::Topik"}}), r"Unrecognized resource types: \[AWS::SNS::Topik\]"),
     "a type that is not here": (
-        body({"A": {"Type": "AWS::EMR::Cluster"}}),
-        r"does not support the resource types: \[AWS::EMR::Cluster\]",
+        body({"A": {"Type": "AWS::Redshift::Cluster"}}),
+        r"does not support the resource types: \[AWS::Redshift::Cluster\]",
     ),
     "a dangling Ref": (body(named(DisplayName={"Ref": "Nope"})), r"dependencies \[Nope\] in the Resources block"),
     "a dangling Sub": (body(named(DisplayName={"Fn::Sub": "${Nope.Arn}"})), r"dependencies \[Nope\] in the Resources"),

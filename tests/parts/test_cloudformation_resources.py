@@ -265,6 +265,9 @@ UNSUPPORTED = {
     "AWS::EC2::NatGateway": {"AutoProvisionZones", "AutoScalingIps", "RouteTableId"},
     "AWS::EC2::Instance": {"State"},
     "AWS::EC2::PlacementGroup": {"GroupId"},
+    "AWS::ImageBuilder::Component": {"LatestVersion"},
+    "AWS::ImageBuilder::Image": {"LatestVersion"},
+    "AWS::ImageBuilder::ImageRecipe": {"LatestVersion"},
     "AWS::Lambda::Function": {"SnapStartResponse"},
     "AWS::S3::Bucket": {"MetadataConfiguration", "MetadataTableConfiguration"},
 }

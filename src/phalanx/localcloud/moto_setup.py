@@ -103,8 +103,9 @@ def install(images: Path | None = None) -> None:
 
     # moto's 600 images take 0.1 s per region, and none of them can run here.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-    os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
-    # Buckets are named in the path: the local cloud's address is not a domain. moto may have read its variable already.
+    # moto has read the variables of these already.
+    settings.ENABLE_AMI_VALIDATION = True
+    # Buckets are named in the path: the local cloud's address is not a domain.
     settings.S3_IGNORE_SUBDOMAIN_BUCKETNAME = True
     _list_regions_quickly()
     _read_models_once()
