@@ -13,7 +13,7 @@ import pytest
 from phalanx.torch import CHOICES, Measured, best_of
 
 RANKS = Path(__file__).parent / "gradient_ranks.py"
-WITHIN_S = 120
+WITHIN_S = 600
 NAMES = ("every_choice", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
 
 
