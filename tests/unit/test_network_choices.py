@@ -178,6 +178,7 @@ def test_all_that_is_wrong_with_a_vpc_is_said_at_once():
 def test_one_subnet_holds_the_head_the_workers_and_the_mount_target():
     alone = {"network": {"head_subnet": HEAD.subnet_id}}
     assert existing(workers=HEAD, nodes=10, **alone)
+    assert existing(workers=HEAD, nodes=11, storage="head", **alone)
     with pytest.raises(SpecError, match="has 11 free addresses and needs 12"):
         existing(workers=HEAD, nodes=11, **alone)
 

@@ -10,6 +10,7 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.node.validate import NETWORKS
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_storage import HEAD
 
 INTERNET, NAT, OTHER = "an internet gateway", "a NAT gateway", "another gateway"
 
@@ -115,7 +116,8 @@ def _of_ways_out(spec: ClusterSpec, found: ExistingVpc, interfaces: int) -> Iter
 def _of_addresses(spec: ClusterSpec, found: ExistingVpc, each: int) -> Iterator[str]:
     needed = {found.head: 0, found.workers: 0}
     needed[found.head] += 1
-    needed[found.workers] += 1 + each * (spec.nodes - 1)  # one is the mount target's
+    needed[found.workers] += each * (spec.nodes - 1)
+    needed[found.workers] += spec.storage != HEAD  # the mount target's
     for subnet, number in needed.items():
         if subnet.free < number:
             yield f"{subnet.subnet_id} has {subnet.free} free addresses and needs {number}"
