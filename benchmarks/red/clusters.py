@@ -153,9 +153,9 @@ DEFENCES = (
         "test_metadata.py -k role",
         (
             "template/access.py",
-            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), **more)',
-            'sends = _policy("x", [_allow(["sqs:SendMessage"], "*")])\n'
-            '    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), Policies=[iam.Policy(**sends)])',
+            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), **more)',
+            'sends = _policy("x", [allow(["sqs:SendMessage"], "*")])\n'
+            '    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), Policies=[iam.Policy(**sends)])',
         ),
     ),
     defence(
@@ -232,8 +232,8 @@ DEFENCES = (
         "test_money.py",
         (
             "template/access.py",
-            '_allow(["autoscaling:SetDesiredCapacity"]',
-            '_allow(["autoscaling:UpdateAutoScalingGroup", "autoscaling:SetDesiredCapacity"]',
+            'allow(["autoscaling:SetDesiredCapacity"]',
+            'allow(["autoscaling:UpdateAutoScalingGroup", "autoscaling:SetDesiredCapacity"]',
         ),
     ),
     defence(
@@ -246,8 +246,8 @@ DEFENCES = (
         "test_money.py::test_root_on_a_worker_changes_no_size_at_all",
         (
             "template/access.py",
-            '_allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),',
-            '_allow(["sqs:SendMessage", "autoscaling:SetDesiredCapacity"], "*"),',
+            'allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),',
+            'allow(["sqs:SendMessage", "autoscaling:SetDesiredCapacity"], "*"),',
         ),
     ),
     defence(

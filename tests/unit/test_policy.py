@@ -15,10 +15,10 @@ import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.template.document import build
-from phalanx.template.permissions import OWN, needed, policy
+from phalanx.template.permissions import OWN, OWN_OF_EMR, needed, policy
 
 SOURCES = Path(phalanx.__file__).parent
-SERVICES = {"efs": "elasticfilesystem", "service-quotas": "servicequotas"}
+SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
 PLACE = "us-east-1:123456789012"
 TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
 # What the person asks CloudFormation for, and what its tags need.
@@ -27,7 +27,7 @@ STACK = {"cloudformation:CreateStack", "cloudformation:TagResource"}
 
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
-    services = "s3|ec2|autoscaling|efs|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
+    services = "s3|emr|ec2|autoscaling|efs|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     files = [*(SOURCES / "clouds").glob("*.py"), *(SOURCES / "cluster").glob("*.py")]
     found = {pair for file in files for pair in re.findall(pattern, file.read_text())}
@@ -64,7 +64,7 @@ def without(statements: list[dict], removed: str) -> list[dict]:
 
 
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
-    assert made_calls() | STACK == set(OWN)
+    assert made_calls() | STACK == {*OWN, *OWN_OF_EMR}
 
 
 def test_every_type_of_every_plan_has_its_calls():

@@ -12,6 +12,7 @@ import yaml
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec import KEYS, ClusterSpec
+from phalanx.spec.spec_emr import suits
 from phalanx.spec.spec_init import init_text
 from phalanx.spec.spec_load import load
 
@@ -51,6 +52,7 @@ def test_two_lines_are_enough(write):
         "min": 1,
         "type": "c5.large",
         "head": None,
+        "emr": None,
         "capacity": None,
         "image": None,
         "shared": "/efs",
@@ -184,7 +186,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("slots: ~", "slots: has no value;"),
         ("slots: 0", "slots: must be at least 1, is 0"),
         ("cloud: awz", "cloud: 'awz' is not a cloud that phalanx supports; did you mean aws?"),
-        ("cloud: gcp", "cloud: 'gcp' is not a cloud that phalanx supports; valid: aws, local"),
+        ("cloud: gcp", "cloud: 'gcp' is not a cloud that phalanx supports; valid: aws, emr, local, local-emr"),
         ("cloud: no", "cloud: must be text, is no, which YAML reads as false; put it in quotes"),
         ("region: us-east1", "region: 'us-east1' is not an AWS region; did you mean us-east-1"),
         ("type: 5", "type: must be text, is the number 5;"),
@@ -391,4 +393,5 @@ def test_init_text_for_aws_wants_one_thing(mistakes):
 
 
 def test_init_text_names_every_key():
-    assert all(f"{key}:" in init_text("first") for key in KEYS)
+    wanted = (key.name for key in KEYS.values() if suits(key.field, "local"))
+    assert all(f"{name}:" in init_text("first") for name in wanted)

@@ -15,7 +15,9 @@ from jsonschema import Draft202012Validator
 
 from phalanx import cli
 from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec import KEYS, Key
+from phalanx.spec.spec_emr import suits
 from phalanx.spec.spec_init import init_text
 from phalanx.spec.spec_load import load
 from phalanx.spec.spec_rules import one_of
@@ -64,12 +66,12 @@ def test_every_key_has_its_meaning_an_example_and_what_holds_without_it(key):
     assert entry.get("default") == key.written_default
 
 
-@pytest.mark.parametrize("cloud", ["local", "aws"])
+@pytest.mark.parametrize("cloud", CLOUDS)
 def test_what_init_writes_is_valid_and_so_are_its_comments(cloud, tmp_path):
     text = init_text("demo", cloud).replace("ssh_from:   ", "ssh_from: anywhere")
     assert complaints(text) == []
     everything = re.sub(r"^# (?=[a-z_]+:|  )", "", text, flags=re.M)
-    assert set(yaml.safe_load(everything)) == {*KEYS}
+    assert set(yaml.safe_load(everything)) == {name for name, key in KEYS.items() if suits(key.field, cloud)}
     (tmp_path / "phalanx.yaml").write_text(everything)
     assert load(tmp_path / "phalanx.yaml").slots == KEYS["slots"].example
     assert complaints(everything) == []
@@ -78,7 +80,8 @@ def test_what_init_writes_is_valid_and_so_are_its_comments(cloud, tmp_path):
 @pytest.mark.parametrize("text", BLOCKS)
 def test_every_block_in_the_docs_is_valid(text, tmp_path):
     """A block of some keys is part of a file."""
-    whole = "".join(f"{line}\n" for line in ("name: demo", "nodes: 4") if line[:5] not in text) + text
+    given = ("name: demo", "nodes: 4", *(["cloud: local-emr"] if text.startswith("emr:") else []))
+    whole = "".join(f"{line}\n" for line in given if line[:5] not in text) + text
     (tmp_path / "phalanx.yaml").write_text(whole)
     load(tmp_path / "phalanx.yaml")
     assert complaints(whole) == []
@@ -94,6 +97,11 @@ def test_on_aws_the_schema_wants_ssh_from_too():
     assert complaints("name: demo\nnodes: 2\ncloud: aws\n") == ["'ssh_from' is a required property"]
 
 
+@pytest.mark.parametrize("cloud", ["emr", "local-emr"])
+def test_with_emr_the_schema_wants_its_keys_too(cloud):
+    assert complaints(f"name: demo\nnodes: 2\ncloud: {cloud}\nssh_from: anywhere\n") == ["'emr' is a required property"]
+
+
 def test_the_schema_knows_what_is_missing_and_what_is_no_key():
     assert sorted(complaints("nodse: 2\n")) == [
         "'name' is a required property",
@@ -104,7 +112,7 @@ def test_the_schema_knows_what_is_missing_and_what_is_no_key():
 
 WRONG = {
     "name": st.from_regex(r"\A[0-9_.-][a-z0-9-]{0,9}\Z"),
-    "cloud": st.from_regex(r"\A[a-z]{1,8}\Z").filter(lambda word: word not in ("local", "aws")),
+    "cloud": st.from_regex(r"\A[a-z]{1,8}\Z").filter(lambda word: word not in CLOUDS),
     "region": st.from_regex(r"\A[a-z]{2}-[a-z]{3,4}-[0-9]{2}\Z"),
     "nodes": st.integers(max_value=0) | st.integers(min_value=1001),
     "min": st.integers(max_value=0) | st.integers(min_value=1001),

@@ -55,6 +55,7 @@ def time_left(cluster: Cluster) -> dict[str, Any]:
     end_s = running.end_s if running else None
     return {
         "stopped": running is not None and running.stopped,
+        "ended": running.ended if running else "",
         "lease_left_s": None if end_s is None else max(0, round(end_s - time.time())),
     }
 
@@ -158,6 +159,8 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _nodes(facts: dict[str, Any]) -> str:
+    if facts["ended"]:
+        return f"none: EMR has ended the cluster ({facts['ended']}); `phalanx down` can keep the data"
     if facts["stopped"]:
         return "none: they are stopped (lease, budget, or unused); `phalanx up` starts them again"
     return f"{len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}"

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
-MODULES = {"aws": "phalanx.clouds.aws", "local": "phalanx.clouds.local"}
+MODULES = {
+    "aws": "phalanx.clouds.aws",
+    "local": "phalanx.clouds.local",
+    "emr": "phalanx.clouds.aws",
+    "local-emr": "phalanx.clouds.local",
+}
 
 
 def get(name: str, region: str) -> Cloud:

@@ -14,6 +14,7 @@ from botocore.parsers import ResponseParserError
 
 from phalanx.clouds import change_sets, foreign, remains, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
+from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
     CLUSTER_TAG,
     ChangeSet,
@@ -28,6 +29,7 @@ from phalanx.clouds.protocol import (
 )
 from phalanx.clouds.refusals import code, is_gone, translate
 from phalanx.errors import CloudError
+from phalanx.spec.cloud_names import is_emr
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class ApiCloud(ABC):
     def __init__(self, region: str, name: str = "") -> None:
         self.region = region
         self.name = name or self.name
-        self.machines: Machines = AutoScaling(self)
+        self.machines: Machines = InstanceGroups(self) if is_emr(self.name) else AutoScaling(self)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -196,6 +198,10 @@ class ApiCloud(ABC):
 
     def forget_changes(self, change_set_id: str) -> None:
         change_sets.forget(self, change_set_id)
+
+    def put_object(self, url: str, text: str) -> None:
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        self.call("s3", "put_object", Bucket=bucket, Key=key, Body=text.encode())
 
     def describe_stack(self, name_or_id: str) -> StackState | None:
         answer = self.exists("cloudformation", "describe_stacks", StackName=name_or_id)

@@ -22,12 +22,12 @@ class Api(Protocol):
 
 def require_buckets(api: Api, spec: ClusterSpec) -> None:
     """Raise SpecError with every bucket of `data` that is missing, forbidden to this user, or in another region."""
-    wrong = [reason for place in places(spec.data) for reason in _refusals(api, place)]
+    wrong = [reason for place in places(spec.data) for reason in refusals(api, place)]
     if wrong:
         raise SpecError(f"data: {'; '.join(wrong)}", "`aws s3 ls` lists your buckets.")
 
 
-def _refusals(api: Api, place: Place) -> Iterator[str]:
+def refusals(api: Api, place: Place) -> Iterator[str]:
     """Yield what is wrong. HeadBucket's refusals have no text, only a status (docs/aws-behaviour.md 12.2)."""
     try:
         region = api.call("s3", "head_bucket", Bucket=place.bucket).get("BucketRegion", api.region)

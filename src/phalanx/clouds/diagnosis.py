@@ -6,6 +6,7 @@ from phalanx import clouds
 from phalanx.clouds import ssh_access
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
+from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
 from phalanx.spec.cloud_names import is_local
@@ -52,6 +53,7 @@ def _renew_trust(cluster: Cluster) -> bool:
 def require_running(cluster: Cluster) -> None:
     """Raise ClusterError when the cluster has stopped its nodes."""
     running = clouds.get(cluster.cloud, cluster.region).running(cluster.name)
+    require_living(cluster.name, running)
     if running is not None and running.stopped:
         raise ClusterError(
             f"cluster {cluster.name} has no nodes: its lease ended, its budget was spent, or nobody used it",

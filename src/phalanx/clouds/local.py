@@ -18,6 +18,7 @@ from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import CloudError, LocalCloudError
+from phalanx.spec.cloud_names import is_emr
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
@@ -145,6 +146,7 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
 
     named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
     asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
+    asks = asks or is_emr(spec.cloud)
     return any((*named, spec.data, spec.subnets)) or asks
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import file_systems, own_address, reservations, usage, vpcs
+from phalanx.clouds import emr_checks, file_systems, own_address, reservations, usage, vpcs
 from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import network_cards, quotas
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
-from phalanx.spec.cloud_names import is_local
+from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 from phalanx.spec.spec_limits import OWN_GROUP
@@ -36,6 +36,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     _require_placement_group(api, spec)
     require_policies(api, spec)
     require_buckets(api, spec)
+    if is_emr(spec.cloud):
+        emr_checks.require(api, spec)
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")

@@ -23,7 +23,7 @@ def use(api: Api, cluster: str, file_system: str, now_s: float) -> Use:
     """Return what the cluster has used until now."""
     head_hours, heads = node_hours(activities.of(api, f"{cluster}-head"), now_s)
     worker_hours, workers = node_hours(activities.of(api, f"{cluster}-workers"), now_s)
-    stored = _stored_gib(api, file_system) if file_system else 0.0
+    stored = stored_gib(api, file_system) if file_system else 0.0
     return Use(head_hours, worker_hours, heads, workers, stored)
 
 
@@ -46,6 +46,7 @@ def node_hours(found: Iterable[ScalingActivity], now_s: float) -> tuple[float, i
     return seconds / 3600, len(began.keys() - ended.keys())
 
 
-def _stored_gib(api: Api, file_system: str) -> float:
+def stored_gib(api: Api, file_system: str) -> float:
+    """Return the size of a file system's data."""
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {"FileSystems": []}
     return sum(one["SizeInBytes"]["Value"] for one in answer["FileSystems"]) / 2**30

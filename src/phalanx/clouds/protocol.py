@@ -125,17 +125,18 @@ class Running:
     """How a cluster's groups stand. `nodes`: how many instances they are to have, the head included.
 
     `stopped`: the head's group is at 0. `end_s`: when a scheduled action lowers both to 0, in seconds since the epoch;
-    None if none does.
+    None if none does. `ended`: why the service has ended the cluster for good; "" while it has not.
     """
 
     nodes: int
     stopped: bool
     end_s: float | None
+    ended: str = ""
 
 
 @dataclass(frozen=True)
 class ScalingActivity:
-    """An activity of an Auto Scaling group. Times are in seconds since the epoch; one that goes on has no end."""
+    """An activity of a group of machines. Times are in seconds since the epoch; one that goes on has no end."""
 
     began_s: float
     ended_s: float | None
@@ -143,6 +144,7 @@ class ScalingActivity:
     cause: str
     status: str
     message: str = ""
+    source: str = "Auto Scaling"
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,10 @@ class Cloud(Machines, Protocol):
 
     def forget_changes(self, change_set_id: str) -> None:
         """Delete a change set that is not wanted."""
+        ...
+
+    def put_object(self, url: str, text: str) -> None:
+        """Write an object of S3; `url` is such as s3://bucket/key."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:

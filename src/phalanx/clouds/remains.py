@@ -54,6 +54,7 @@ def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
         lambda: _tagged_instances(api, cluster),
         lambda: _tagged_in_ec2(api, cluster),
         lambda: _groups(api, resources),
+        lambda: _emr_clusters(api, resources),
         lambda: _file_systems(api, resources),
         lambda: _log_groups(api, resources),
         lambda: _recorded(api, resources),
@@ -94,6 +95,14 @@ def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
         answer = api.exists("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names) or {}
         for group in answer.get("AutoScalingGroups", []):
             yield f"Auto Scaling group {group['AutoScalingGroupName']}"
+
+
+def _emr_clusters(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    """Yield clusters that still have machines; EMR describes a terminated one for two months."""
+    for cluster in _physical(resources, "AWS::EMR::Cluster"):
+        found = api.call("emr", "describe_cluster", ClusterId=cluster)["Cluster"]["Status"]["State"]
+        if not found.startswith("TERMINATED"):
+            yield f"EMR cluster {cluster} ({found})"
 
 
 def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import collect, keep
 from phalanx.cluster.ready import record_ready
-from phalanx.cluster.resume import Resumption
+from phalanx.cluster.resume import Resumption, require_living
 from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import (
     Creation,
@@ -126,7 +126,7 @@ class BringUp:
 
     def _start(self, found: StackState) -> Iterator[Step]:
         """Start the nodes of a ready stack if it has none, with a new lease."""
-        running = self.cloud.running(found.name)
+        running = require_living(found.name, self.cloud.running(found.name))
         stopped = running is not None and running.stopped
         if stopped:
             yield Note(f"cluster {found.name} had stopped its nodes; starting them again")

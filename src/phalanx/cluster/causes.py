@@ -131,6 +131,33 @@ CAUSES = (
         r"account is (currently )?blocked|Blocked:",
     ),
     Cause(
+        "a bootstrap action of EMR failed on a node",
+        "Its output is in the place of `emr: logs`, below CLUSTER/node/INSTANCE/bootstrap-actions/1/stderr.gz; that of "
+        "phalanx's own action is in the boot log, too.",
+        r"bootstrap action \d+ (returned a non-zero|timed out)|bootstrap failure",
+    ),
+    Cause(
+        "EMR starts the cluster for more than 20 minutes, and gives no reason",
+        "Is the root volume large enough for the image (`disk`)? Can the subnet reach S3 and EMR? Leave Hue and "
+        "Zeppelin out of `emr: applications`, and look at the cluster's events in the EMR console.",
+        r"EMR reports the cluster as (STARTING|BOOTSTRAPPING) for",
+    ),
+    Cause(
+        "the master node died, and EMR ended the cluster",
+        "The shared directory is kept: `phalanx down --keep yes`, then `phalanx up`.",
+        r"master node was terminated",
+    ),
+    Cause(
+        "the root volume is smaller than the image's disk",
+        "Write a larger `disk: {size_gib: …}`, up to 100, or choose a smaller image.",
+        r"root (device )?volume.*(smaller|less|at least)|smaller than (the )?snapshot",
+    ),
+    Cause(
+        "the image is not Amazon Linux, which EMR requires",
+        "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or an image of yours that was made from one.",
+        r"not (an )?Amazon Linux",
+    ),
+    Cause(
         "the boot script failed",
         "Correct `boot` in phalanx.yaml: its last output is in the evidence.",
         r"boot step 'boot script' failed",

@@ -5,13 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.clouds.protocol import Cloud, Running, StackState
 from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import COMING, Roster
 
 # Beyond the time that a node may take: two machines are launched one after the other if the first head fails.
 _MORE_S = 10 * 60.0
+
+
+def require_living(name: str, running: Running | None) -> Running | None:
+    """Return `running`. Raise ClusterError for a cluster that EMR has ended, as it does when the master node dies."""
+    if running is not None and running.ended:
+        raise ClusterError(
+            f"EMR has ended cluster {name}: {running.ended}",
+            "`phalanx down --keep yes` keeps the shared directory, and `phalanx up` makes the cluster again with it.",
+        )
+    return running
 
 
 class Resumption:

@@ -25,6 +25,8 @@ DOWN_DEADLINE_S = 30 * 60.0
 # A deleted resource soon disappears from all answers; one that is still there after this does not go by itself.
 PROOF_DEADLINE_S = 5 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
+# What makes the head: its Auto Scaling group, or EMR.
+_HEAD_MAKERS = ("HeadGroup", "EmrCluster")
 ROLE = "AWS::IAM::Role"
 # How often a head reports its progress (node.progress).
 _QUIET_S = 2.0
@@ -101,9 +103,11 @@ class Stack:
 
 def deploy(cloud: Cloud, plan: Plan) -> Stack:
     """Start creating the stack of a plan."""
-    from phalanx.template import request
+    from phalanx.template import request, uploads
 
     document, parameters = request(plan)
+    for url, text in uploads(plan).items():
+        cloud.put_object(url, text)
     if plan.limits.lease_s:
         parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
     return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, document, parameters, plan.spec.tags))
@@ -193,7 +197,7 @@ class Creation:
 
     def _new_nodes(self) -> Iterator[Progress]:
         # There is no roster before there is a head.
-        table = self._physical_id("RosterTable") if self._physical_id("HeadGroup") else ""
+        table = self._physical_id("RosterTable") if self._physical_id(*_HEAD_MAKERS) else ""
         roster = read_roster(self.stack.cloud, table) if table else None
         if roster is None:
             yield from self._answered(table)
@@ -218,18 +222,18 @@ class Creation:
 
     def _judge_head(self) -> str:
         """Return why a creation in progress can't succeed; "" while it may."""
-        group = self._physical_id("HeadGroup")
-        if not group or self._roster or self.state is None or not self.state.creating:
+        maker = self._physical_id(*_HEAD_MAKERS)
+        if not maker or self._roster or self.state is None or not self.state.creating:
             return ""
-        return self._watch.verdict(group, float(self.state.parameters.get("NodeTimeout", 600)))
+        return self._watch.verdict(maker, float(self.state.parameters.get("NodeTimeout", 600)))
 
     def _is_new(self, name: str) -> bool:
         new = name not in self._known
         self._known.add(name)
         return new
 
-    def _physical_id(self, logical_id: str) -> str:
-        made = (e.physical_id for e in self._follower.seen if e.logical_id == logical_id and e.physical_id)
+    def _physical_id(self, *logical_ids: str) -> str:
+        made = (e.physical_id for e in self._follower.seen if e.logical_id in logical_ids and e.physical_id)
         return next(made, "")
 
 

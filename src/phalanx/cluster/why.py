@@ -105,8 +105,9 @@ def _stops(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
 def _refusals(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
     """Yield each reason of failed launches once; failures before a launch that worked no longer matter."""
     since = next((n for n, one in enumerate(activities) if one.status == "Successful"), len(activities))
-    failed = (one.message or one.description for one in activities[:since] if one.status in ("Failed", "Cancelled"))
-    yield from (Finding("Auto Scaling", text) for text in dict.fromkeys(failed))
+    failed = [one for one in activities[:since] if one.status in ("Failed", "Cancelled")]
+    sources = {one.message or one.description: one.source for one in failed}
+    yield from (Finding(source, text) for text, source in sources.items())
 
 
 def _from_logs(logs: Mapping[str, str]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import os
 from phalanx.node import files
 
 _UID = 2000
-_ADMINS = ("ubuntu", "ec2-user", "admin")
+_ADMINS = ("ubuntu", "ec2-user", "admin", "hadoop")
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
 ENVIRONMENTS = "/var/lib/phalanx/environments"
 # Files in a home directory that shells and ssh read at their start. All jobs share the home, so root owns them.

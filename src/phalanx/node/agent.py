@@ -41,8 +41,7 @@ class Agent:
         aws = Aws(settings.region, settings.domain, metadata.credentials)
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
-        self.fleet = services.Fleet(aws, settings.workers_group)
-        self.own_group = services.Fleet(aws, settings.head_group)
+        self.fleet, self.own_group = _fleets(aws, settings)
         self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:
@@ -83,6 +82,16 @@ class Agent:
     def report(self, kind: str, **content: Any) -> None:
         """Send the head a message about this node."""
         self.queue.send({"kind": kind, "instance_id": self.identity.instance_id, **content})
+
+
+def _fleets(aws: Aws, settings: Settings) -> tuple[services.Fleet, services.Fleet]:
+    """Return the workers' machines and the head's, as the service counts them that makes them."""
+    if settings.emr:
+        from phalanx.node import core_group  # here, because only EMR's nodes need it
+
+        workers = core_group.Core(aws, settings.emr)
+        return workers, workers
+    return services.Fleet(aws, settings.workers_group), services.Fleet(aws, settings.head_group)
 
 
 def _gpus(expected: int) -> int:

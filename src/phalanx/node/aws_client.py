@@ -56,7 +56,7 @@ class Aws:
 
     def json(self, service: str, target: str, payload: dict[str, Any], timeout_s: float = 10) -> dict[str, Any]:
         """Make a call of the JSON protocol; `target` is the value of X-Amz-Target."""
-        version = "1.1" if service == "logs" else "1.0"
+        version = "1.1" if service in ("logs", "elasticmapreduce") else "1.0"
         headers = {"Content-Type": f"application/x-amz-json-{version}", "X-Amz-Target": target}
         body = json.dumps(payload, separators=(",", ":")).encode()
         return json.loads(self._call(service, target, headers, body, timeout_s) or b"{}")

@@ -22,7 +22,7 @@ class Machine:
     """What the files need besides the roster: facts about this machine and its cluster.
 
     `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
-    `scratch` is the directory of the local disks, "" without any.
+    `scratch` is the directory of the local disks, "" without any; `hadoop` is whether EMR's user is there.
     """
 
     region: str
@@ -33,6 +33,7 @@ class Machine:
     single_uid: bool = False
     path: str = ""
     scratch: str = ""
+    hadoop: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Mac
         account.single_uid(root),
         _image_path(files.read(f"{root}/etc/environment"), [bin for bin in _IMAGE_BINS if os.path.isdir(root + bin)]),
         local_disks.place(root),
+        account.find("hadoop", root) >= 0,
     )
 
 
@@ -99,6 +101,8 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
     variables = environment(roster, node, machine)
     return {
         "/opt/deeplearning/workers": _lines([n.name for n in roster.workers]),
+        # Where AWS's scripts for deep learning on EMR have it.
+        **({"/home/hadoop/worker_ip_file": _lines([n.address for n in roster.workers])} if machine.hadoop else {}),
         "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.workers]),
         "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
         f"{SSH}/authority.pub": papers.authority + "\n",

@@ -45,12 +45,15 @@ class Settings:
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""
+    emr: str = ""
+    """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:
         values: dict[str, Any] = {
             name: int(given[name]) if kind in ("int", int) else given[name]
             for name, kind in Settings.__annotations__.items()
+            if name in given
         }
         return Settings(**values)
 

@@ -5,6 +5,7 @@ What EC2 says about an image decides; the table (data/images.json) adds what EC2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,7 +13,9 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_emr import ROOT_GIB
 
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
 
@@ -70,6 +73,8 @@ class ImageChoice:
         if self.spec.image:
             return self.spec.image
         default = table("images")["default"]
+        if is_emr(self.spec.cloud):
+            return default["emr_gpu"] if self.gpus else default["emr"]
         return default.get(f"gpu_{self.architecture}", default["gpu"]) if self.gpus else default["cpu"]
 
     @property
@@ -130,6 +135,7 @@ class ImageChoice:
                 f"image: {self.alias} is for local clusters only, and this one is in {self.spec.cloud}",
                 "Choose another `image`, or leave it out for the default.",
             )
+        self._refuse_for_emr()
         made_for = self._made_for()
         if made_for and self.architecture not in made_for:
             raise SpecError(
@@ -145,6 +151,26 @@ class ImageChoice:
             raise SpecError(
                 f"image: {self.spec.image} is looked up in the cloud, which was not asked",
                 "Leave --offline out, or write the AMI's id, which `phalanx image list` shows.",
+            )
+
+    def _refuse_for_emr(self) -> None:
+        """Raise SpecError for an image that EMR does not start: it takes Amazon Linux alone (aws-behaviour 7.1)."""
+        if not is_emr(self.spec.cloud):
+            return
+        known = self.contents["distribution"] if self.contents else self.image.name if self.image else ""
+        if (
+            known
+            and not is_of_recipe(self.spec.image)
+            and not re.search("amazon.?linux|al2023|amzn", known, re.IGNORECASE)
+        ):
+            raise SpecError(
+                f"image: {self.alias} is {known}, and EMR starts Amazon Linux only",
+                "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or an image of yours that was made from one.",
+            )
+        if self.image and self.image.size_gib > ROOT_GIB[1]:
+            raise SpecError(
+                f"image: {self.alias} has {self.image.size_gib} GiB, and EMR's root volume at most {ROOT_GIB[1]}",
+                "Choose a smaller image.",
             )
 
     def refuse_small_disk(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.spec.cloud_names import is_local
+from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 
 GPU_LEASE_S = 24 * 3600
@@ -58,7 +58,7 @@ def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: floa
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
     head, worker = node_usd_per_hour(head_type), node_usd_per_hour(worker_type)
-    network = network_usd_per_hour(existing_vpc)
+    network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
         return Cost(None, None, network, storage)
@@ -72,13 +72,16 @@ def node_usd_per_hour(instance_type: str) -> float | None:
     return sizes["usd_per_hour"] if sizes else None
 
 
-def network_usd_per_hour(existing_vpc: bool = False) -> float:
-    """Return the price of what costs without any node: the NAT gateway, and two public addresses (head and NAT).
+def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False) -> float:
+    """Return the price of the network: the NAT gateway, and two public addresses (head and NAT), however many nodes.
 
-    In an existing VPC that is the head's address.
+    In an existing VPC that is the head's address. EMR's nodes are all in one public subnet: each has an address, and
+    none needs the gateway.
     """
     network = table("instance_types")["network_usd_per_hour"]
     address = network["public_address"]
+    if is_emr(cloud):
+        return max(1, nodes) * address
     return address if existing_vpc else network["nat_gateway"] + 2 * address
 
 
@@ -93,7 +96,8 @@ def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    return round(heads * head + (nodes - heads) * node + network_usd_per_hour(bool(spec.subnets)), 4)
+    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets))
+    return round(heads * head + (nodes - heads) * node + network, 4)
 
 
 def source() -> str:
@@ -109,7 +113,7 @@ def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
 
     An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
-    guarded = not is_local(spec.cloud) and gpus > 0
+    guarded = gpus > 0 and not (is_local(spec.cloud) or is_emr(spec.cloud))
     lease_s = spec.lease_s if spec.lease_s is not None else GPU_LEASE_S * guarded
     idle_s = spec.idle_s if spec.idle_s is not None else GPU_IDLE_S * guarded
     if not is_local(spec.cloud) and 0 < lease_s <= spec.node_timeout_s:

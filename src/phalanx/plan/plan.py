@@ -20,6 +20,7 @@ from phalanx.plan.subnets import NewNetwork
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
+from phalanx.spec.spec_emr import ROOT_GIB
 from phalanx.spec.spec_storage import EFS
 
 
@@ -156,6 +157,11 @@ class Plan:
     def throughput(self) -> str:
         """The throughput mode of a new file system: bursting or elastic."""
         return self.spec.throughput or "bursting"
+
+    @property
+    def root_gib(self) -> int:
+        """The size of a root volume for which the spec has none, of a service that does not take the image's."""
+        return max(ROOT_GIB[0], self.facts.image.size_gib if self.facts.image else 0)
 
     def trains(self, role: str) -> bool:
         """Whether nodes of a role, head or worker, run processes of jobs."""

@@ -10,10 +10,11 @@ from phalanx.data import table
 from phalanx.plan import capacity, existing_vpc, money, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
-from phalanx.spec.cloud_names import is_local
+from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 from phalanx.spec.spec_data import places
+from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import HEAD
 
@@ -58,6 +59,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("EFA", _adapters(plan)),
         ("image", plan.image_parameter),
         *_contents(plan),
+        ("EMR", _emr(spec)),
         ("network", _network(plan)),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),
@@ -67,13 +69,21 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("data of jobs", _data(spec)),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
-        ("membership", "a queue, a table, a topic, a function, a log group"),
+        ("membership", f"a queue, a table, {'' if is_emr(spec.cloud) else 'a topic, a function, '}a log group"),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
         ("lease", _lease(plan)),
         ("idle", _idle(plan)),
     ]
     return [row for row in rows if row[1]]
+
+
+def _emr(spec: ClusterSpec) -> str:
+    if not spec.emr:
+        return ""
+    applications = ", ".join(spec.emr.get("applications", DEFAULT_APPLICATIONS))
+    release = spec.emr.get("release", DEFAULT_RELEASE)
+    return f"{release} with {applications}; the agent and EMR's logs are in {spec.emr['logs']}"
 
 
 def _place(plan: Plan) -> str:
@@ -110,10 +120,10 @@ def _network(plan: Plan) -> str:
             f"your {vpc.vpc}: {vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers); "
             "security groups, an Elastic IP for the head"
         )
-    return (
-        f"a VPC ({plan.network.vpc}) with a public subnet (head) and a private one (workers), a NAT gateway, "
-        "endpoints for S3 and DynamoDB, an Elastic IP for the head"
-    )
+    subnets = "a public subnet (head) and a private one (workers), a NAT gateway"
+    if is_emr(plan.spec.cloud):
+        subnets = "a public subnet for all nodes"
+    return f"a VPC ({plan.network.vpc}) with {subnets}, endpoints for S3 and DynamoDB, an Elastic IP for the head"
 
 
 def _file_system(plan: Plan) -> str:
@@ -208,10 +218,15 @@ def _cost(plan: Plan) -> str:
     storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
-    network = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
-    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {network}; {money.source()})"
+    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {money.source()})"
     whole = _cost_of_lease(plan)
     return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
+
+
+def _paid_network(plan: Plan) -> str:
+    if plan.spec.emr:
+        return "public addresses, without EMR's own price"
+    return "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
 
 
 def _cost_of_lease(plan: Plan) -> float | None:

@@ -9,12 +9,13 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
+from phalanx.spec import spec_emr
 from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_data import DATA
 from phalanx.spec.spec_disk import DISK
-from phalanx.spec.spec_groups import group, texts
+from phalanx.spec.spec_groups import TAGS, group
 from phalanx.spec.spec_key import Key, key
 from phalanx.spec.spec_network import NETWORK, in_its_zone
 from phalanx.spec.spec_rules import (
@@ -58,7 +59,8 @@ class ClusterSpec:
         initial=True,
     )
     cloud: str = key(
-        "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account.",
+        "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account; `emr` is your account "
+        "too, but Amazon EMR makes the nodes; `local-emr` is the same on this machine.",
         one_of(lambda: CLOUDS, "'{}' is not a cloud that phalanx supports"),
         "local",
         initial=True,
@@ -233,7 +235,7 @@ class ClusterSpec:
     disk: Mapping[str, Any] | None = key(
         "Root disk of every node, an encrypted EBS volume: size, type, IOPS and throughput.",
         DISK,
-        {"size_gib": 200, "type": "gp3", "iops": 6000},
+        {"size_gib": 100, "type": "gp3", "iops": 6000},
         unset="gp3, as large as the image's",
         default=None,
     )
@@ -279,14 +281,7 @@ class ClusterSpec:
     )
     tags: Mapping[str, str] | None = key(
         "Tags of the stack and of everything that it makes, for example to find its costs.",
-        texts(
-            r"[A-Za-z0-9 _.:/=+@-]{1,128}",
-            r"[A-Za-z0-9 _.:/=+@-]{1,256}",
-            limits.MOST_TAGS,
-            r"[aA][wW][sS]:|phalanx:|Name$",
-            f"1 to {limits.MOST_TAGS} names with texts, of letters, digits, spaces and _ . : / = + @ -; no name is "
-            "Name or begins with aws: or phalanx:",
-        ),
+        TAGS,
         {"project": "vision", "cost-center": "ML-7"},
         default=None,
     )
@@ -331,6 +326,15 @@ class ClusterSpec:
         "Shell script that root runs on every node, once the shared directory is mounted.",
         text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
         "pip install my-package\n",
+        default=None,
+    )
+
+    emr: Mapping[str, Any] | None = key(
+        "A cluster of Amazon EMR: the place in S3 for the agent and EMR's logs, its release and applications, and a "
+        "service role of yours. For `cloud: emr` and `local-emr`, which need it.",
+        spec_emr.EMR,
+        spec_emr.EXAMPLE,
+        unset=spec_emr.UNSET,
         default=None,
     )
 
@@ -385,7 +389,8 @@ def check(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WrongErro
     for one in KEYS.values():
         if one.field in given or not one.required:
             try:
-                accepted[one.field] = one.accept(given.get(one.field, one.default), accepted)
+                value = one.accept(given.get(one.field, one.default), accepted)
+                accepted[one.field] = spec_emr.fitting(one.field, value, accepted)
             except WrongError as error:
                 wrong[one.name] = error
     return accepted, wrong

@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_limits import MOST_TAGS
 from phalanx.spec.spec_rules import TEXT, Kind, Rule, whole
 from phalanx.spec.spec_yaml import Value
 
@@ -102,3 +103,13 @@ def _read(part: Rule, value: Value) -> Any:
 def _checked(part: Rule, value: Any) -> Any:
     part.kind.require(value)
     return part.check(value)
+
+
+TAGS = texts(
+    r"[A-Za-z0-9 _.:/=+@-]{1,128}",
+    r"[A-Za-z0-9 _.:/=+@-]{1,256}",
+    MOST_TAGS,
+    r"[aA][wW][sS]:|phalanx:|Name$",
+    f"1 to {MOST_TAGS} names with texts, of letters, digits, spaces and _ . : / = + @ -; no name is Name or "
+    "begins with aws: or phalanx:",
+)

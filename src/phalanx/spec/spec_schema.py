@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
 from phalanx.spec.spec import KEYS, Key
 
 # A URN and no URL, because the schema is not published: the phalanx that checks the file prints it.
 _ID = "urn:phalanx:phalanx.yaml"
-_ON_AWS = {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]}
+_ON_AWS = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if not is_local(cloud)]}}, "required": ["cloud"]}
+_WITH_EMR = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if is_emr(cloud)]}}, "required": ["cloud"]}
 
 
 def json_schema() -> dict[str, Any]:
@@ -24,6 +26,7 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "if": _ON_AWS,
         "then": {"required": ["ssh_from"]},
+        "allOf": [{"if": _WITH_EMR, "then": {"required": ["emr"]}}],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.template.document import LIMIT_BYTES, request, synthesize
+from phalanx.template.document import LIMIT_BYTES, request, synthesize, uploads
 from phalanx.template.userdata import agent_version
 
-__all__ = ["LIMIT_BYTES", "agent_version", "request", "synthesize"]
+__all__ = ["LIMIT_BYTES", "agent_version", "request", "synthesize", "uploads"]

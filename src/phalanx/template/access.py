@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
@@ -16,12 +16,11 @@ _EVERYTHING = "-1"
 NFS_PORT = 2049
 _WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 # Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
-_EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
+EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    storage = (_storage_group(),) if plan.uses_efs and not plan.mount_target else ()
-    for resource in (*_security_groups(plan.ssh_networks[1:]), *storage, *_node_rules(), *_roles(plan)):
+    for resource in (*security_groups(plan), *node_rules(), *_roles(plan)):
         template.add_resource(resource)
 
 
@@ -29,7 +28,7 @@ RULES = ("NodesFromNodes", "NodesToNodes")
 """The rules that nodes need before they boot."""
 
 
-def _security_groups(more_networks: Sequence[str]) -> tuple[ec2.SecurityGroup, ...]:
+def security_groups(plan: Plan) -> tuple[ec2.SecurityGroup, ...]:
     # Nodes call AWS's APIs and download packages and data sets, so their egress is open, by an explicit rule.
     out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="All")
     return (
@@ -37,9 +36,10 @@ def _security_groups(more_networks: Sequence[str]) -> tuple[ec2.SecurityGroup, .
         _security_group(
             "HeadSecurityGroup",
             "ssh to the head",
-            SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *more_networks)],
+            SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *plan.ssh_networks[1:])],
             SecurityGroupEgress=[_nothing()],
         ),
+        *([_storage_group()] if plan.uses_efs and not plan.mount_target else []),
     )
 
 
@@ -65,7 +65,7 @@ def _security_group(title: str, description: str, **rules: Any) -> ec2.SecurityG
     return ec2.SecurityGroup(title, VpcId=Ref("Vpc"), GroupDescription=description, **rules)
 
 
-def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
+def node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
     """Let nodes reach each other on all ports, because MPI and NCCL choose theirs.
 
     EFA requires rules that name the group rather than 0.0.0.0/0 (docs/aws-behaviour.md 2.7).
@@ -79,21 +79,27 @@ def _node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 
 
 def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
-    boundary = {"PermissionsBoundary": plan.spec.permissions_boundary} if plan.spec.permissions_boundary else {}
-    of_head = [*_membership_of_head(), *_fleet_of_head(plan), _agent_of_head(), *_address_of_head()]
+    limits = boundary(plan)
+    of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *address_of_head()]
     of_function = [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]
+    of_nodes = [*every_node(plan), _end_of_head()]
     return (
-        _role("HeadRole", _EC2, of_head, **boundary),
-        _role("WorkerRole", _EC2, _membership_of_worker(), **boundary),
-        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", _every_node(plan))),
-        _role("FunctionRole", "lambda.amazonaws.com", of_function, **boundary),
-        _job_role(plan, **boundary),
+        role("HeadRole", EC2, of_head, **limits),
+        role("WorkerRole", EC2, membership_of_worker(), **limits),
+        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", of_nodes)),
+        role("FunctionRole", "lambda.amazonaws.com", of_function, **limits),
+        job_role(plan, "HeadRole", "WorkerRole"),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
 
 
-def _role(title: str, service: str | If, statements: list[dict[str, Any]], **more: Any) -> iam.Role:
+def boundary(plan: Plan) -> dict[str, Any]:
+    """Return the permissions boundary of all roles, if the spec has one."""
+    return {"PermissionsBoundary": plan.spec.permissions_boundary} if plan.spec.permissions_boundary else {}
+
+
+def role(title: str, service: str | If, statements: list[dict[str, Any]], **more: Any) -> iam.Role:
     return iam.Role(
         title,
         AssumeRolePolicyDocument=_trust({"Service": service}),
@@ -106,14 +112,15 @@ def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
-def _job_role(plan: Plan, **more: Any) -> iam.Role:
+def job_role(plan: Plan, *agents: str) -> iam.Role:
     """Make the jobs' role, with the user's policies and data; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
-    agents = {"AWS": [GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")]}
+    more = boundary(plan)
     if plan.spec.data:
         more["Policies"] = [iam.Policy(**_policy("data", [*_data(places(plan.spec.data))]))]
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
-    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(agents), **more)
+    trusted = {"AWS": [GetAtt(agent, "Arn") for agent in agents]}
+    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), **more)
 
 
 def _data(given: Iterator[Place]) -> Iterator[dict[str, Any]]:
@@ -122,8 +129,8 @@ def _data(given: Iterator[Place]) -> Iterator[dict[str, Any]]:
         within = {"StringLike": {"s3:prefix": f"{place.prefix}*"}} if place.prefix else {}
         bucket = Sub(f"arn:${{AWS::Partition}}:s3:::{place.bucket}")
         objects = Sub(f"arn:${{AWS::Partition}}:s3:::{place.bucket}/{place.prefix}*")
-        yield {**_allow(["s3:ListBucket"], bucket), **({"Condition": within} if within else {})}
-        yield _allow(["s3:GetObject", *(_WRITING if place.is_writable else ())], objects)
+        yield {**allow(["s3:ListBucket"], bucket), **({"Condition": within} if within else {})}
+        yield allow(["s3:GetObject", *(_WRITING if place.is_writable else ())], objects)
 
 
 def _trust(principal: dict[str, Any]) -> dict[str, Any]:
@@ -131,13 +138,13 @@ def _trust(principal: dict[str, Any]) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
-def _membership_of_head() -> list[dict[str, Any]]:
+def membership_of_head() -> list[dict[str, Any]]:
     """Let the head alone read the queue and write the roster."""
     queue = ("ReceiveMessage", "DeleteMessage")
     table = ("GetItem", "PutItem")
     return [
-        _allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
-        _allow([f"dynamodb:{action}" for action in table], GetAtt("RosterTable", "Arn")),
+        allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
+        allow([f"dynamodb:{action}" for action in table], GetAtt("RosterTable", "Arn")),
     ]
 
 
@@ -152,36 +159,39 @@ def _fleet_of_head(plan: Plan) -> list[dict[str, Any]]:
     if plan.facts.reservation:
         reads.append("ec2:DescribeCapacityReservations")
     return [
-        _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], workers),
+        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], workers),
         # An idle cluster stops itself. The greatest sizes are not the head's to change.
-        _allow(["autoscaling:SetDesiredCapacity"], [workers, head]),
-        _allow(["sns:Publish"], Ref("FleetTopic")),
+        allow(["autoscaling:SetDesiredCapacity"], [workers, head]),
+        allow(["sns:Publish"], Ref("FleetTopic")),
         # These support no resource-level permissions (docs/aws-behaviour.md 6).
-        _allow(reads, "*"),
+        allow(reads, "*"),
     ]
 
 
-def _agent_of_head() -> dict[str, Any]:
+def agent_of_head() -> dict[str, Any]:
     """Let the head read the stack's parameters: most of the agent does not fit into user data (aws-behaviour 2.1)."""
-    return _allow(["cloudformation:DescribeStacks"], Ref("AWS::StackId"))
+    return allow(["cloudformation:DescribeStacks"], Ref("AWS::StackId"))
 
 
-def _membership_of_worker() -> list[dict[str, Any]]:
+def membership_of_worker() -> list[dict[str, Any]]:
     return [
-        _allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
-        _allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
+        allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
+        allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
     ]
 
 
-def _every_node(plan: Plan) -> list[dict[str, Any]]:
+def every_node(plan: Plan) -> list[dict[str, Any]]:
     mounts = [f"elasticfilesystem:{action}" for action in ("ClientMount", "ClientWrite", "ClientRootAccess")]
-    head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
     return [
-        *([_allow(mounts, _file_system())] if plan.uses_efs else []),
+        *([allow(mounts, _file_system())] if plan.uses_efs else []),
         _logs(_own_stream()),
-        # For a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another.
-        _allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head),
     ]
+
+
+def _end_of_head() -> dict[str, Any]:
+    """End a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another."""
+    head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
+    return allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head)
 
 
 def _file_system() -> Sub:
@@ -199,25 +209,25 @@ def _logs(streams: Sub | GetAtt) -> dict[str, Any]:
 
     The group's own ARN ends with ":*", which matches all of its streams.
     """
-    return _allow(["logs:CreateLogStream", "logs:PutLogEvents"], streams)
+    return allow(["logs:CreateLogStream", "logs:PutLogEvents"], streams)
 
 
-def _address_of_head() -> list[dict[str, Any]]:
+def address_of_head() -> list[dict[str, Any]]:
     """Let the head take its Elastic IP, which can move only to this cluster's instances in its public subnet."""
     own_instances = {"StringEquals": {f"ec2:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
     own_subnet = {"StringEquals": {"ec2:Subnet": arn("ec2", "subnet/${PublicSubnet}")}}
     take = ["ec2:AssociateAddress"]
     return [
-        _allow(take, arn("ec2", "elastic-ip/${HeadAddress.AllocationId}")),
-        {**_allow(take, arn("ec2", "instance/*")), "Condition": own_instances},
-        {**_allow(take, arn("ec2", "network-interface/*")), "Condition": own_subnet},
+        allow(take, arn("ec2", "elastic-ip/${HeadAddress.AllocationId}")),
+        {**allow(take, arn("ec2", "instance/*")), "Condition": own_instances},
+        {**allow(take, arn("ec2", "network-interface/*")), "Condition": own_subnet},
     ]
 
 
 def _history_of_head() -> dict[str, Any]:
     # It supports no resource-level permissions (docs/aws-behaviour.md 6).
-    return _allow(["autoscaling:DescribeScalingActivities"], "*")
+    return allow(["autoscaling:DescribeScalingActivities"], "*")
 
 
-def _allow(actions: list[str], resources: str | Ref | Sub | GetAtt | list[Any]) -> dict[str, Any]:
+def allow(actions: list[str], resources: str | Ref | Sub | GetAtt | list[Any]) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": actions, "Resource": resources}

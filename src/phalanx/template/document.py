@@ -9,7 +9,19 @@ from troposphere import Template
 
 from phalanx import __version__
 from phalanx.plan.plan import Plan
-from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
+from phalanx.spec.cloud_names import is_emr
+from phalanx.template import (
+    access,
+    emr_bootstrap,
+    emr_stack,
+    fleet,
+    network,
+    outputs,
+    parameters,
+    rendezvous,
+    storage,
+    userdata,
+)
 
 LIMIT_BYTES = 51_200
 """CloudFormation's limit for a template inside a request (docs/aws-behaviour.md 1.14)."""
@@ -39,10 +51,18 @@ def _serialized(document: dict[str, Any]) -> str:
 def build(plan: Plan) -> Template:
     template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
     template.set_version()
+    if is_emr(plan.spec.cloud):
+        emr_stack.add_to(template, plan)
+    else:
+        template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
+        for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
+            part.add_to(template, plan)
     image = plan.facts.image.recipe if plan.facts.image else ""
     made_with = {"version": __version__, **({"image": image} if image else {})}
-    template.set_metadata({"phalanx": made_with, **parameters.metadata(plan)})
-    template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
-    for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
-        part.add_to(template, plan)
+    template.set_metadata({"phalanx": made_with, **parameters.metadata(template, plan)})
     return template
+
+
+def uploads(plan: Plan) -> dict[str, str]:
+    """Return the objects that must be in S3 before the stack is created: URL → text."""
+    return emr_bootstrap.uploads(plan) if is_emr(plan.spec.cloud) else {}

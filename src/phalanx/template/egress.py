@@ -14,7 +14,7 @@ from phalanx.spec.cloud_names import is_local
 from phalanx.template.document import build
 
 _HTTP, _HTTPS, _NFS = 80, 443, 2049
-_ROLES = ("HeadRole", "WorkerRole", "NodePolicy")
+_ROLES = ("HeadRole", "WorkerRole", "NodePolicy", "NodeRole")
 # It is mounted, and its API is not called.
 _NO_API = ("elasticfilesystem",)
 LOCAL_API = ("169.254.1.1", _HTTPS)
@@ -47,7 +47,7 @@ def of(plan: Plan, domain: str) -> list[Egress]:
 def services(plan: Plan) -> list[str]:
     """Return the services that nodes call, by the names in their endpoints."""
     made = build(plan).to_dict()["Resources"]
-    actions = {action for role in _ROLES for action in _actions(made[role]["Properties"])}
+    actions = {action for role in _ROLES if role in made for action in _actions(made[role]["Properties"])}
     # A job's credentials are those of a role that its node's agent assumes.
     return sorted({action.partition(":")[0] for action in actions}.difference(_NO_API) | {"sts"})
 

@@ -35,10 +35,11 @@ def _head_address(**after: Any) -> ec2.EIP:
 
 
 def _new(blocks: NewNetwork) -> tuple[AWSObject, ...]:
-    return (*_vpc(blocks.vpc), *_public(blocks.public), *_private(blocks.private), *_endpoints())
+    ends = endpoints("PublicRouteTable", "PrivateRouteTable")
+    return (*vpc(blocks.vpc), *public(blocks.public), *_private(blocks.private), *ends)
 
 
-def _vpc(cidr: str) -> tuple[AWSObject, ...]:
+def vpc(cidr: str) -> tuple[AWSObject, ...]:
     return (
         # The file system's name resolves only with both DNS settings; the other is on by default (aws-behaviour 4.5).
         ec2.VPC("Vpc", CidrBlock=cidr, EnableDnsHostnames=True, Tags=name_tag()),
@@ -47,7 +48,7 @@ def _vpc(cidr: str) -> tuple[AWSObject, ...]:
     )
 
 
-def _public(cidr: str) -> tuple[AWSObject, ...]:
+def public(cidr: str) -> tuple[AWSObject, ...]:
     # A head has an address from its launch, so that it can take its Elastic IP itself. EC2 refuses that for an instance
     # with several interfaces (docs/aws-behaviour.md 2.9, 2.10); ours have one.
     return (
@@ -82,15 +83,14 @@ def _private(cidr: str) -> tuple[AWSObject, ...]:
     )
 
 
-def _endpoints() -> tuple[ec2.VPCEndpoint, ...]:
+def endpoints(*tables: str) -> tuple[ec2.VPCEndpoint, ...]:
     """Make the gateway endpoints, which cost nothing: the NAT gateway costs by the GB (docs/aws-behaviour.md 2.32)."""
-    tables = [Ref("PublicRouteTable"), Ref("PrivateRouteTable")]
     return tuple(
         ec2.VPCEndpoint(
             title,
             VpcId=Ref("Vpc"),
             ServiceName=Sub(f"com.amazonaws.${{AWS::Region}}.{service}"),
-            RouteTableIds=tables,
+            RouteTableIds=[Ref(table) for table in tables],
         )
         for title, service in ENDPOINTS.items()
     )

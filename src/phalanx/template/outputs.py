@@ -13,13 +13,13 @@ from phalanx.template.userdata import agent_version
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, (value, description) in _for_people(plan).items():
+    for name, (value, description) in for_people(plan).items():
         template.add_output(Output(name, Value=value, Description=description))
     for name, value in _for_tools(plan).items():
         template.add_output(Output(name, Value=value))
 
 
-def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
+def for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
     return {
         "ClusterMasterPublicDNS": (_public_name(), "Log in here: ssh ubuntu@… or ec2-user@…, by the image"),
         "Login": (Sub("ssh phalanx@${HeadAddress}"), "With the key of SshPublicKey"),
@@ -30,7 +30,12 @@ def _for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 def _for_tools(plan: Plan) -> dict[str, Any]:
     """Return the outputs that need no description."""
-    made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup", "HeadGroup", "WorkersGroup", "FleetTopic")
+    return common(plan) | {name: Ref(name) for name in ("HeadGroup", "WorkersGroup", "FleetTopic")}
+
+
+def common(plan: Plan) -> dict[str, Any]:
+    """Return the outputs that tools read of every cluster."""
+    made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup")
     groups = ["NodeSecurityGroup", "HeadSecurityGroup"]
     more: dict[str, Any] = {"AgentVersion": agent_version()}
     if plan.uses_efs:

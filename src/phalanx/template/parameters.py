@@ -52,27 +52,31 @@ _LABELS = {
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for name, settings in (_for_people(plan) | _agent(plan)).items():
+    add_common_to(template, plan)
+    for name, settings in (_root_device(plan) | _money(plan)).items():
+        template.add_parameter(Parameter(name, **settings))
+    template.add_condition("HasLease", Not(Equals(Ref("LeaseEnd"), "")))
+    template.add_condition("HasMail", Not(Equals(Ref("Mail"), "")))
+
+
+def add_common_to(template: Template, plan: Plan) -> None:
+    """Add the parameters and conditions of every cluster, whichever service makes its machines."""
+    of_people = _sizes(plan) | _places(plan) | _network(plan) | _access(plan) | _jobs(plan)
+    for name, settings in (of_people | _agent(plan)).items():
         template.add_parameter(Parameter(name, **settings))
     if plan.uses_efs:
         template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
-    template.add_condition("HasLease", Not(Equals(Ref("LeaseEnd"), "")))
-    template.add_condition("HasMail", Not(Equals(Ref("Mail"), "")))
     template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
     template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
-def _for_people(plan: Plan) -> dict[str, dict[str, Any]]:
-    return _sizes(plan) | _places(plan) | _network(plan) | _access(plan) | _jobs(plan) | _money(plan)
-
-
-def metadata(plan: Plan) -> dict[str, Any]:
+def metadata(template: Template, plan: Plan) -> dict[str, Any]:
     """Group and label the parameters for the console.
 
     cfn-lint would warn of parameters that no resource uses: the head reads the agent's from the stack itself.
     """
-    declared = _for_people(plan)
+    declared = template.parameters.keys()
     labelled = [(label, [name for name in names if name in declared]) for label, names in _GROUPS]
     labelled += [("Do not change", list(_agent(plan)))]
     groups = [{"Label": {"default": label}, "Parameters": names} for label, names in labelled if names]
@@ -102,6 +106,11 @@ def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
 def _places(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "Image": _image(plan.image_parameter),
+    }
+
+
+def _root_device(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
         "RootDevice": _text(
             plan.root_device,
             "As the image names it: Ubuntu /dev/sda1, Amazon Linux /dev/xvda.",

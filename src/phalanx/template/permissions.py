@@ -43,6 +43,8 @@ _OF_TYPES: Mapping[str, str] = {
     "elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
     "AWS::EFS::MountTarget": "elasticfilesystem:CreateMountTarget elasticfilesystem:DeleteMountTarget "
     "elasticfilesystem:DescribeMountTargets",
+    "AWS::EMR::Cluster": "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags "
+    "elasticmapreduce:TerminateJobFlows iam:PassRole",
     "AWS::IAM::InstanceProfile": "iam:CreateInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile "
     "iam:AddRoleToInstanceProfile iam:RemoveRoleFromInstanceProfile iam:PassRole",
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
@@ -106,6 +108,16 @@ _OWN = """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
+OWN_OF_EMR = (
+    *(
+        "elasticmapreduce:DescribeCluster",
+        "elasticmapreduce:DescribeReleaseLabel",
+        "elasticmapreduce:ListInstanceGroups",
+    ),
+    *("elasticmapreduce:ListInstances", "elasticmapreduce:ListReleaseLabels"),
+    *("elasticmapreduce:ListSupportedInstanceTypes", "s3:PutObject", "s3:ListBucket", "iam:GetRole"),
+)
+"""Those that it makes for a cluster of EMR, too."""
 
 # They support no resource-level permissions, or act on what has no name of the cluster's (docs/aws-behaviour.md 6).
 _ANYWHERE = frozenset(
@@ -130,7 +142,8 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
 
 def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
-    actions = sorted({*OWN, *needed(document)})
+    kinds = {resource["Type"] for resource in document["Resources"].values()}
+    actions = sorted({*OWN, *needed(document), *(OWN_OF_EMR if "AWS::EMR::Cluster" in kinds else ())})
     statements: dict[str, dict[str, Any]] = {}
     for action in actions:
         label, scope = _scope(action, cluster)

@@ -35,7 +35,7 @@ def node_dependencies(plan: Plan) -> list[str]:
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (*_queue(), _table(), *_topic(), *_function(plan), *_ready(plan)):
+    for resource in (queue(), _queue_policy(), table(), *_topic(), *_function(plan), *ready(plan, "WorkersGroup")):
         template.add_resource(resource)
 
 
@@ -48,7 +48,17 @@ def condition_name(plan: Plan) -> str:
     return f"Ready{plan.deployment}"
 
 
-def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
+def queue() -> sqs.Queue:
+    return sqs.Queue(
+        "HeadQueue",
+        MessageRetentionPeriod=MESSAGE_RETENTION_S,
+        ReceiveMessageWaitTimeSeconds=20,
+        SqsManagedSseEnabled=True,
+        **DELETE,
+    )
+
+
+def _queue_policy() -> sqs.QueuePolicy:
     only_topic = {
         "Effect": "Allow",
         "Principal": {"Service": "sns.amazonaws.com"},
@@ -56,23 +66,14 @@ def _queue() -> tuple[sqs.Queue, sqs.QueuePolicy]:
         "Resource": GetAtt("HeadQueue", "Arn"),
         "Condition": {"ArnEquals": {"aws:SourceArn": Ref("FleetTopic")}},
     }
-    return (
-        sqs.Queue(
-            "HeadQueue",
-            MessageRetentionPeriod=MESSAGE_RETENTION_S,
-            ReceiveMessageWaitTimeSeconds=20,
-            SqsManagedSseEnabled=True,
-            **DELETE,
-        ),
-        sqs.QueuePolicy(
-            "HeadQueuePolicy",
-            Queues=[Ref("HeadQueue")],
-            PolicyDocument={"Version": "2012-10-17", "Statement": [only_topic]},
-        ),
+    return sqs.QueuePolicy(
+        "HeadQueuePolicy",
+        Queues=[Ref("HeadQueue")],
+        PolicyDocument={"Version": "2012-10-17", "Statement": [only_topic]},
     )
 
 
-def _table() -> dynamodb.Table:
+def table() -> dynamodb.Table:
     return dynamodb.Table(
         "RosterTable",
         AttributeDefinitions=[dynamodb.AttributeDefinition(AttributeName="item", AttributeType="S")],
@@ -151,8 +152,10 @@ def function_source() -> str:
     return shorten({"index": source.read_text(encoding="utf-8")}, entries=("handler",))["index"]
 
 
-def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:
+def ready(plan: Plan, *after: str) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:
     """Make the wait condition, in parallel to the head's group: a head that can't be launched fails the stack at once.
+
+    Its time begins when the resources `after` are there.
 
     Auto Scaling's failed launches alone might not fail the group for hours (docs/aws-behaviour.md 1.3, 1.4).
     """
@@ -163,6 +166,6 @@ def _ready(plan: Plan) -> tuple[cloudformation.WaitConditionHandle, cloudformati
             Handle=Ref(handle_name(plan)),
             Timeout=str(READY_TIMEOUT_S),
             Count=1,
-            DependsOn="WorkersGroup",
+            DependsOn=list(after),
         ),
     )

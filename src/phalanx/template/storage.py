@@ -5,6 +5,7 @@ from __future__ import annotations
 from troposphere import AWSObject, Ref, Template, ec2, efs, logs
 
 from phalanx.plan.plan import Plan
+from phalanx.spec.cloud_names import is_emr
 from phalanx.template.access import NFS_PORT
 from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
 
@@ -25,7 +26,7 @@ def _of_efs(plan: Plan) -> tuple[AWSObject, ...]:
     if not plan.uses_efs:
         return ()
     target = plan.mount_target
-    return _file_system(plan), _let_in(target.groups[0]) if target else _mount_target()
+    return _file_system(plan), _let_in(target.groups[0]) if target else _mount_target(plan)
 
 
 def _let_in(group: str) -> ec2.SecurityGroupIngress:
@@ -53,12 +54,13 @@ def _file_system(plan: Plan) -> efs.FileSystem:
     )
 
 
-def _mount_target() -> efs.MountTarget:
+def _mount_target(plan: Plan) -> efs.MountTarget:
     """Make one mount target, which is enough: all nodes are in its zone (docs/aws-behaviour.md 4.5, 4.6)."""
+    subnet = "PublicSubnet" if is_emr(plan.spec.cloud) else "PrivateSubnet"
     return efs.MountTarget(
         "MountTarget",
         FileSystemId=FILE_SYSTEM,
-        SubnetId=Ref("PrivateSubnet"),
+        SubnetId=Ref(subnet),
         SecurityGroups=[Ref("StorageSecurityGroup")],
     )
 

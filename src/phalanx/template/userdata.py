@@ -16,7 +16,16 @@ from phalanx import __version__
 from phalanx.code.cache import cache_directory, keep
 from phalanx.spec.spec_checks import packed_boot
 
-__all__ = ["LIMIT_BYTES", "agent_version", "first_stage", "parameters", "render", "rendered_size", "user_data"]
+__all__ = [
+    "LIMIT_BYTES",
+    "agent_version",
+    "digest",
+    "first_stage",
+    "parameters",
+    "render",
+    "rendered_size",
+    "user_data",
+]
 
 LIMIT_BYTES = 16_384
 """EC2's limit on user data, before base64 (docs/aws-behaviour.md 2.1)."""
@@ -37,7 +46,7 @@ STAGE_1 = (
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
-    *("activity", "packages", "beats", "limits", "head", "failure", "notice", "local_disks"),
+    *("activity", "packages", "beats", "limits", "head", "failure", "notice", "local_disks", "core_group"),
 )
 """The modules of phalanx.node that make up the agent, in an order that compresses well.
 
@@ -89,12 +98,12 @@ exec(m)
 def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
     """Return a launch template's UserData; `config` values are text or references that CloudFormation resolves."""
     variables: dict[str, Any] = {"Agent": FindInMap("Agent", "stage", "first")}
-    settings = {**config, "digest": _digest(boot)}
-    lines = [f"#{key}={_inline(key, value, variables)}\n" for key, value in settings.items()]
+    settings = {**config, "digest": digest(boot)}
+    lines = [f"#{key}={inline(key, value, variables)}\n" for key, value in settings.items()]
     return Base64(Sub("${Agent}\n" + "".join(lines), **variables))
 
 
-def _inline(key: str, value: Any, variables: dict[str, Any]) -> str:
+def inline(key: str, value: Any, variables: dict[str, Any]) -> str:
     """Return `value` as text for Fn::Sub; add what Sub cannot refer to directly to `variables`."""
     if not isinstance(value, AWSHelperFn):
         return _one_line(key, str(value)).replace("${", "${!")
@@ -121,7 +130,7 @@ def rendered_size(config: Mapping[str, str]) -> int:
 
 def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
     """Return the user data as a node receives it, for size checks and to run it without CloudFormation."""
-    settings = {**config, "digest": _digest(boot)}
+    settings = {**config, "digest": digest(boot)}
     lines = (f"#{key}={_one_line(key, value)}\n" for key, value in settings.items())
     return (first_stage() + "\n" + "".join(lines)).encode()
 
@@ -173,7 +182,7 @@ def _fingerprint(sources: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join([sys.version, *makers, *sources.values()]).encode()).hexdigest()[:24]
 
 
-def _digest(boot: str | None) -> str:
+def digest(boot: str | None) -> str:
     return hashlib.sha256(_rest(boot).encode()).hexdigest()
 
 

@@ -16,6 +16,8 @@ from phalanx.localcloud.emr.steps import Step
 ENDED = ("TERMINATED", "TERMINATED_WITH_ERRORS")
 ENDING = ("TERMINATING", *ENDED)
 READY = ("RUNNING", "WAITING")
+TAGS: dict[str, dict[str, str]] = {}
+"""The tags of each cluster by its id, by which policies decide about calls."""
 _ALPHABET = string.ascii_uppercase + string.digits
 
 
@@ -153,6 +155,9 @@ class Cluster:
     master_groups: list[str] = field(default_factory=list)
     slave_groups: list[str] = field(default_factory=list)
     service_group: str = ""
+
+    def __post_init__(self) -> None:
+        TAGS[self.id] = self.tags
 
     @property
     def instances(self) -> Mapping[str, Any]:

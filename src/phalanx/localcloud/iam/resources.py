@@ -17,6 +17,7 @@ from moto.ec2.models import ec2_backends
 
 from phalanx.localcloud.autoscaling import group_named, group_of
 from phalanx.localcloud.autoscaling.group import Group
+from phalanx.localcloud.emr.records import TAGS
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.policy import Keys
 
@@ -132,7 +133,9 @@ def job_flow(call: Call, account: str) -> Iterator[Target]:
     """EMR, by the cluster's id; TerminateJobFlows and SetTerminationProtection name several."""
     given = call.params.get("ClusterId") or call.params.get("JobFlowId") or call.params.get("ResourceId")
     for cluster_id in [given] if given else call.params.get("JobFlowIds") or []:
-        yield Target(f"arn:aws:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}")
+        tags = TAGS.get(cluster_id, {})
+        arn = f"arn:aws:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}"
+        yield Target(arn, _tag_keys("elasticmapreduce", tags))
 
 
 def addresses(call: Call, account: str) -> Iterator[Target]:

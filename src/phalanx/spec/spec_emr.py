@@ -1,0 +1,120 @@
+"""The rules of `emr`, and of the keys that a cluster of Amazon EMR can't have (docs/aws-behaviour.md 7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.spec import spec_checks as checks
+from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_groups import group
+from phalanx.spec.spec_rules import matching, text, whole, words
+
+DEFAULT_RELEASE = "emr-7.9.0"
+DEFAULT_APPLICATIONS = ("Hadoop", "Spark")
+MOST_APPLICATIONS = 20
+# Of releases with Amazon Linux 2023, whose Python is 3.9: the agent needs that.
+FIRST_RELEASE = 7
+ROOT_GIB = (15, 100)
+"""The bounds of EbsRootVolumeSize for these releases."""
+_LABEL = r"emr-([0-9]{1,2})\.[0-9]{1,2}\.[0-9]{1,2}"
+_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.*'()-]+)*/?"
+_ROLE = r"[A-Za-z0-9_+=,.@-]{1,64}"
+
+_NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "subnets": ("EMR's nodes are in a VPC of the stack's own", "remove the line"),
+    "head": ("the master node is of `type`, and trains", "remove the line"),
+    "placement": ("EMR starts no instances in a cluster placement group", "remove the line"),
+    "lease_s": _NEVER_STOPS,
+    "idle_s": _NEVER_STOPS,
+    "budget": _NEVER_STOPS,
+    "mail": ("EMR stops no nodes of which a mail could warn", "remove the line"),
+}
+"""Why a cluster of EMR can't have a field of ClusterSpec, and what to do."""
+
+
+def release(value: str) -> str:
+    """Check a release label: the agent needs the Python of Amazon Linux 2023."""
+    found = re.fullmatch(_LABEL, value)
+    if not found:
+        raise WrongError(f"'{checks.cut(value)}' is not a release label", f"such as {DEFAULT_RELEASE}")
+    if int(found[1]) < FIRST_RELEASE:
+        raise WrongError(
+            f"{value} is Amazon Linux 2 with Python 3.7, and a node needs 3.9",
+            f"write emr-{FIRST_RELEASE}.0.0 or newer, such as {DEFAULT_RELEASE}",
+        )
+    return value
+
+
+EMR = group(
+    {
+        "logs": matching(_BUCKET, "'{}' is not a place in S3", "such as s3://my-bucket/emr"),
+        "release": text(
+            release, lambda: {"pattern": whole(_LABEL.replace("?P<major>", ""))}, f"a label such as {DEFAULT_RELEASE}"
+        ),
+        "applications": words(r"[A-Za-z][A-Za-z0-9]{0,39}", MOST_APPLICATIONS, "the name of an application"),
+        "service_role": matching(_ROLE, "'{}' can't be the name of a role", "such as EMR_DefaultRole_V2"),
+    }
+)
+
+
+EXAMPLE = {"logs": "s3://my-bucket/emr", "release": DEFAULT_RELEASE, "applications": [*DEFAULT_APPLICATIONS]}
+UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {' and '.join(DEFAULT_APPLICATIONS)}, a role of the stack's own"
+
+
+def suits(field: str, cloud: str) -> bool:
+    """Whether a cluster in this cloud may have a field."""
+    return field not in (*REFUSED, "efa") if is_emr(cloud) else field != "emr"
+
+
+def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
+    """Return a field's value if it suits the cloud. Raises WrongError."""
+    wanted = is_emr(above.get("cloud", ""))
+    if field == "emr" and wanted != (value is not None) and "cloud" in above:
+        raise _missing() if wanted else WrongError("is for EMR", "write `cloud: emr`, or `cloud: local-emr`")
+    if wanted and value is not None and field in REFUSED:
+        raise WrongError(*REFUSED[field])
+    if wanted and value is not None and field in _CHECKS:
+        _CHECKS[field](value)
+    return value
+
+
+def _missing() -> WrongError:
+    return WrongError(
+        "is missing: where in S3 do the agent and the logs go?", "such as emr: {logs: s3://my-bucket/emr}"
+    )
+
+
+def _require_logs(value: Mapping[str, Any]) -> None:
+    if "logs" not in value:
+        raise _missing()
+
+
+def _no_adapters(value: str) -> None:
+    if value == "yes":
+        raise WrongError("can't be yes: EMR attaches no Elastic Fabric Adapters", "remove the line")
+
+
+def _no_reservation(value: str) -> None:
+    if value.startswith("cr-"):
+        raise WrongError("can't be a reservation: uniform instance groups take none", "write on-demand or spot")
+
+
+def _root_volume(value: Mapping[str, Any]) -> None:
+    """Check `disk` against what EMR lets its root volume be: gp3, of one size on all nodes."""
+    if value.get("type", "gp3") != "gp3":
+        raise WrongError(f"type can't be {value['type']}: EMR's root volume is gp3", "remove the type")
+    least, most = ROOT_GIB
+    if not least <= value.get("size_gib", least) <= most:
+        raise WrongError(f"size_gib must be from {least} to {most} for EMR, is {value['size_gib']}")
+
+
+_CHECKS = {
+    "emr": _require_logs,
+    "efa": _no_adapters,
+    "capacity": _no_reservation,
+    "disk": _root_volume,
+}

@@ -1,0 +1,165 @@
+"""The second builder of documents: a cluster of Amazon EMR in one stack, beside its network, storage and rendezvous.
+
+EMR makes the machines, so there are no groups, no launch templates, no user data and no function that watches launches
+(docs/aws-behaviour.md 7). Everything else is of the modules that the first builder uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troposphere import Equals, GetAtt, If, Not, NoValue, Output, Ref, Sub, Tags, Template, emr, iam
+
+from phalanx.plan.capacity import SPOT
+from phalanx.plan.plan import Plan
+from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
+from phalanx.template import access, emr_bootstrap, fleet, network, outputs, parameters, rendezvous, storage, userdata
+from phalanx.template.naming import CLUSTER_TAG, DELETE, arn, own_tags
+
+MANAGED_TAG = "for-use-with-amazon-emr-managed-policies"
+"""What AmazonEMRServicePolicy_v2 requires of the network in which EMR starts instances (docs/aws-behaviour.md 7.20)."""
+_TAGGED = ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup")
+_SERVICE_POLICY = "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEMRServicePolicy_v2"
+_BEFORE_NODES = ("PublicRoute", "PublicSubnetRoutes", *access.RULES, *network.ENDPOINTS)
+# Keys of `disk` and what EMR calls them.
+_ROOT = {"size_gib": "EbsRootVolumeSize", "iops": "EbsRootVolumeIops", "throughput_mib_s": "EbsRootVolumeThroughput"}
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    parameters.add_common_to(template, plan)
+    template.add_condition("HasWorkers", Not(Equals(Ref("Workers"), 0)))
+    for resource in _resources(plan):
+        if resource.resource_type in _TAGGED:
+            resource.Tags = getattr(resource, "Tags", Tags()) + Tags({MANAGED_TAG: "true"})
+        template.add_resource(resource)
+    storage.add_to(template, plan)
+    for name, (value, description) in outputs.for_people(plan).items():
+        template.add_output(Output(name, Value=value, Description=description))
+    for name, value in {**outputs.common(plan), "EmrCluster": Ref("EmrCluster")}.items():
+        template.add_output(Output(name, Value=value))
+
+
+def _resources(plan: Plan) -> list[Any]:
+    return [
+        *network.vpc(plan.network.vpc),
+        # All nodes are in it, so it has the larger block.
+        *network.public(plan.network.private),
+        *network.endpoints("PublicRouteTable"),
+        *access.security_groups(plan),
+        *access.node_rules(),
+        *_roles(plan),
+        rendezvous.queue(),
+        rendezvous.table(),
+        *rendezvous.ready(plan, *_BEFORE_NODES, *storage.reached_by(plan)),
+        _cluster(plan),
+    ]
+
+
+def _cluster(plan: Plan) -> emr.Cluster:
+    """Make the cluster, which is complete when EMR has run the agent's boot on its nodes and installed applications."""
+    wanted = plan.spec.emr or {}
+    applications = wanted.get("applications", DEFAULT_APPLICATIONS)
+    return emr.Cluster(
+        "EmrCluster",
+        Name=Ref("AWS::StackName"),
+        ReleaseLabel=wanted.get("release", DEFAULT_RELEASE),
+        Applications=[emr.Application(Name=name) for name in applications],
+        CustomAmiId=Ref("Image"),
+        LogUri=wanted["logs"].rstrip("/") + "/",
+        ServiceRole=wanted.get("service_role", Ref("EmrRole")),
+        JobFlowRole=Ref("NodeProfile"),
+        VisibleToAllUsers=True,
+        Instances=_instances(plan),
+        BootstrapActions=[_bootstrap(plan)],
+        Tags=own_tags(plan) + Tags({MANAGED_TAG: "true"}),
+        DependsOn=[*_BEFORE_NODES, *storage.reached_by(plan)],
+        **_root_volume(plan),
+        **DELETE,
+    )
+
+
+def _instances(plan: Plan) -> emr.JobFlowInstancesConfig:
+    """Make uniform instance groups, all in one subnet. One group of rules serves both kinds of nodes.
+
+    EMR adds rules to managed groups, and two groups whose rules name each other could not be deleted with the stack
+    (docs/aws-behaviour.md 7.10).
+    """
+    nodes = Ref("NodeSecurityGroup")
+    core = _group("workers", Ref("Workers"), "SPOT" if plan.spec.capacity == SPOT else "ON_DEMAND")
+    return emr.JobFlowInstancesConfig(
+        Ec2SubnetId=Ref("PublicSubnet"),
+        Ec2KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
+        EmrManagedMasterSecurityGroup=nodes,
+        EmrManagedSlaveSecurityGroup=nodes,
+        AdditionalMasterSecurityGroups=[Ref("HeadSecurityGroup")],
+        KeepJobFlowAliveWhenNoSteps=True,
+        TerminationProtected=False,
+        MasterInstanceGroup=_group("head", 1, "ON_DEMAND"),
+        CoreInstanceGroup=If("HasWorkers", core, NoValue),
+    )
+
+
+def _group(name: str, count: Any, market: str) -> emr.InstanceGroupConfigProperty:
+    return emr.InstanceGroupConfigProperty(
+        Name=name, InstanceCount=count, InstanceType=Ref("InstanceType"), Market=market
+    )
+
+
+def _root_volume(plan: Plan) -> dict[str, int]:
+    chosen = {"size_gib": plan.root_gib, **(plan.spec.disk or {})}
+    return {_ROOT[key]: value for key, value in chosen.items() if key in _ROOT}
+
+
+def _bootstrap(plan: Plan) -> emr.BootstrapActionConfig:
+    """Make the action. The object is not in the stack: `up` uploads it, and from the console a person does."""
+    settings = {
+        **fleet.config("head", plan),
+        "worker_role": GetAtt("NodeRole", "RoleId"),
+        "digest": userdata.digest(plan.spec.boot),
+    }
+    script = emr.ScriptBootstrapActionConfig(Path=emr_bootstrap.url(plan), Args=emr_bootstrap.arguments(settings))
+    return emr.BootstrapActionConfig(Name="phalanx", ScriptBootstrapAction=script)
+
+
+def _roles(plan: Plan) -> list[iam.Role | iam.InstanceProfile]:
+    """Make the roles of EMR, of its nodes and of jobs. EMR gives all nodes one role: the head's and the workers'."""
+    of_nodes = [
+        *access.membership_of_head(),
+        *access.membership_of_worker(),
+        *access.every_node(plan),
+        *access.address_of_head(),
+        access.agent_of_head(),
+        *_machines(),
+        *_logs(plan),
+    ]
+    return [
+        access.role("NodeRole", access.EC2, of_nodes, **access.boundary(plan)),
+        access.job_role(plan, "NodeRole"),
+        iam.InstanceProfile("NodeProfile", Roles=[Ref("NodeRole")]),
+        *([] if "service_role" in (plan.spec.emr or {}) else [_emr_role(plan)]),
+    ]
+
+
+def _emr_role(plan: Plan) -> iam.Role:
+    passed = access.allow(["iam:PassRole"], GetAtt("NodeRole", "Arn"))
+    policy = {"ManagedPolicyArns": [Sub(_SERVICE_POLICY)], **access.boundary(plan)}
+    return access.role("EmrRole", "elasticmapreduce.amazonaws.com", [passed], **policy)
+
+
+def _machines() -> list[dict[str, Any]]:
+    """Let the head see and change this cluster's groups. A reference to it would make a cycle, so its tag decides."""
+    actions = [f"elasticmapreduce:{action}" for action in ("ListInstanceGroups", "ListInstances")]
+    own = {"StringEquals": {f"elasticmapreduce:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
+    changes = access.allow([*actions, "elasticmapreduce:ModifyInstanceGroups"], arn("elasticmapreduce", "cluster/*"))
+    return [{**changes, "Condition": own}, access.allow(["ec2:DescribeInstances"], "*")]
+
+
+def _logs(plan: Plan) -> list[dict[str, Any]]:
+    """Let nodes read the agent from the place of the logs, and write EMR's logs there."""
+    assert plan.spec.emr is not None
+    bucket, _, prefix = plan.spec.emr["logs"].removeprefix("s3://").rstrip("/").partition("/")
+    below = f"{bucket}/{prefix}/*" if prefix else f"{bucket}/*"
+    return [
+        access.allow(["s3:GetObject", "s3:PutObject"], Sub(f"arn:${{AWS::Partition}}:s3:::{below}")),
+        access.allow(["s3:ListBucket"], Sub(f"arn:${{AWS::Partition}}:s3:::{bucket}")),
+    ]

@@ -1,0 +1,167 @@
+"""Clusters of Amazon EMR: what their spec may say, their document, and the script that starts the agent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clusters import FACTS, spec
+
+from phalanx.errors import SpecError
+from phalanx.plan.machine_images import Image
+from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.plan_text import explain
+from phalanx.spec.spec import ClusterSpec
+from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, uploads, userdata
+from phalanx.template.permissions import policy
+
+AMAZON = Image("ami-0123abcd", "al2023-ami-2023.9.0-x86_64", "x86_64", "/dev/xvda", 8)
+
+
+def emr_spec(**fields: Any) -> ClusterSpec:
+    given = {"cloud": "emr", "type": "m5.xlarge", "ssh_from": "203.0.113.0/24", "emr": {"logs": "s3://bucket/logs/"}}
+    return spec(**(given | fields))
+
+
+def emr_plan(made_of: Image | None = None, **fields: Any) -> Plan:
+    return make_plan(emr_spec(**fields), replace(FACTS, cloud="emr", image=made_of))
+
+
+def emr_document(**fields: Any) -> dict[str, Any]:
+    return json.loads(synthesize(emr_plan(**fields)))
+
+
+def cluster(document: dict[str, Any]) -> dict[str, Any]:
+    return document["Resources"]["EmrCluster"]["Properties"]
+
+
+def refusal(made_of: Image | None = None, **fields: Any) -> str:
+    with pytest.raises(SpecError) as raised:
+        emr_plan(made_of, **fields)
+    return str(raised.value)
+
+
+class TestSpec:
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"head": {"type": "m5.xlarge"}}, "head: the master node is of `type`"),
+            ({"placement": "cluster"}, "placement: EMR starts no instances in a cluster placement group"),
+            ({"efa": "yes"}, "efa: can't be yes"),
+            ({"capacity": "cr-0123456789abcdef0"}, "capacity: can't be a reservation"),
+            ({"lease_s": 3600}, "lease: EMR ends a cluster with its nodes"),
+            ({"idle_s": 3600}, "idle: EMR ends a cluster with its nodes"),
+            ({"budget": "$50"}, "budget: EMR ends a cluster with its nodes"),
+            ({"mail": "me@example.com"}, "mail: EMR stops no nodes"),
+            ({"disk": {"size_gib": 8}}, "disk: size_gib must be from 15 to 100 for EMR, is 8"),
+            ({"disk": {"type": "gp2"}}, "disk: type can't be gp2"),
+            ({"emr": None}, "emr: is missing: where in S3 do the agent and the logs go?"),
+            ({"emr": {"release": "emr-7.9.0"}}, "emr: is missing: where in S3"),
+            ({"emr": {"logs": "/var/log"}}, "emr: logs '/var/log' is not a place in S3"),
+            ({"emr": {"logs": "s3://b", "release": "7.9"}}, "emr: "),
+            ({"emr": {"logs": "s3://bucket", "release": "emr-5.8.0"}}, "Amazon Linux 2 with Python 3.7"),
+            ({"emr": {"logs": "s3://bucket", "hue": "yes"}}, "emr: has no key 'hue'"),
+            ({"cloud": "aws"}, "emr: is for EMR"),
+        ],
+    )
+    def test_what_a_cluster_of_emr_can_t_have_is_refused_at_its_key(self, fields, said):
+        assert said in refusal(**fields)
+
+    def test_all_mistakes_are_reported_at_once(self):
+        said = refusal(placement="cluster", lease_s=3600, emr={"release": "emr-7.9.0"})
+        assert [line.partition(":")[0] for line in said.splitlines()[:3]] == ["placement", "lease", "emr"]
+
+    def test_limits_of_nodes_with_gpus_do_not_apply(self):
+        made = make_plan(emr_spec(type="g5.xlarge"), replace(FACTS, cloud="emr", gpus=1, vcpus=4))
+        assert (made.limits.lease_s, made.limits.idle_s) == (0, 0)
+
+
+class TestImage:
+    def test_it_is_amazon_linux(self):
+        assert emr_plan().image_parameter == "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+
+    def test_another_one_is_refused_by_its_name(self):
+        assert "image: ubuntu-24.04 is Ubuntu 24.04, and EMR starts Amazon Linux only" in refusal(image="ubuntu-24.04")
+        mine = replace(AMAZON, name="debian-12-mine")
+        assert "debian-12-mine, and EMR starts Amazon Linux only" in refusal(mine, image="ami-0123abcd")
+
+    def test_one_larger_than_the_root_volume_is_refused(self):
+        large = replace(AMAZON, size_gib=60)
+        said = refusal(large, image="ami-0123abcd", disk={"size_gib": 50})
+        assert "disk: size_gib is 50, and the disk of ami-0123abcd has 60 GiB" in said
+
+    def test_the_root_volume_is_at_least_as_large(self):
+        large = emr_plan(replace(AMAZON, size_gib=60), image="ami-0123abcd")
+        assert cluster(json.loads(synthesize(large)))["EbsRootVolumeSize"] == 60
+        assert cluster(emr_document())["EbsRootVolumeSize"] == 15
+
+
+class TestDocument:
+    def test_emr_makes_the_machines_and_no_group_does(self):
+        kinds = {resource["Type"] for resource in emr_document()["Resources"].values()}
+        assert "AWS::EMR::Cluster" in kinds
+        assert not {kind for kind in kinds if kind.startswith(("AWS::AutoScaling", "AWS::Lambda", "AWS::SNS"))}
+
+    def test_the_groups_are_uniform_and_of_one_subnet(self):
+        instances = cluster(emr_document(capacity="spot"))["Instances"]
+        assert instances["Ec2SubnetId"] == {"Ref": "PublicSubnet"}
+        assert instances["KeepJobFlowAliveWhenNoSteps"] is True
+        assert instances["MasterInstanceGroup"]["Market"] == "ON_DEMAND"
+        condition, core, none = instances["CoreInstanceGroup"]["Fn::If"]
+        assert (condition, core["InstanceCount"], core["Market"]) == ("HasWorkers", {"Ref": "Workers"}, "SPOT")
+        assert none == {"Ref": "AWS::NoValue"}
+
+    def test_one_group_of_rules_serves_both_so_that_the_stack_can_be_deleted(self):
+        instances = cluster(emr_document())["Instances"]
+        assert instances["EmrManagedMasterSecurityGroup"] == instances["EmrManagedSlaveSecurityGroup"]
+
+    def test_what_the_spec_chooses(self):
+        wanted = {"logs": "s3://b.c/d", "release": "emr-7.5.0", "applications": ["Spark"], "service_role": "Mine"}
+        made = emr_document(emr=wanted, disk={"size_gib": 80, "iops": 6000})
+        chosen = ("ReleaseLabel", "LogUri", "ServiceRole", "EbsRootVolumeSize", "EbsRootVolumeIops")
+        assert [cluster(made)[key] for key in chosen] == ["emr-7.5.0", "s3://b.c/d/", "Mine", 80, 6000]
+        assert cluster(made)["Applications"] == [{"Name": "Spark"}]
+        assert "EmrRole" not in made["Resources"]
+
+    def test_no_argument_of_the_bootstrap_action_comes_twice(self):
+        """CloudFormation refuses equal ones, and the agent's settings all have names."""
+        (action,) = cluster(emr_document())["BootstrapActions"]
+        arguments = [json.dumps(one) for one in action["ScriptBootstrapAction"]["Args"]]
+        assert len(set(arguments)) == len(arguments)
+        assert action["ScriptBootstrapAction"]["Path"] == next(iter(uploads(emr_plan())))
+
+    def test_nodes_change_their_own_cluster_alone(self):
+        policies = emr_document()["Resources"]["NodeRole"]["Properties"]["Policies"]
+        statements = policies[0]["PolicyDocument"]["Statement"]
+        (changes,) = [one for one in statements if "elasticmapreduce:ModifyInstanceGroups" in one["Action"]]
+        own = {"elasticmapreduce:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}
+        assert changes["Condition"] == {"StringEquals": own}
+
+    def test_the_network_has_the_tag_that_emrs_policy_requires(self):
+        document = emr_document()
+        for name in ("Vpc", "PublicSubnet", "NodeSecurityGroup", "HeadSecurityGroup"):
+            tags = document["Resources"][name]["Properties"]["Tags"]
+            assert {"Key": "for-use-with-amazon-emr-managed-policies", "Value": "true"} in tags
+
+    def test_it_fits_into_a_request(self):
+        document, sent = request(emr_plan())
+        assert len(document.encode()) < LIMIT_BYTES - 5000
+        assert sent.items() >= userdata.parameters().items()
+
+    def test_the_policy_of_a_person_covers_it(self):
+        allowed = {action for one in policy(emr_document(), "demo")["Statement"] for action in one["Action"]}
+        assert {"elasticmapreduce:RunJobFlow", "s3:PutObject"} <= allowed
+
+    def test_the_plan_says_where_the_agent_goes(self):
+        text = "\n".join(explain(emr_plan()))
+        assert "emr-7.9.0 with Hadoop, Spark; the agent and EMR's logs are in s3://bucket/logs/" in text
+        assert "NAT gateway" not in text
+
+
+class TestBootstrapAction:
+    def test_its_name_changes_with_its_text(self):
+        ((url, text),) = uploads(emr_plan()).items()
+        assert url.startswith("s3://bucket/logs/phalanx/agent-") and url.endswith(".sh")
+        assert text == emr_bootstrap.script()
