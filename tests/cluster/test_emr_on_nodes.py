@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from emr_fakes import command, make_roles, request
+from fleet_fakes import name
 from local_clouds import api, endpoint
 
 from conftest import Terminal, a_terminal
@@ -60,8 +61,9 @@ class Emr:
 
     def run(self, script: str, cores: int = 1, **more: Any) -> str:
         """Make a cluster that runs this script as its bootstrap action, with two arguments."""
-        self.s3.put_object(Bucket=BUCKET, Key="boot.sh", Body=script.encode())
-        action = {"Path": f"s3://{BUCKET}/boot.sh", "Args": ["fs-1", "us-east-1"]}
+        key = name("boot")
+        self.s3.put_object(Bucket=BUCKET, Key=key, Body=script.encode())
+        action = {"Path": f"s3://{BUCKET}/{key}", "Args": ["fs-1", "us-east-1"]}
         given = {"BootstrapActions": [{"Name": "boot", "ScriptBootstrapAction": action}], "LogUri": LOGS, **more}
         given["Instances"] = {"Ec2KeyName": "mine"}
         return self.api.run_job_flow(**request(self.subnet, cores, **given))["JobFlowId"]
@@ -154,8 +156,8 @@ def test_bootstrap_actions_run_as_hadoop_with_sudo_and_arguments_on_every_node(e
 
 def test_steps_run_on_the_master_and_their_logs_are_in_the_bucket(emr, cluster):
     master = emr.instances(cluster)[0]
-    name = master["PrivateDnsName"].partition(".")[0]
-    assert emr.step(cluster, "sh", "-c", "uname -n; id -un; exit 3") == ("FAILED", f"{name}\nhadoop\n")
+    host = master["PrivateDnsName"].partition(".")[0]
+    assert emr.step(cluster, "sh", "-c", "uname -n; id -un; exit 3") == ("FAILED", f"{host}\nhadoop\n")
     assert emr.step(cluster, "no-such-command")[0] == "FAILED"
     assert emr.describe(cluster)["Status"]["State"] == "WAITING"
 

@@ -97,6 +97,40 @@ def test_what_ec2_refuses_ends_the_cluster_with_its_words(emr):
     assert "is not supported in your requested Availability Zone (us-east-1-atl-2a)" in emr.ended(cluster)[2]
 
 
+def group_open_at(emr: Emr, port: int, **source: str) -> str:
+    """Make a security group with one inbound rule: open to everybody, or to a group."""
+    ec2 = emr.cloud.client("ec2")
+    made = ec2.create_security_group(GroupName=name("group"), Description="of a test", VpcId=emr.vpc)["GroupId"]
+    opened = {"UserIdGroupPairs": [source]} if source else {"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, **opened}
+    ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=[rule])
+    return made
+
+
+def test_a_group_that_is_open_to_everybody_is_blocked_unless_its_port_is_permitted(emr):
+    ssh, web = group_open_at(emr, 22), group_open_at(emr, 8088)
+    assert emr.state(emr.ready(0, Instances={"AdditionalMasterSecurityGroups": [ssh]})) == "WAITING"
+    blocked = emr.run(0, Instances={"AdditionalMasterSecurityGroups": [web]})
+    assert f"inbound rule of security group {web} that opens ports 8088-8088 to everybody" in emr.ended(blocked)[2]
+    known = emr.api.get_block_public_access_configuration()["BlockPublicAccessConfiguration"]
+    permitted = [*known["PermittedPublicSecurityGroupRuleRanges"], {"MinRange": 8000, "MaxRange": 9000}]
+    changed = {**known, "PermittedPublicSecurityGroupRuleRanges": permitted}
+    emr.api.put_block_public_access_configuration(BlockPublicAccessConfiguration=changed)
+    assert emr.state(emr.ready(0, Instances={"AdditionalMasterSecurityGroups": [web]})) == "WAITING"
+
+
+def test_own_groups_in_a_private_subnet_need_one_for_emr_that_lets_the_master_report(emr):
+    own = group_open_at(emr, 22)
+    given = {"EmrManagedMasterSecurityGroup": own, "EmrManagedSlaveSecurityGroup": own}
+    lacking = emr.run(0, Instances=given)
+    assert "must also specify a ServiceAccessSecurityGroup" in emr.ended(lacking)[2]
+    deaf = emr.run(0, Instances={**given, "ServiceAccessSecurityGroup": group_open_at(emr, 22, GroupId=own)})
+    assert "missing ingress rule from EmrManagedMasterSecurityGroup on port 9443" in emr.ended(deaf)[2]
+    service = group_open_at(emr, 9443, GroupId=own)
+    cluster = emr.ready(0, Instances={**given, "ServiceAccessSecurityGroup": service})
+    assert emr.describe(cluster)["Ec2InstanceAttributes"]["ServiceAccessSecurityGroup"] == service
+
+
 @pytest.mark.parametrize("size", [60, None])
 def test_a_custom_image_with_a_root_volume_as_large_as_its_snapshot_is_taken(emr, size):
     more = {"EbsRootVolumeSize": size} if size else {}

@@ -13,7 +13,7 @@ from moto.emr.exceptions import InvalidRequestException, ValidationException
 from moto.emr.models import emr_backends
 from moto.emr.responses import ElasticMapReduceResponse
 
-from phalanx.localcloud.emr import requests
+from phalanx.localcloud.emr import public_access, requests
 from phalanx.localcloud.emr.records import Cluster, Reason
 from phalanx.localcloud.emr.service import Service
 from phalanx.localcloud.emr.steps import Step
@@ -174,6 +174,16 @@ def list_labels(service: Service, region: str, wanted: dict[str, Any]) -> dict[s
     return {"ReleaseLabels": [label for label in labels if label.startswith(prefix)]}
 
 
+def get_public_access(service: Service, region: str, _wanted: dict[str, Any]) -> dict[str, Any]:
+    context = service.context
+    return public_access.described(service.public_access[region], context.clock.now(), context.account)
+
+
+def put_public_access(service: Service, region: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    service.public_access[region] = wanted["BlockPublicAccessConfiguration"]
+    return {}
+
+
 def _cluster(service: Service, region: str, cluster_id: str) -> Cluster:
     found = service.clusters.get(cluster_id)
     if found is None or found.region != region:
@@ -221,6 +231,8 @@ HANDLERS: dict[str, Handler] = {
     "remove_tags": remove_tags,
     "describe_release_label": describe_label,
     "list_release_labels": list_labels,
+    "get_block_public_access_configuration": get_public_access,
+    "put_block_public_access_configuration": put_public_access,
 }
 # moto lacks these methods.
 _ADDED = ("cancel_steps", "describe_release_label")

@@ -12,11 +12,12 @@ from moto.ec2.exceptions import InvalidPermissionDuplicateError
 from moto.ec2.models import EC2Backend, ec2_backends
 
 from phalanx.localcloud.emr.records import Cluster
+from phalanx.localcloud.emr.validation import Invalid
 from phalanx.localcloud.network import reading
 
 _PUBLIC = ("ElasticMapReduce-master", "ElasticMapReduce-slave")
 _PRIVATE = ("ElasticMapReduce-Master-Private", "ElasticMapReduce-Slave-Private")
-_SERVICE_PORT = 8443
+_SERVICE_PORT, _REPORT_PORT = 8443, 9443
 _PROTOCOLS = (("tcp", 0, 65535), ("udp", 0, 65535), ("icmp", -1, -1))
 
 
@@ -28,6 +29,8 @@ def arrange(cluster: Cluster, subnet: Any) -> None:
     given = [instances.get(f"EmrManaged{role}SecurityGroup") for role in ("Master", "Slave")]
     master, slave = (own or _made(backend, name, subnet.vpc_id) for own, name in zip(given, names, strict=True))
     service = instances.get("ServiceAccessSecurityGroup") or ""
+    if private and all(given):
+        _check_service_group(backend, master, service)
     if private:
         service = service or _made(backend, "ElasticMapReduce-ServiceAccess", subnet.vpc_id)
         _allow(backend, master, slave, service)
@@ -36,6 +39,22 @@ def arrange(cluster: Cluster, subnet: Any) -> None:
     cluster.master_groups = [master, *(instances.get("AdditionalMasterSecurityGroups") or [])]
     cluster.slave_groups = [slave, *(instances.get("AdditionalSlaveSecurityGroups") or [])]
     cluster.service_group = service
+
+
+def _check_service_group(backend: EC2Backend, master: str, service: str) -> None:
+    """Refuse own groups in a private subnet without a group for EMR itself that lets the master report."""
+    if not service:
+        raise Invalid(
+            "You must also specify a ServiceAccessSecurityGroup if you use custom security groups when creating a"
+            " cluster in a private subnet."
+        )
+    group: Any = backend.get_security_group_from_id(service)
+    rules = [rule for rule in group.ingress_rules if (rule.source_group or {}).get("GroupId") == master]
+    if not any(rule.ip_protocol == "-1" or rule.from_port <= _REPORT_PORT <= rule.to_port for rule in rules):
+        raise Invalid(
+            "ServiceAccessSecurityGroup is missing ingress rule from EmrManagedMasterSecurityGroup on port"
+            f" {_REPORT_PORT}"
+        )
 
 
 def _made(backend: EC2Backend, name: str, vpc_id: str) -> str:

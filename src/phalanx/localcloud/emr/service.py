@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.core.exceptions import ServiceException
+from moto.ec2.models import ec2_backends
 
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.emr import launching, requests, security, validation
+from phalanx.localcloud.emr import launching, public_access, requests, security, validation
 from phalanx.localcloud.emr.records import READY, Cluster, Group, Life, Member, Reason, new_id
 from phalanx.localcloud.emr.steps import CANCELLED, PENDING, RUNNING, Step
 from phalanx.localcloud.fleet import Fleet
@@ -29,6 +31,8 @@ class Service:
     def __init__(self, context: Context, fleet: Fleet) -> None:
         self.context = context
         self.clusters: dict[str, Cluster] = {}
+        # Block public access, by region, with what is configured there.
+        self.public_access: defaultdict[str, Mapping[str, Any]] = defaultdict(lambda: public_access.DEFAULT)
         self.changed = threading.Condition(threading.RLock())
         self._fleet = fleet
         self._members: dict[str, Member] = {}
@@ -67,6 +71,7 @@ class Service:
             try:
                 validation.check(self.context, cluster)
                 security.arrange(cluster, launching.place(cluster))
+                self._check_public_access(cluster)
                 for group in cluster.groups:
                     self._fill(group)
             except validation.Invalid as problem:
@@ -76,6 +81,11 @@ class Service:
             except Exception:
                 self.end(cluster, Reason("INTERNAL_ERROR", "An internal error occurred."))
                 raise
+
+    def _check_public_access(self, cluster: Cluster) -> None:
+        backend = ec2_backends[cluster.account][cluster.region]
+        groups = [*cluster.master_groups, *cluster.slave_groups]
+        public_access.check(self.public_access[cluster.region], backend, groups)
 
     def _fill(self, group: Group) -> None:
         """Launch what a group lacks. Raises EC2ClientError."""
