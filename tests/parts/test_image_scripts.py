@@ -26,6 +26,20 @@ def test_shellcheck_finds_nothing_in_any_script(tmp_path):
     assert len(files) > 2 * len(recipe_names())
 
 
+def test_a_base_without_cloud_init_is_refused_before_anything_is_installed():
+    *_, install, _test = components(recipe("jax"), dict(bases())["ubuntu-24.04"], "2026.1122.905")
+    done = subprocess.run(
+        ["/bin/bash", "-s"],
+        input=install.script,
+        env={"PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "phalanx: the base image has no cloud-init, by which nodes start\n"
+
+
 def suitable() -> Iterator[tuple[Recipe, Base]]:
     """Yield each recipe with one base of each package manager that has a Python for it."""
     for one in map(recipe, recipe_names()):

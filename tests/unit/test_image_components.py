@@ -96,6 +96,13 @@ def test_a_recipe_that_no_python_of_the_base_can_make_is_refused_with_the_bases_
     assert "amazon-linux-2023" not in refused.value.hint
 
 
+def test_a_base_for_another_processor_than_the_machines_is_refused():
+    assert base("ubuntu-24.04").architecture_for("c7g.large") == "arm64"
+    assert base("dlami-pytorch").architecture_for("unheard.of") == "x86_64"
+    with pytest.raises(JobError, match=r"dlami-pytorch is for x86_64, and c7g.large is arm64"):
+        base("dlami-pytorch").architecture_for("c7g.large")
+
+
 def test_an_unknown_base_is_refused():
     with pytest.raises(JobError, match=r"no base image 'ubuntu-23.04'"):
         base("ubuntu-23.04")

@@ -155,7 +155,7 @@ def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) 
         images.require(below.alias, images.local_name(below.alias))
     below.python_for(chosen)
     machine = instance_type or (_GPU_TYPE if chosen.image["cuda"] else _TYPE)
-    return Order(chosen, below, making.new_version(time.time()), machine)
+    return Order(chosen, below, making.new_version(time.time()), machine, below.architecture_for(machine))
 
 
 def _existing(there: list[Shelved], order: Order, again: bool) -> Shelved | None:

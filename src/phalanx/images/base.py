@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import JobError
 from phalanx.jobs.environments import Recipe, runs_on
+from phalanx.plan.plan import known_sizes
 
 # Beside its own Python 3.9, Amazon Linux 2023 has these as packages (docs/aws-behaviour.md 5.12).
 _AMAZON_PYTHONS = ("3.13", "3.12", "3.11")
@@ -63,6 +64,18 @@ class Base:
             f"{recipe.name} needs Python {wanted}, and {self.alias} has {there}",
             f"Name another base with --base: {able}." if able else "No known image has such a Python.",
         )
+
+    def architecture_for(self, instance_type: str) -> str:
+        """Return the processor of machines of this type. Raises JobError if the base is for others."""
+        sizes = known_sizes(instance_type)
+        made_for = self.row["architectures"]
+        architecture = sizes["architecture"] if sizes else made_for[0]
+        if architecture not in made_for:
+            raise JobError(
+                f"{self.alias} is for {' and '.join(made_for)}, and {instance_type} is {architecture}",
+                "Name another type with --type, or another base with --base.",
+            )
+        return architecture
 
     def packages(self, recipe: Recipe) -> list[str]:
         """Return the packages to install: for every node, for the recipe's Python, and compilers if it needs them."""

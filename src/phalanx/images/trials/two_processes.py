@@ -21,10 +21,10 @@ def work(address: str, number: int) -> None:
     rows = np.random.default_rng(number).normal(size=(64, 2)).astype(np.float32)
     inputs = jax.make_array_from_process_local_data(split, rows)
     targets = jax.make_array_from_process_local_data(split, rows @ np.array([1, -2], np.float32))
-    gradient = jax.jit(jax.grad(lambda weights: ((inputs @ weights - targets) ** 2).mean()))
+    gradient = jax.jit(jax.grad(lambda weights, inputs, targets: ((inputs @ weights - targets) ** 2).mean()))
     weights = jax.numpy.zeros(2)
     for _ in range(50):
-        weights -= 0.1 * gradient(weights)
+        weights -= 0.1 * gradient(weights, inputs, targets)
     assert np.allclose(weights, [1, -2], atol=1e-2), weights
 
 
