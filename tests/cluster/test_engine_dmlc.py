@@ -35,7 +35,7 @@ def accuracies(output: str) -> list[float]:
 def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
     arguments = ("--recipe", "mxnet", "-n", "3", "-s", "2", "-H", "hosts", "--sync-dir", "/tmp/mxnet")
     arguments += ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
-    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3", "--num-epochs", "4")
+    training = ("python", "train_mnist.py", "--kv-store", "dist_sync", "--lr", "0.3", "--num-epochs", "3")
     job = mnist.phalanx("launch", *arguments, *training, "--at-least", "0.95", timeout_s=TRAINED_WITHIN_S)
     found = accuracies(job.stdout)
     assert len(found) == 3
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     status = next(job for job in json.loads(mnist.phalanx("jobs", "--json").stdout) if job["name"] == "dies")
     assert status["state"] == "failed"
     assert status["verified"]
-    assert status["ended_at"] - killed_at < 15
+    assert status["ended_at"] - killed_at < 30
 
 
 def test_a_hosts_file_with_mistakes_starts_nothing(mnist):

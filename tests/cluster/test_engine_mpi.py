@@ -64,8 +64,13 @@ def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, r
 def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_activated(programs):
     programs.phalanx("put", str(EXAMPLES / "chainermn_mnist"), "mnist")
     programs.phalanx("run", "--recipe", "chainermn", "-n", "1", "--", "true", timeout_s=FIRST_USE_S)
+    programs.phalanx("put", "hello.py", "mnist/hello.py")
     activate = "cd /efs/mnist && . /efs/.phalanx/environments/chainermn-*/bin/activate && export OMP_NUM_THREADS=1"
-    train = "mpiexec -n 32 -N 8 -x OMP_NUM_THREADS python train_mnist.py -e 1 -u 10 -b 1000"
-    printed = programs.on("head", f"{activate} && {train}", timeout_s=300)
-    assert "Num process (COMM_WORLD): 32" in printed
+    hello = "mpiexec -n 32 -N 8 -x OMP_NUM_THREADS python hello.py"
+    # Only four, because 32 would spend half a minute importing Chainer.
+    train = "mpiexec -n 4 -N 1 -x OMP_NUM_THREADS python train_mnist.py -e 1 -u 10 -b 1000"
+    printed = programs.on("head", f"{activate} && {hello} && {train}", timeout_s=300)
+    greeted = re.findall(r"^rank (\d+) of 32 Open \S+/environments/chainermn-\w+/bin/python$", printed, re.MULTILINE)
+    assert sorted(map(int, greeted)) == list(range(32))
+    assert "Num process (COMM_WORLD): 4" in printed
     assert re.search(r"^\S*1 +(?:\d\S+ +){5}$", printed, re.MULTILINE)

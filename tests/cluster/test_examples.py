@@ -35,7 +35,8 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     code = ("run", "--directory", str(EXAMPLES / "fashion_mnist"))
     training = cluster.phalanx(
         *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--name", "fashion"),
-        *("--checkpoint", "fashion_mnist", "--", "train.py", "--epochs", "1", "--exchange", "suggest"),
+        *("--checkpoint", "fashion_mnist", "--"),
+        *("train.py", "--epochs", "1", "--batch-size", "200", "--exchange", "suggest"),
         timeout_s=300,
     )
     assert "[0] 2 processes, 55,000 training images" in training.stdout
