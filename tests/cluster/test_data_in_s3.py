@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -110,3 +111,32 @@ def test_a_job_may_do_what_the_file_says_and_nothing_else(pets, bucket, tmp_path
     shown = [line.removeprefix("[0] ") for line in ran.stdout.splitlines()]
     assert shown == ["200", "PUT pets/large 403", "DELETE pets/large 403", "GET secret 403", "GET  403"]
     assert bucket.get_object(Bucket="my-bucket", Key="runs/result")["Body"].read() == b"42"
+
+
+def test_this_machine_copies_to_s3_and_back_and_goes_on_with_an_upload(pets, bucket, tmp_path):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "a b+%2Fé").write_text("x")
+    (source / "large").write_bytes(LARGE)
+    (source / "link").symlink_to("/etc/passwd")
+    begun = bucket.create_multipart_upload(Bucket="my-bucket", Key="mine/large")["UploadId"]
+    bucket.upload_part(Bucket="my-bucket", Key="mine/large", UploadId=begun, PartNumber=1, Body=LARGE[: 8 << 20])
+    put = pets.phalanx("data", "put", str(source), "s3://my-bucket/mine", "--json")
+    assert json.loads(put.stdout) == {
+        "place": "s3://my-bucket/mine/",
+        "objects": 2,
+        "bytes": len(LARGE) + 1,
+        "left_out": ["link"],
+    }
+    assert "Uploads" not in bucket.list_multipart_uploads(Bucket="my-bucket")
+    listed = json.loads(pets.phalanx("data", "ls", "s3://my-bucket/mine", "--json").stdout)
+    assert [one["key"] for one in listed] == ["mine/large", "mine/sub/a b+%2Fé"]
+    pets.phalanx("data", "get", "s3://my-bucket/mine", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "large").read_bytes() == LARGE
+    assert (tmp_path / "back" / "sub" / "a b+%2Fé").read_text() == "x"
+    pets.phalanx("data", "get", "s3://my-bucket/mine/large", str(tmp_path / "one"))
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["large"]
+    assert "add --yes" in pets.phalanx("data", "rm", "s3://my-bucket/mine", check=False).stderr
+    assert pets.phalanx("data", "rm", "s3://my-bucket/mine", "--yes").stdout == "deleted 2 objects\n"
+    refused = pets.phalanx("data", "get", "s3://no-bucket/mine", check=False)
+    assert "there is no bucket no-bucket" in refused.stderr

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import note, print_json, print_table
+from phalanx.cli.data_s3 import get, ls, put, rm
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 
 if TYPE_CHECKING:
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 def command() -> None:
     """Bring data to the cluster's shared directory: from S3, or public data sets in the forms that libraries look for.
 
+    `put`, `get`, `ls` and `rm` are about objects in S3; `phalanx put` and `phalanx get` copy to and from the cluster.
+
     \b
     Examples:
-      phalanx data stage imagenet
-      phalanx data list
+      phalanx data put images s3://my-bucket/pets
+      phalanx data stage pets
       phalanx data fetch mnist
     """
+
+
+for one in (put, get, ls, rm):
+    command.add_command(one)
 
 
 def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

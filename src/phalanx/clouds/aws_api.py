@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from boto3.session import Session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
 from phalanx.clouds import change_sets, foreign, remains, transcript
@@ -29,6 +29,7 @@ from phalanx.clouds.protocol import (
 )
 from phalanx.clouds.refusals import code, is_gone, translate
 from phalanx.errors import CloudError
+from phalanx.node.sigv4 import Credentials
 from phalanx.spec.cloud_names import is_emr
 from phalanx.waits import waiting
 
@@ -149,6 +150,19 @@ class ApiCloud(ABC):
 
     def s3_endpoint(self) -> str:
         return self.client("s3").meta.endpoint_url
+
+    def user_keys(self) -> Credentials:
+        found = (self._session or self.session()).get_credentials()
+        if found is None:
+            raise translate(NoCredentialsError(), "s3:GetObject", self.endpoint_url() or "S3")
+        frozen = found.get_frozen_credentials()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+    def require_bucket(self, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
+        from phalanx.clouds import buckets
+
+        for reason in buckets.refusals(self, bucket):
+            raise CloudError(reason, "`aws s3 ls` lists your buckets.")
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         # Here, because only a plan needs it, and the models of specs are slow to import.

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from phalanx.errors import CloudError, SpecError
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_data import Place, places
+from phalanx.spec.spec_data import places
 
 _REGION = "x-amz-bucket-region"
 
@@ -22,25 +22,25 @@ class Api(Protocol):
 
 def require_buckets(api: Api, spec: ClusterSpec) -> None:
     """Raise SpecError with every bucket of `data` that is missing, forbidden to this user, or in another region."""
-    wrong = [reason for place in places(spec.data) for reason in refusals(api, place)]
+    wrong = [reason for place in places(spec.data) for reason in refusals(api, place.bucket, f" ({place.name})")]
     if wrong:
         raise SpecError(f"data: {'; '.join(wrong)}", "`aws s3 ls` lists your buckets.")
 
 
-def refusals(api: Api, place: Place) -> Iterator[str]:
+def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
     """Yield what is wrong. HeadBucket's refusals have no text, only a status (docs/aws-behaviour.md 12.2)."""
     try:
-        region = api.call("s3", "head_bucket", Bucket=place.bucket).get("BucketRegion", api.region)
+        region = api.call("s3", "head_bucket", Bucket=bucket).get("BucketRegion", api.region)
     except CloudError as error:
         if not isinstance(error.__cause__, ClientError):
             raise
         answer = error.__cause__.response.get("ResponseMetadata", {})
         status, region = answer.get("HTTPStatusCode"), answer.get("HTTPHeaders", {}).get(_REGION, api.region)
         if status == 404:
-            yield f"there is no bucket {place.bucket} ({place.name})"
+            yield f"there is no bucket {bucket}{entry}"
         elif status == 403 and region == api.region:
-            yield f"these AWS credentials may not list the bucket {place.bucket} ({place.name})"
+            yield f"these AWS credentials may not list the bucket {bucket}{entry}"
         elif region == api.region:
             raise
     if region != api.region:
-        yield f"the bucket {place.bucket} ({place.name}) is in {region}, and the cluster in {api.region}"
+        yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"

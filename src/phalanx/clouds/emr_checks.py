@@ -26,7 +26,8 @@ class Api(Protocol):
 def require(api: Api, spec: ClusterSpec) -> None:
     """Raise SpecError for the first thing that is not there."""
     wanted = spec.emr or {}
-    for refusal in (one for place in places({"logs": wanted["logs"]}) for one in refusals(api, place)):
+    (logs,) = places({"logs": wanted["logs"]})
+    for refusal in refusals(api, logs.bucket, " (logs)"):
         raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
     release = wanted.get("release", DEFAULT_RELEASE)
     _require_release(api, release, wanted)

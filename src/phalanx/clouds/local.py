@@ -126,6 +126,15 @@ class LocalCloud(ApiCloud):
     def file_system_place(self, file_system: str) -> tuple[str, str]:
         return str(self._directory / "efs" / file_system), f"phalanx local delete {file_system}"
 
+    def require_bucket(self, bucket: str, make: bool = False) -> None:
+        """Require the bucket, or make it: a local cloud that has just started has none."""
+        from phalanx.clouds import buckets
+
+        endpoint.begin()
+        if make and any(buckets.refusals(self, bucket)):
+            self.call("s3", "create_bucket", Bucket=bucket)
+        super().require_bucket(bucket)
+
     def open_networks(self) -> str:
         return self.endpoint.open_networks
 

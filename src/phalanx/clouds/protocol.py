@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from phalanx.node.sigv4 import Credentials
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Use
     from phalanx.plan.plan import Facts
@@ -203,6 +204,17 @@ class Cloud(Machines, Protocol):
 
     def s3_endpoint(self) -> str:
         """Return the URL of S3 in this region, as this machine reaches it."""
+        ...
+
+    def user_keys(self) -> Credentials:
+        """Return the present credentials of the user who runs phalanx. Raises CloudError."""
+        ...
+
+    def require_bucket(self, bucket: str, make: bool = False) -> None:
+        """Raise CloudError for a bucket that is missing, forbidden or in another region.
+
+        With `make`, a local cloud makes a missing one; it can't have any before it runs.
+        """
         ...
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:

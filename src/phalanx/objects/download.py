@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Callable, Iterator, List, Mapping, Set
 
 from phalanx.objects import checksums, keys_as_files
-from phalanx.objects.s3_client import Bucket, Client, Object
+from phalanx.objects.s3_client import Answer, Bucket, Client, Object
 from phalanx.objects.workers import Keys, spread
 
 PIECE_BYTES = 8 << 20
@@ -42,48 +42,56 @@ Show = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Piece:
-    """An object of at most PIECE_BYTES, or such a range of a larger one, and the file that it belongs to."""
+    """An object or a range of it, and the path of its file."""
 
     item: Object
     path: str
     offset: int
     length: int
 
-    @property
-    def is_whole(self) -> bool:
-        return self.length == self.item.size
-
 
 def download(bucket: Bucket, prefix: str, directory: str, keys: Keys, show: Show) -> Progress:
-    """Copy all objects below `prefix` into `directory`. Raises CopyError, S3Error, NamesError, OSError."""
+    """Copy all objects below `prefix`, or the one of this key, into `directory`.
+
+    A prefix is "" or ends with "/". Raises CopyError, S3Error, NamesError, OSError.
+    """
     found = list_objects(bucket, prefix, keys)
-    keys_as_files.require_files(one.key[len(prefix) :] for one in found)
-    missing = _missing(found, prefix, directory)
-    pieces = [piece for one, path in missing.items() for piece in _pieces(one, path)]
-    _require_space(directory, sum(piece.length for piece in pieces))
+    folder = prefix[: prefix.rfind("/") + 1]
+    keys_as_files.require_files(one.key[len(folder) :] for one in found)
+    missing = _missing(found, folder, directory)
+    ranges = [piece for one, path in missing.items() if _is_large(one) for piece in _ranges_left(one, path)]
+    files = [Piece(one, path, 0, one.size) for one, path in missing.items()]
+    left = sum(piece.length for piece in ranges) + sum(one.length for one in files if not _is_large(one.item))
+    _require_space(directory, left)
     total = Progress(len(found), len(found), sum(one.size for one in found), sum(one.size for one in found))
-    objects, copied = total.objects - len(missing), total.bytes - sum(piece.length for piece in pieces)
-    for piece in spread(_fetch, bucket, pieces, keys, lambda piece: piece.length):
-        objects, copied = objects + piece.is_whole, copied + piece.length
+    objects, copied = total.objects - len(files), total.bytes - left
+    # First the large files' ranges, so that one is checked while others arrive.
+    for piece in spread(_fetch_range, bucket, ranges, keys, _length):
+        copied += piece.length
         show(Progress(objects, total.objects, copied, total.bytes))
-    large = [piece for one, path in missing.items() for piece in [Piece(one, path, 0, one.size)] if _is_large(one)]
-    for _ in spread(_finish, bucket, large, keys, lambda piece: piece.length):
-        objects += 1
+    for file in spread(_complete, bucket, sorted(files, key=_length, reverse=True), keys, _length):
+        objects, copied = objects + 1, copied + (0 if _is_large(file.item) else file.length)
         show(Progress(objects, total.objects, copied, total.bytes))
     return total
 
 
+def _length(piece: Piece) -> int:
+    return piece.length
+
+
 def list_objects(bucket: Bucket, prefix: str, keys: Keys) -> List[Object]:
-    """Return all objects below `prefix` but those that stand for directories. Raises CopyError if there are none."""
+    """Return the objects to copy, without those that stand for directories. Raises CopyError if there are none."""
+    is_folder = prefix[-1:] in ("", "/")
     with closing(Client(bucket, keys)) as client:
-        found = [one for one in client.objects(prefix) if not keys_as_files.is_marker(one.key[len(prefix) :])]
+        below = list(client.objects(prefix))
+    found = [one for one in below if (is_folder or one.key == prefix) and not keys_as_files.is_marker(one.key)]
     if not found:
         raise CopyError(f"there is nothing at s3://{bucket.name}/{prefix}")
     return found
 
 
-def _missing(found: List[Object], prefix: str, directory: str) -> Mapping[Object, str]:
-    paths = {one: os.path.join(directory, one.key[len(prefix) :]) for one in found}
+def _missing(found: List[Object], folder: str, directory: str) -> Mapping[Object, str]:
+    paths = {one: os.path.join(directory, one.key[len(folder) :]) for one in found}
     return {one: path for one, path in paths.items() if not _is_there(one, path)}
 
 
@@ -99,10 +107,8 @@ def _is_large(item: Object) -> bool:
     return item.size > PIECE_BYTES
 
 
-def _pieces(item: Object, path: str) -> Iterator[Piece]:
-    if not _is_large(item):
-        yield Piece(item, path, 0, item.size)
-        return
+def _ranges_left(item: Object, path: str) -> Iterator[Piece]:
+    """Yield the ranges of a large object that no earlier copy has fetched."""
     there = _ranges_there(item, path)
     for offset in range(0, item.size, PIECE_BYTES):
         if offset not in there:
@@ -124,24 +130,38 @@ def size_text(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-def _fetch(client: Client, piece: Piece) -> None:
-    """Fetch one piece: a whole object is moved into place, a range is written into the file in progress."""
-    item = piece.item
-    answer = client.read(item.key, item.etag, piece.offset, None if piece.is_whole else piece.length)
-    if len(answer.body) != piece.length:
-        raise CopyError(f"{item.key}: {len(answer.body)} bytes arrived instead of {piece.length}")
+def _fetch_range(client: Client, piece: Piece) -> None:
+    """Write a range of a large object into its file in progress."""
+    content = _read(client, piece).body
     os.makedirs(os.path.dirname(piece.path), exist_ok=True)
-    part = _part(item, piece.path)
-    if piece.is_whole:
-        if not checksums.is_right(client, item, answer.headers, io.BytesIO(answer.body)):
-            raise CopyError(_DAMAGED.format(item.key))
-        with open(part, "wb") as file:
-            file.write(answer.body)
-        _place(item, part, piece.path)
-        return
-    _write(part, piece.offset, answer.body)
+    part = _part(piece.item, piece.path)
+    _write(part, piece.offset, content)
     with open(_ranges(part), "a", encoding="ascii") as ranges:
         ranges.write(f"{piece.offset}\n")
+
+
+def _complete(client: Client, file: Piece) -> None:
+    """Bring a file under its name: fetch it if it is small, else check the file in progress."""
+    (_finish if _is_large(file.item) else _fetch)(client, file)
+
+
+def _fetch(client: Client, file: Piece) -> None:
+    answer = _read(client, file)
+    if not checksums.is_right(client, file.item, answer.headers, io.BytesIO(answer.body)):
+        raise CopyError(_DAMAGED.format(file.item.key))
+    os.makedirs(os.path.dirname(file.path), exist_ok=True)
+    part = _part(file.item, file.path)
+    with open(part, "wb") as out:
+        out.write(answer.body)
+    _place(file.item, part, file.path)
+
+
+def _read(client: Client, piece: Piece) -> Answer:
+    item, is_whole = piece.item, piece.length == piece.item.size
+    answer = client.read(item.key, item.etag, piece.offset, None if is_whole else piece.length)
+    if len(answer.body) != piece.length:
+        raise CopyError(f"{item.key}: {len(answer.body)} bytes arrived instead of {piece.length}")
+    return answer
 
 
 def _finish(client: Client, piece: Piece) -> None:

@@ -19,7 +19,7 @@ from phalanx.node.sigv4 import Credentials, Request, signed_headers
 TIMEOUT_S = 60
 TRIES = 6
 _AGAIN = (429, 500, 502, 503, 504)
-_XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
 
 class S3Error(Exception):
@@ -70,9 +70,9 @@ class Client:
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         while True:
             page = ElementTree.fromstring(self.call("GET", "", query).body)
-            for entry in page.iter(f"{_XML}Contents"):
+            for entry in page.iter(f"{XML}Contents"):
                 yield _object(entry)
-            token = page.findtext(f"{_XML}NextContinuationToken")
+            token = page.findtext(f"{XML}NextContinuationToken")
             if not token:
                 return
             query["continuation-token"] = token
@@ -167,7 +167,7 @@ def error_of(body: bytes) -> Tuple[str, str]:
 
 
 def _object(entry: ElementTree.Element) -> Object:
-    texts = {name: entry.findtext(f"{_XML}{name}", "") for name in ("Key", "Size", "ETag", "LastModified")}
+    texts = {name: entry.findtext(f"{XML}{name}", "") for name in ("Key", "Size", "ETag", "LastModified")}
     modified = time.strptime(texts["LastModified"][:19], "%Y-%m-%dT%H:%M:%S")
     # "+" stands for a space in encoding-type=url.
     key = unquote(texts["Key"].replace("+", " "))

@@ -1,0 +1,150 @@
+"""phalanx data put, get, ls and rm: objects in S3, from and to this machine, with the user's own rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from phalanx.cli.console import note, print_json, print_table, require_terminal, say
+from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option
+
+if TYPE_CHECKING:
+    from phalanx.objects.download import Progress
+    from phalanx.reach.s3_transfer import Copied, Store
+
+_SHOWN = 20
+
+
+@click.command("put")
+@cluster_option
+@json_option
+@debug_option
+@click.argument("source", metavar="PATH", type=click.Path(exists=True, path_type=Path))
+@click.argument("url", metavar="s3://BUCKET/KEY")
+def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: str) -> None:
+    """Copy a file or a directory from this machine to S3, with your own rights.
+
+    A directory's files are placed below KEY. What is there with the same content is not copied again: after an
+    interruption, the same command goes on. In the local cloud, a bucket that does not exist is made.
+
+    \b
+    Examples:
+      phalanx data put images s3://my-bucket/pets
+      phalanx data put labels.csv s3://my-bucket/pets/
+    """
+    _report(_store(name, file, url, make=True).put(source, _meter()), as_json)
+
+
+@click.command("get")
+@cluster_option
+@json_option
+@debug_option
+@click.argument("url", metavar="s3://BUCKET/KEY")
+@click.argument("destination", metavar="[DIRECTORY]", default=Path(), type=click.Path(path_type=Path))
+def get(name: str | None, file: Path | None, as_json: bool, url: str, destination: Path) -> None:
+    """Copy an object, or all below a prefix, from S3 into a directory of this machine, with your own rights.
+
+    Files with their object's size and time are not copied again: after an interruption, the same command goes on.
+
+    \b
+    Examples:
+      phalanx data get s3://my-bucket/runs/model.pt
+      phalanx data get s3://my-bucket/runs results/
+    """
+    _report(_store(name, file, url).get(destination, _meter()), as_json)
+
+
+@click.command("ls")
+@cluster_option
+@json_option
+@debug_option
+@click.argument("url", metavar="s3://BUCKET/KEY")
+def ls(name: str | None, file: Path | None, as_json: bool, url: str) -> None:
+    """List an object, or all below a prefix, and count them.
+
+    \b
+    Examples:
+      phalanx data ls s3://my-bucket/pets
+      phalanx data ls s3://my-bucket/pets --json
+    """
+    from phalanx.objects.download import size_text
+
+    found = _store(name, file, url).objects()
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    print_table(("KEY", "SIZE"), [(one.key, size_text(one.size)) for one in found[:_SHOWN]])
+    total = size_text(sum(one.size for one in found))
+    note(f"{len(found)} objects, {total}" + (f"; the first {_SHOWN} are shown" if len(found) > _SHOWN else ""))
+
+
+@click.command("rm")
+@cluster_option
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@debug_option
+@click.argument("url", metavar="s3://BUCKET/KEY")
+def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
+    """Delete an object, or all below a prefix, with your own rights.
+
+    \b
+    Examples:
+      phalanx data rm s3://my-bucket/pets/old.csv
+      phalanx data rm s3://my-bucket/runs --yes
+    """
+    store = _store(name, file, url)
+    found = store.objects()
+    if not found:
+        note(f"there is nothing at {url}")
+        return
+    if not yes:
+        require_terminal()
+        click.confirm(f"Delete {len(found)} objects, the first of them {found[0].key}?", abort=True, err=True)
+    store.remove(found)
+    say(f"deleted {len(found)} objects")
+
+
+def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
+    """Return the bucket in the cloud of the chosen cluster, or of the cluster that phalanx.yaml describes."""
+    from phalanx import clouds
+    from phalanx.reach.s3_transfer import Store
+
+    return Store(clouds.get(*_place(name, file)), url, make)
+
+
+def _place(name: str | None, file: Path | None) -> tuple[str, str]:
+    from phalanx.cli.options import load_cluster
+    from phalanx.spec.spec_load import load
+
+    path = file or Path(DEFAULT_FILE)
+    if name or not path.exists():
+        cluster = load_cluster(name, file)
+        return cluster.cloud, cluster.region
+    spec = load(path)
+    return spec.cloud, spec.region
+
+
+def _meter() -> Callable[[Progress], None]:
+    """Show a copy's progress as `phalanx get` and `put` do."""
+    from phalanx.cli.carrying import Meter
+    from phalanx.reach.transfer import Moved
+
+    meter = Meter()
+    return lambda progress: meter(Moved(progress.bytes, progress.total_bytes))
+
+
+def _report(copied: Copied, as_json: bool) -> None:
+    from phalanx.objects.download import size_text
+
+    if as_json:
+        print_json(asdict(copied))
+        return
+    say(copied.place)
+    note(f"{copied.objects} objects, {size_text(copied.bytes)}")
+    for one in copied.left_out[:5]:
+        note(f"left out: {one} (a link, or a special file)")
+    if len(copied.left_out) > 5:
+        note(f"left out: {len(copied.left_out) - 5} more of these")

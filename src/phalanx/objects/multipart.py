@@ -1,0 +1,159 @@
+"""Copies a file or a directory into a bucket, in parts that several processes send.
+
+What is there with the same content is not sent again, and neither is a part of a large file that an earlier upload
+sent: S3 keeps the parts of an upload until it is completed or aborted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Tuple
+from xml.etree import ElementTree
+
+from phalanx.objects import checksums
+from phalanx.objects.download import CopyError, Progress, Show
+from phalanx.objects.s3_client import XML, Bucket, Client
+from phalanx.objects.workers import Keys, spread
+
+PART_BYTES = 8 << 20
+_MOST_PARTS = 10_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file, or a part of it that belongs to an upload. `number` counts from 1; it is 0 for a whole file."""
+
+    path: str
+    key: str
+    offset: int
+    length: int
+    number: int = 0
+    upload_id: str = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file here, and the key that it gets."""
+
+    path: str
+    key: str
+    size: int
+
+
+def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> Tuple[Progress, List[str]]:
+    """Copy a file to the key `prefix`, or a directory's files below it.
+
+    Return the total, and the names of what can't be copied: links, sockets and the like. Raises CopyError, S3Error,
+    OSError.
+    """
+    files, left_out = survey(source, prefix)
+    total = Progress(len(files), len(files), sum(one.size for one in files), sum(one.size for one in files))
+    with closing(Client(bucket, keys)) as client:
+        missing = _missing(client, prefix, files)
+        uploads = {one: _upload_id(client, one) for one in missing if one.size > PART_BYTES}
+        parts = [part for one, upload_id in uploads.items() for part in _parts_left(client, one, upload_id)]
+        parts += [Part(one.path, one.key, 0, one.size) for one in missing if one not in uploads]
+        sent = total.bytes - sum(part.length for part in parts)
+        objects = total.objects - len(missing)
+        for part in spread(_send, bucket, parts, keys, lambda part: part.length):
+            objects, sent = objects + (part.number == 0), sent + part.length
+            show(Progress(objects, total.objects, sent, total.bytes))
+        for one, upload_id in uploads.items():
+            _complete(client, one, upload_id)
+    return total, left_out
+
+
+def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
+    """Return the regular files at `source` with their keys, and what is neither that nor a directory."""
+    if os.path.isfile(source):
+        return [File(source, prefix, os.path.getsize(source))], []
+    files, left_out = [], []
+    for directory, names, leaves in os.walk(source):
+        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
+        for name in sorted(leaves + links):
+            path = os.path.join(directory, name)
+            relative = os.path.relpath(path, source).replace(os.sep, "/")
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                files.append(File(path, prefix + relative, status.st_size))
+            else:
+                left_out.append(relative)
+    if not files:
+        raise CopyError(f"{source} has no files")
+    return files, left_out
+
+
+def part_bytes(size: int) -> int:
+    """Return the size of the parts of a file: S3 takes 10,000 of them (docs/aws-behaviour.md 12.3)."""
+    return max(PART_BYTES, -(-size // _MOST_PARTS))
+
+
+def _missing(client: Client, prefix: str, files: List[File]) -> List[File]:
+    there = {one.key: one for one in client.objects(prefix)}
+    return [one for one in files if one.key not in there or there[one.key].etag != _etag(one, there[one.key].size)]
+
+
+def _etag(file: File, size_there: int) -> str:
+    """Return the ETag that the file's object has; "" without reading it if the object has another size."""
+    if file.size != size_there:
+        return ""
+    with open(file.path, "rb") as content:
+        if file.size <= PART_BYTES:
+            return checksums.md5_of(content, file.size)
+        return checksums.etag_of_parts(content, file.size, part_bytes(file.size))
+
+
+def _upload_id(client: Client, file: File) -> str:
+    """Return the newest upload of this key that was begun and not completed, or a new one."""
+    page = ElementTree.fromstring(client.call("GET", "", {"uploads": "", "prefix": file.key}).body)
+    begun = [one for one in page.iter(f"{XML}Upload") if one.findtext(f"{XML}Key") == file.key]
+    if begun:
+        return begun[-1].findtext(f"{XML}UploadId", "")
+    made = ElementTree.fromstring(client.call("POST", file.key, {"uploads": ""}).body)
+    return made.findtext(f"{XML}UploadId", "")
+
+
+def _parts_left(client: Client, file: File, upload_id: str) -> Iterator[Part]:
+    """Yield the parts that S3 does not have with the file's content."""
+    there = _etags(client, file, upload_id)
+    length = part_bytes(file.size)
+    with open(file.path, "rb") as content:
+        for number, offset in enumerate(range(0, file.size, length), 1):
+            part = Part(file.path, file.key, offset, min(length, file.size - offset), number, upload_id)
+            content.seek(offset)
+            if number not in there or there[number] != checksums.md5_of(content, part.length):
+                yield part
+
+
+def _etags(client: Client, file: File, upload_id: str) -> Dict[int, str]:
+    """Return the ETags of an upload's parts by number."""
+    found: Dict[int, str] = {}
+    marker = "0"
+    while marker:
+        query = {"uploadId": upload_id, "part-number-marker": marker}
+        page = ElementTree.fromstring(client.call("GET", file.key, query).body)
+        for part in page.iter(f"{XML}Part"):
+            found[int(part.findtext(f"{XML}PartNumber", "0"))] = part.findtext(f"{XML}ETag", "").strip('"')
+        is_more = page.findtext(f"{XML}IsTruncated") == "true"
+        marker = page.findtext(f"{XML}NextPartNumberMarker", "") if is_more else ""
+    return found
+
+
+def _send(client: Client, part: Part) -> None:
+    with open(part.path, "rb") as file:
+        file.seek(part.offset)
+        content = file.read(part.length)
+    if len(content) != part.length:
+        raise CopyError(f"{part.path} became shorter while it was copied")
+    query = {"partNumber": str(part.number), "uploadId": part.upload_id} if part.number else {}
+    client.call("PUT", part.key, query, body=content)
+
+
+def _complete(client: Client, file: File, upload_id: str) -> None:
+    etags = sorted(_etags(client, file, upload_id).items())
+    parts = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{e}&quot;</ETag></Part>" for n, e in etags)
+    document = f'<CompleteMultipartUpload xmlns="{XML[1:-1]}">{parts}</CompleteMultipartUpload>'
+    client.call("POST", file.key, {"uploadId": upload_id}, body=document.encode())
