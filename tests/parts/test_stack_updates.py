@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from clusters import plan
-from fleet_fakes import REGION, name, until
+from fleet_fakes import REGION, forget_resources, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx.localcloud.cloudformation.engine import StackRequest
@@ -29,6 +29,7 @@ MACHINES = {
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("state")) as running:
         yield running
+        forget_resources(running.context.account)
 
 
 def topic(text: str = "before") -> dict[str, Any]:
@@ -327,10 +328,14 @@ def revised(cloud: Stacks, cluster: str, **fields: Any) -> dict[str, Any]:
     return cloud.cloudformation.describe_change_set(ChangeSetName=made["Id"])
 
 
-def test_updates_go_with_the_rights_of_the_caller(cloud):
+def test_updates_go_with_the_rights_of_the_caller_and_so_does_what_a_rollback_lacked(cloud):
     stack = cloud.made({"Topic": topic("before")})
     with credentials.calling("AROA:me", lambda action, arn, keys: "no" * (action == "sns:SetTopicAttributes")):
         body = json.dumps({"Resources": {"Topic": topic("after")}})
         cloud.engine.update(StackRequest(stack, REGION, body))
     assert cloud.settled(stack) == "UPDATE_ROLLBACK_FAILED"
     assert cloud.reason(stack, "Topic", "UPDATE_FAILED").startswith("no (Service: CloudFormation")
+    cloud.cloudformation.continue_update_rollback(StackName=stack)
+    assert cloud.settled(stack) == "UPDATE_ROLLBACK_COMPLETE"
+    with pytest.raises(ClientError, match="can not be rolled back further"):
+        cloud.cloudformation.continue_update_rollback(StackName=stack)

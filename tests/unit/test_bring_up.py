@@ -288,8 +288,9 @@ def test_remains_of_a_failed_attempt_are_removed_first(status):
 def test_a_stack_whose_update_could_not_be_undone_is_left_alone():
     cloud = FakeCloud()
     cloud.put("demo", "UPDATE_ROLLBACK_FAILED")
-    with pytest.raises(CloudError, match=r"UPDATE_ROLLBACK_FAILED, and `up` can't continue"):
+    with pytest.raises(CloudError, match=r"UPDATE_ROLLBACK_FAILED, and `up` can't continue") as refused:
         up(cloud)
+    assert "continue-update-rollback --stack-name demo" in refused.value.hint
 
 
 def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(state):

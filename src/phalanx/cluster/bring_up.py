@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 from phalanx.clouds.protocol import Cloud, StackState
-from phalanx.cluster import causes, shortage
+from phalanx.cluster import boot_logs, causes, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import collect, keep
@@ -36,16 +34,13 @@ from phalanx.plan.plan_text import installed_at_boot, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
 
-# The nodes' log streams; those of the Lambda function have other names.
-_ADDRESS = re.compile(r"[0-9.]+")
-_INSTANCE = re.compile("i-[0-9a-f]+")
-TAIL_LINES = 20
-MOST_TAILS = 3
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
 # needed, and the limits, which count from the next start of the nodes.
 _FREE = frozenset({"keep", "min", "lease_s", "budget", "other_types"})
 _LIMITS = ("lease_s", "budget")
+_WAIT = "Wait until its status changes, or remove it with `phalanx down`."
+_UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
@@ -194,7 +189,7 @@ class BringUp:
         elif found.status not in _NOTHING_TO_LOSE and not found.status.startswith("DELETE"):
             raise CloudError(
                 f"stack {found.name} is {found.status}, and `up` can't continue from that state",
-                "Wait until its status changes, or remove it with `phalanx down`.",
+                _UNDO.format(found.name) if found.status == "UPDATE_ROLLBACK_FAILED" else _WAIT,
             )
 
     def _create(self) -> Iterator[Step]:
@@ -275,9 +270,9 @@ class BringUp:
     def _clean_up_failure(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
         """Save the boot logs, delete the stack, and raise StackFailed with the reason."""
         logs, failure = creation.boot_logs(), creation.failure()
-        saved = save_boot_logs(cluster, logs)
+        saved = boot_logs.save(cluster, logs)
         diagnosis = self._diagnose(cluster, creation, failure, logs)
-        reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_log_tails(logs, failure)])
+        reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_logs.tails(logs, failure)])
         try:
             # Nobody has used its file systems yet.
             yield from Deletion(creation.stack, file_systems_of(creation.stack)).steps()
@@ -379,21 +374,3 @@ def _connect_with_retries(remote: Remote) -> Iterator[Note]:
                 yield Note(f"waiting for the head to accept ssh: {error.message}")
         time.sleep(pause_s)
     remote.connect()
-
-
-def save_boot_logs(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
-    """Save the logs in the cluster's directory, a file for each stream; return the directory, or None without logs."""
-    directory = cluster.directory / store.BOOT_LOGS
-    for stream, text in logs.items():
-        store.write_private(directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', stream)}.log", text + "\n")
-    return directory if logs else None
-
-
-def boot_log_tails(logs: Mapping[str, str], reason: str) -> list[str]:
-    """Return the last lines of the boot logs of the nodes that the reason names; if it names none, of the first few."""
-    nodes = sorted(filter(_ADDRESS.fullmatch, logs))
-    named = [node for node in nodes if set(_INSTANCE.findall(reason)) & set(_INSTANCE.findall(logs[node]))]
-    shown: list[str] = []
-    for node in (named or nodes)[:MOST_TAILS]:
-        shown += ["", f"--- the end of the boot log of {node}:", *logs[node].splitlines()[-TAIL_LINES:]]
-    return shown

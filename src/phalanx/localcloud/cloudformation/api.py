@@ -10,12 +10,11 @@ from typing import Any
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
-from phalanx.localcloud.cloudformation.change_sets import ChangeSet
+from phalanx.localcloud.cloudformation.change_sets import ChangeSet, described_change, described_change_set
 from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
-from phalanx.localcloud.cloudformation.revisions import Change, Detail
 from phalanx.localcloud.cloudformation.signals import Signal
 from phalanx.localcloud.cloudformation.template import Template
 from phalanx.localcloud.context import Context
@@ -88,14 +87,14 @@ class CloudFormationApi(BaseResponse):
         found = self._change_set()
         planned = found.revision or found.stack
         inputs = [entry.described() for entry in planned.inputs.values()]
-        changes = [_described_change(change) for change in found.changes]
+        changes = [described_change(change) for change in found.changes]
         tags = [{"Key": key, "Value": value} for key, value in planned.tags.items()]
         more = {"Parameters": inputs, "Capabilities": planned.capabilities, "Changes": changes, "Tags": tags}
-        return ActionResult(_described_change_set(found) | more)
+        return ActionResult(described_change_set(found) | more)
 
     def list_change_sets(self) -> ActionResult:
         found = self._engine.change_sets.of(self._stack())
-        return ActionResult({"Summaries": [_described_change_set(one) for one in found]})
+        return ActionResult({"Summaries": [described_change_set(one) for one in found]})
 
     def execute_change_set(self) -> ActionResult:
         self._engine.execute(self._change_set(), self._get_param("ClientRequestToken"))
@@ -129,6 +128,12 @@ class CloudFormationApi(BaseResponse):
 
     def cancel_update_stack(self) -> ActionResult:
         self._engine.cancel(self._stack())
+        return EmptyResult()
+
+    def continue_update_rollback(self) -> ActionResult:
+        if self._get_param("ResourcesToSkip"):
+            raise Refused("The local cloud takes every resource back: ResourcesToSkip is not supported")
+        self._engine.continue_rollback(self._stack())
         return EmptyResult()
 
     def delete_stack(self) -> ActionResult:
@@ -232,6 +237,7 @@ class CloudFormationApi(BaseResponse):
 
 ACTIONS = {
     "CancelUpdateStack": CloudFormationApi.cancel_update_stack,
+    "ContinueUpdateRollback": CloudFormationApi.continue_update_rollback,
     "CreateChangeSet": CloudFormationApi.create_change_set,
     "DeleteChangeSet": CloudFormationApi.delete_change_set,
     "DescribeChangeSet": CloudFormationApi.describe_change_set,
@@ -285,44 +291,8 @@ def _constraints(rules: Mapping[str, Any]) -> dict[str, Any]:
     return {"AllowedValues": [str(value) for value in allowed]} if allowed else {}
 
 
-def _described_change_set(change_set: ChangeSet) -> dict[str, Any]:
-    return {
-        "ChangeSetId": change_set.arn,
-        "ChangeSetName": change_set.name,
-        "StackId": change_set.stack.stack_id,
-        "StackName": change_set.stack.name,
-        "CreationTime": change_set.made_at,
-        "Status": change_set.status,
-        "StatusReason": change_set.failure or None,
-        "ExecutionStatus": change_set.execution,
-    }
-
-
 def _is_kept(parameter: Mapping[str, Any]) -> bool:
     return str(parameter.get("UsePreviousValue")).lower() == "true"
-
-
-def _described_change(change: Change) -> dict[str, Any]:
-    described = {
-        "Action": change.action,
-        "LogicalResourceId": change.logical_id,
-        "PhysicalResourceId": change.physical_id or None,
-        "ResourceType": change.resource_type,
-        "Replacement": change.replacement if change.action == "Modify" else None,
-        "Scope": change.scope,
-        "Details": [_described_detail(detail) for detail in change.details],
-    }
-    return {"Type": "Resource", "ResourceChange": described}
-
-
-def _described_detail(detail: Detail) -> dict[str, Any]:
-    target = {"Attribute": detail.attribute, "Name": detail.name or None, "RequiresRecreation": detail.recreation}
-    return {
-        "Target": target,
-        "Evaluation": detail.evaluation,
-        "ChangeSource": detail.source,
-        "CausingEntity": detail.cause or None,
-    }
 
 
 def _attempted(stack: Stack, logical_id: str | None = None) -> list[Resource]:

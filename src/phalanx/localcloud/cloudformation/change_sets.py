@@ -8,10 +8,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Stack
-from phalanx.localcloud.cloudformation.revisions import Change, Revision
+from phalanx.localcloud.cloudformation.revisions import Change, Detail, Revision
 
 IN_REVIEW = "REVIEW_IN_PROGRESS"
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
@@ -94,3 +95,41 @@ class ChangeSets:
         """Delete a stack's change sets: they compare with what it no longer is."""
         for one in self.of(stack):
             self.remove(one)
+
+
+def described_change_set(change_set: ChangeSet) -> dict[str, Any]:
+    """Describe a change set as ListChangeSets does."""
+    return {
+        "ChangeSetId": change_set.arn,
+        "ChangeSetName": change_set.name,
+        "StackId": change_set.stack.stack_id,
+        "StackName": change_set.stack.name,
+        "CreationTime": change_set.made_at,
+        "Status": change_set.status,
+        "StatusReason": change_set.failure or None,
+        "ExecutionStatus": change_set.execution,
+    }
+
+
+def described_change(change: Change) -> dict[str, Any]:
+    """Describe a change as DescribeChangeSet does."""
+    resource_change = {
+        "Action": change.action,
+        "LogicalResourceId": change.logical_id,
+        "PhysicalResourceId": change.physical_id or None,
+        "ResourceType": change.resource_type,
+        "Replacement": change.replacement if change.action == "Modify" else None,
+        "Scope": change.scope,
+        "Details": [_described_detail(detail) for detail in change.details],
+    }
+    return {"Type": "Resource", "ResourceChange": resource_change}
+
+
+def _described_detail(detail: Detail) -> dict[str, Any]:
+    target = {"Attribute": detail.attribute, "Name": detail.name or None, "RequiresRecreation": detail.recreation}
+    return {
+        "Target": target,
+        "Evaluation": detail.evaluation,
+        "ChangeSource": detail.source,
+        "CausingEntity": detail.cause or None,
+    }

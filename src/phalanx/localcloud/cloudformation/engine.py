@@ -116,6 +116,12 @@ class Engine:
             raise Refused("CancelUpdateStack cannot be called from current stack status")
         self._workers[stack.stack_id].cancel()
 
+    def continue_rollback(self, stack: Stack) -> None:
+        """Go on taking back a stack's update where that has failed."""
+        if stack.status != "UPDATE_ROLLBACK_FAILED":
+            raise Refused(f"Stack:{stack.stack_id} is in {stack.status} state and can not be rolled back further.")
+        self._workers[stack.stack_id].continue_rollback()
+
     def _revision(self, stack: Stack, request: StackRequest) -> Revision:
         """Return what a request makes of a stack. Raises Refused for what AWS, or the local cloud, can't make of it."""
         refusals.refuse_update(stack)

@@ -81,11 +81,11 @@ class Stack:
         return self.status == "DELETE_COMPLETE"
 
     def mark(self, status: str, now: datetime, reason: str = "") -> None:
-        """Set the stack's status and record the event."""
-        self.status, self.reason = status, reason
+        """Record the event, then set the stack's status: whoever sees the status finds its event."""
         if status == "DELETE_COMPLETE":
             self.deleted_at = now
         self._record(self.name, self.stack_id, STACK_TYPE, status, reason, now)
+        self.status, self.reason = status, reason
 
     def mark_resource(self, resource: Resource, status: str, now: datetime, reason: str = "") -> None:
         """Set a resource's status and record the event."""

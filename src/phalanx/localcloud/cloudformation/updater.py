@@ -47,6 +47,12 @@ class Updater(Worker):
         """Give up an update; the stack rolls back, unless the update ends first."""
         self.post(self._roll_back, "User Initiated")
 
+    def continue_rollback(self) -> None:
+        """Go on taking an update back; the stack is UPDATE_ROLLBACK_IN_PROGRESS when this returns."""
+        self._may = credentials.may()
+        self._mark(ROLLING_BACK, "User Initiated")
+        self.post(self._go_to, self._before)
+
     def _begin_update(self, revision: Revision) -> None:
         self._before, self._replaced, self._old = self._present(), {}, {}
         self._go_to(revision)

@@ -19,10 +19,10 @@ SERVED = {
         DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations
         PutScheduledUpdateGroupAction DescribeScheduledActions DeleteScheduledAction""",
     "cloudformation": """
-        CancelUpdateStack CreateChangeSet DeleteChangeSet DescribeChangeSet ExecuteChangeSet GetTemplateSummary
-        ListChangeSets CreateStack DeleteStack UpdateStack DescribeStackEvents DescribeStackResource
-        DescribeStackResources DescribeStacks GetTemplate ListStackResources ListStacks SignalResource
-        ValidateTemplate""",
+        CancelUpdateStack ContinueUpdateRollback CreateChangeSet DeleteChangeSet DescribeChangeSet
+        ExecuteChangeSet GetTemplateSummary ListChangeSets CreateStack DeleteStack UpdateStack
+        DescribeStackEvents DescribeStackResource DescribeStackResources DescribeStacks GetTemplate
+        ListStackResources ListStacks SignalResource ValidateTemplate""",
     "dynamodb": """
         BatchExecuteStatement BatchGetItem BatchWriteItem CreateTable DeleteItem DeleteTable Describe* ExecuteStatement
         ExecuteTransaction GetItem List* PutItem Query Scan TagResource TransactGetItems TransactWriteItems
