@@ -210,3 +210,29 @@ def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
     instance = emr.instances(made)[0]["Ec2InstanceId"]
     assert emr.log(f"{made}/node/{instance}/bootstrap-actions/1/stdout") == "hello\n"
     assert not (emr.terminal.state / "local/nodes" / instance).exists()
+
+
+def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ended_it(emr):
+    terminal = emr.terminal
+    spec = f"name: ours\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: m5.xlarge\nslots: 1\nemr: {{logs: {LOGS}}}\n"
+    (terminal.directory / "phalanx.yaml").write_text(spec)
+    terminal.phalanx("up")
+    nodes = json.loads(terminal.phalanx("nodes", "--json").stdout)
+    addresses = [node["address"] for node in nodes]
+    job = terminal.phalanx(
+        "run", "-n", "2", "--", "sh", "-c", "cat /home/hadoop/worker_ip_file; sudo -n true || id -un"
+    )
+    assert [line for line in job.stdout.splitlines() if line.endswith("phalanx")], job.stdout
+    assert all(address in job.stdout for address in addresses)
+    terminal.phalanx("scale", "3")
+    assert (
+        terminal.on("worker1", "for ip in $(cat /home/hadoop/worker_ip_file); do ssh $ip hostname; done").count("ip-")
+        == 3
+    )
+    (master,) = (node["instance_id"] for node in nodes if node["name"].endswith("worker1"))
+    emr.ec2.terminate_instances(InstanceIds=[master])
+    ended = "The master node was terminated"
+    wait_for(lambda: ended in terminal.phalanx("status", "--json", check=False).stdout, ended)
+    assert "the master node died" in terminal.phalanx("why", check=False).stdout
+    assert ended in terminal.phalanx("up", check=False).stderr
+    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout

@@ -15,9 +15,10 @@ from phalanx.errors import SpecError
 @click.command("template")
 @file_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the document to this file.")
+@click.option("--bootstrap-action", is_flag=True, help="Print the object that a cluster of EMR needs in S3 instead.")
 @offline_option
 @debug_option
-def command(file: Path, output: Path | None, offline: bool) -> None:
+def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bool) -> None:
     """Print the CloudFormation document, complete for AWS's console. `up` sends the agent in it as parameters.
 
     \b
@@ -27,12 +28,12 @@ def command(file: Path, output: Path | None, offline: bool) -> None:
       phalanx template --offline        # asks nothing, as happens without credentials or a connection
     """
     from phalanx.plan.plan_text import not_asked
-    from phalanx.template import synthesize
+    from phalanx.template import synthesize, uploads
 
     plan = planned(file, offline)
     if plan.facts.not_asked:
         note(f"warning: {not_asked(plan.facts)}. Check them in the console.")
-    text = synthesize(plan)
+    text = "".join(uploads(plan).values()) if bootstrap_action else synthesize(plan)
     if output is None:
         click.echo(text, nl=False)
         return

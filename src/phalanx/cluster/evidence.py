@@ -22,13 +22,13 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
     head = (progress or {}).get("head", "")
     return Evidence(
         status=state.status,
-        verdict=verdict,
+        verdict=verdict or (f"EMR has ended the cluster: {running.ended}" if running and running.ended else ""),
         events=tuple(event for event in cloud.events(state.stack_id, None) if event.failed),
         activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         progress={"step": progress.get(head, "")} if progress else None,
         logs=cloud.boot_logs(made["LogGroup"]) if with_logs and "LogGroup" in made else {},
-        stopped=running is not None and running.stopped and state.ready,
+        stopped=running is not None and running.stopped and not running.ended and state.ready,
     )
 
 

@@ -267,6 +267,7 @@ TABLE: dict[str, Finder] = {
             "elasticmapreduce:ListInstanceGroups",
             "elasticmapreduce:ListInstances",
             "elasticmapreduce:ListSteps",
+            "elasticmapreduce:ModifyInstanceGroups",
             "elasticmapreduce:RemoveTags",
             "elasticmapreduce:SetTerminationProtection",
             "elasticmapreduce:TerminateJobFlows",
