@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from clusters import FACTS, spec
 
+from phalanx.clouds.instance_groups import InstanceGroups
+from phalanx.clouds.protocol import Resource
+from phalanx.cluster.why import Evidence, diagnose
 from phalanx.errors import SpecError
 from phalanx.plan.machine_images import Image
 from phalanx.plan.plan import Plan, make_plan
@@ -165,3 +169,30 @@ class TestBootstrapAction:
         ((url, text),) = uploads(emr_plan()).items()
         assert url.startswith("s3://bucket/logs/phalanx/agent-") and url.endswith(".sh")
         assert text == emr_bootstrap.script()
+
+
+class FakeApi:
+    """A cloud whose stack has a cluster that EMR describes with this status."""
+
+    def __init__(self, status: dict[str, Any]) -> None:
+        self.status = status
+
+    def describe_stack(self, name: str) -> str:
+        return name
+
+    def resources(self, _name: str) -> list[Resource]:
+        return [Resource("EmrCluster", "j-1", "AWS::EMR::Cluster")]
+
+    def call(self, *_: str, **__: str) -> dict[str, Any]:
+        return {"Cluster": {"Id": "j-1", "Status": self.status}}
+
+    def pages(self, *_: str, **__: str) -> list[dict[str, Any]]:
+        return []
+
+
+def test_a_cluster_that_starts_for_more_than_20_minutes_has_a_cause():
+    begun = datetime.now(timezone.utc) - timedelta(minutes=25)
+    groups = InstanceGroups(FakeApi({"State": "STARTING", "Timeline": {"CreationDateTime": begun}}))
+    found = diagnose(Evidence(activities=tuple(groups.activities("demo-head"))))
+    assert found.cause is not None and found.cause.name.startswith("EMR starts the cluster for more than 20 minutes")
+    assert [one.source for one in found.findings] == ["EMR"]
