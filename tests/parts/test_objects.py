@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,11 +15,12 @@ import pytest
 
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download as module
-from phalanx.objects import s3_client
+from phalanx.objects import multipart, s3_client
 from phalanx.objects.download import CopyError, Progress, download
-from phalanx.objects.s3_client import Bucket, S3Error
+from phalanx.objects.s3_client import Answer, Bucket, S3Error
 
 PIECE = 1000
+KEYS = Credentials("key", "secret")
 
 
 class Server:
@@ -107,7 +108,7 @@ def server(monkeypatch) -> Iterator[tuple[Server, Bucket]]:
 
 
 def copy(bucket: Bucket, directory: Path) -> Progress:
-    return download(bucket, "p/", str(directory), lambda: Credentials("key", "secret"), lambda _: None)
+    return download(bucket, "p/", str(directory), lambda: KEYS, lambda _: None)
 
 
 def test_all_pages_are_copied_and_nothing_is_copied_twice(server, tmp_path):
@@ -173,3 +174,48 @@ def test_a_disk_without_room_is_refused_first(server, tmp_path, monkeypatch):
     with pytest.raises(CopyError, match=r"has 2\.0 KiB free, and 2\.9 KiB are needed"):
         copy(bucket, tmp_path)
     assert served.reads == []
+
+
+def kept_upload(parts: dict[int, bytes], sent: list[tuple[str, bytes]], end: bytes) -> Callable[..., Answer]:
+    """Return a bucket's answers: it keeps an unfinished upload of `large` with these parts."""
+    root = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+    begun = f"<R {root}><Upload><Key>large</Key><UploadId>u</UploadId></Upload></R>"
+
+    def call(self: object, method: str, key: str, query: Mapping[str, str], headers: object = None, body: bytes = b""):
+        if method == "PUT":
+            parts[int(query["partNumber"])] = body
+        if method == "POST":
+            sent.append((key, body))
+            return Answer(200, {}, end)
+        if "uploads" in query:
+            return Answer(200, {}, begun.encode())
+        tags = (f"<Part><PartNumber>{n}</PartNumber><ETag>{etag(part)}</ETag></Part>" for n, part in parts.items())
+        return Answer(200, {}, f"<R {root}>{''.join(tags)}</R>".encode())
+
+    return call
+
+
+DONE = b"<CompleteMultipartUploadResult/>"
+
+
+def test_parts_of_a_longer_file_that_an_earlier_upload_left_are_not_part_of_the_object(tmp_path, monkeypatch):
+    sent: list[tuple[str, bytes]] = []
+    earlier = {1: b"aaaa", 2: b"old.", 3: b"rest"}
+    monkeypatch.setattr(multipart, "PART_BYTES", 4)
+    monkeypatch.setattr(s3_client.Client, "call", kept_upload(earlier, sent, DONE))
+    (tmp_path / "large").write_bytes(b"aaaabb")
+    multipart.upload(Bucket("bucket", "", ""), str(tmp_path / "large"), "large", lambda: KEYS, lambda _: None)
+    ((_, body),) = sent
+    assert re.findall(r"<PartNumber>(\d)</PartNumber><ETag>&quot;(\w+)", body.decode()) == [
+        ("1", etag(b"aaaa")),
+        ("2", etag(b"bb")),
+    ]
+
+
+def test_an_upload_that_s3_fails_to_complete_after_it_has_begun_to_answer_is_an_error(tmp_path, monkeypatch):
+    refused = b"\n<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
+    monkeypatch.setattr(multipart, "PART_BYTES", 4)
+    monkeypatch.setattr(s3_client.Client, "call", kept_upload({}, [], refused))
+    (tmp_path / "large").write_bytes(b"aaaabb")
+    with pytest.raises(S3Error, match=r"s3://bucket/large: We encountered an internal error"):
+        multipart.upload(Bucket("bucket", "", ""), str(tmp_path / "large"), "large", lambda: KEYS, lambda _: None)

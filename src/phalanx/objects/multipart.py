@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from phalanx.objects import checksums
 from phalanx.objects.download import CopyError, Progress, Show
-from phalanx.objects.s3_client import XML, Bucket, Client
+from phalanx.objects.s3_client import XML, Bucket, Client, S3Error, error_of
 from phalanx.objects.workers import Keys, spread
 
 PART_BYTES = 8 << 20
@@ -153,7 +153,13 @@ def _send(client: Client, part: Part) -> None:
 
 
 def _complete(client: Client, file: File, upload_id: str) -> None:
-    etags = sorted(_etags(client, file, upload_id).items())
+    """Make the object of the file's parts, without those that an upload of a longer file has left."""
+    count = -(-file.size // part_bytes(file.size))
+    etags = sorted((n, etag) for n, etag in _etags(client, file, upload_id).items() if n <= count)
     parts = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>&quot;{e}&quot;</ETag></Part>" for n, e in etags)
     document = f'<CompleteMultipartUpload xmlns="{XML[1:-1]}">{parts}</CompleteMultipartUpload>'
-    client.call("POST", file.key, {"uploadId": upload_id}, body=document.encode())
+    answer = client.call("POST", file.key, {"uploadId": upload_id}, body=document.encode())
+    # S3 begins to answer before it has finished, so a failure has the status 200, too (API_CompleteMultipartUpload).
+    code, message = error_of(answer.body.strip())
+    if code:
+        raise S3Error(f"{client.url(file.key)}: {message or code}", answer.status, code)

@@ -77,6 +77,10 @@ class Client:
                 return
             query["continuation-token"] = token
 
+    def url(self, key: str) -> str:
+        """Return an object's URL, for messages."""
+        return f"s3://{self._bucket.name}/{key}"
+
     def head(self, key: str, part: int = 0) -> Mapping[str, str]:
         """Return an object's headers, or those of one of its parts."""
         return self.call("HEAD", key, {"partNumber": str(part)} if part else {}).headers
@@ -138,9 +142,8 @@ class Client:
 
     def _refusal(self, method: str, key: str, answer: Answer) -> S3Error:
         code, message = error_of(answer.body)
-        url = f"s3://{self._bucket.name}/{key}"
         what = {403: "no permission", 404: "there is none", 412: "it changed meanwhile"}.get(answer.status, message)
-        return S3Error(f"{url}: {what or code or answer.status} ({method})", answer.status, code)
+        return S3Error(f"{self.url(key)}: {what or code or answer.status} ({method})", answer.status, code)
 
 
 def connect(endpoint: str) -> http.client.HTTPConnection:
