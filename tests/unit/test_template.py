@@ -178,10 +178,11 @@ def test_parameters_have_the_plans_defaults(document):
     }
 
 
-def test_the_data_outlives_the_stack_unless_it_was_said_otherwise(document):
+def test_the_data_outlives_the_stack_and_down_decides_about_them(document):
     assert document["Resources"]["FileSystem"]["DeletionPolicy"] == "RetainExceptOnCreate"
-    gone = json.loads(synthesize(plan(keep="no")))["Resources"]["FileSystem"]
-    assert gone["DeletionPolicy"] == "Delete"
+    # `down --keep yes` keeps the data also where the file says `keep: no`, and CloudFormation would delete them.
+    anyway = json.loads(synthesize(plan(keep="no")))["Resources"]["FileSystem"]
+    assert anyway["DeletionPolicy"] == "RetainExceptOnCreate"
 
 
 def test_a_file_system_that_is_there_takes_the_place_of_a_new_one():

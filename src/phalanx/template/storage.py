@@ -7,7 +7,7 @@ from troposphere import AWSObject, Ref, Template, ec2, efs, logs
 from phalanx.plan.plan import Plan
 from phalanx.spec.cloud_names import is_emr
 from phalanx.template.access import NFS_PORT
-from phalanx.template.naming import DELETE, FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
+from phalanx.template.naming import FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
 
 LOG_RETENTION_DAYS = 14
 
@@ -43,6 +43,7 @@ def _let_in(group: str) -> ec2.SecurityGroupIngress:
 
 
 def _file_system(plan: Plan) -> efs.FileSystem:
+    """Make the file system. Also with `keep: no`, `down` deletes it and not CloudFormation: `--keep yes` may follow."""
     return efs.FileSystem(
         "FileSystem",
         Condition="MakesFileSystem",
@@ -50,7 +51,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         PerformanceMode="generalPurpose",
         ThroughputMode=plan.throughput,
         FileSystemTags=own_tags(plan) + name_tag(),
-        **(DELETE if plan.spec.keep == "no" else RETAIN_EXCEPT_ON_CREATE),
+        **RETAIN_EXCEPT_ON_CREATE,
     )
 
 
