@@ -160,6 +160,7 @@ def test_what_is_not_approved_is_not_done():
     ("changes", "values", "reason"),
     [
         ([GROUP], {"shared": "/data"}, "other settings: shared: /efs → /data"),
+        ([GROUP], {"storage": "head"}, "other settings: storage: None → head"),
         ([GROUP], {"boot": "true"}, "other settings: boot: None → true"),
         ([GROUP], {"zones": ["us-east-1c"]}, "other settings: zones: None → "),
         ([GROUP, NETWORK], {"placement": "cluster"}, "placement: None → cluster would replace Vpc"),

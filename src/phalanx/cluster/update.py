@@ -11,6 +11,7 @@ from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, desc
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_storage import EFS
 
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
@@ -47,6 +48,9 @@ def refuse_fixed(found: StackState, settings: Settings) -> None:
     zones = settings.get("zones", (None, None))
     if zones[1] and found.parameters.get("Zone") not in cast("list[str]", zones[1]):
         fixed["zones"] = zones
+    before, now = settings.get("storage", (None, None))
+    if (before or EFS) != (now or EFS):
+        fixed["storage"] = (before, now)
     if fixed:
         raise ClusterError(f"cluster {found.name} exists with other settings: {described(fixed)}", _AGAIN)
 
