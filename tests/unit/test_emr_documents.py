@@ -143,6 +143,13 @@ class TestDocument:
         own = {"elasticmapreduce:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}
         assert changes["Condition"] == {"StringEquals": own}
 
+    def test_nodes_can_not_change_the_agent_that_other_nodes_run_as_root(self):
+        statements = emr_document(emr={"logs": "s3://bucket/logs"})["Resources"]["NodeRole"]["Properties"]["Policies"]
+        denied = [one for one in statements[0]["PolicyDocument"]["Statement"] if one["Effect"] == "Deny"]
+        agents = {"Fn::Sub": "arn:${AWS::Partition}:s3:::bucket/logs/phalanx/*"}
+        assert denied == [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": agents}]
+        assert next(iter(uploads(emr_plan(emr={"logs": "s3://bucket/logs"})))).startswith("s3://bucket/logs/phalanx/")
+
     def test_the_network_has_the_tag_that_emrs_policy_requires(self):
         document = emr_document()
         for name in ("Vpc", "PublicSubnet", "NodeSecurityGroup", "HeadSecurityGroup"):

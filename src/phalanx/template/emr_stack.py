@@ -155,11 +155,16 @@ def _machines() -> list[dict[str, Any]]:
 
 
 def _logs(plan: Plan) -> list[dict[str, Any]]:
-    """Let nodes read the agent from the place of the logs, and write EMR's logs there."""
+    """Let nodes read the agent from the place of the logs, and write EMR's logs there.
+
+    They can't write the agent, which nodes of all clusters with this place run as root.
+    """
     assert plan.spec.emr is not None
     bucket, _, prefix = plan.spec.emr["logs"].removeprefix("s3://").rstrip("/").partition("/")
-    below = f"{bucket}/{prefix}/*" if prefix else f"{bucket}/*"
+    buckets = "arn:${AWS::Partition}:s3:::"
+    place = f"{buckets}{bucket}/{prefix}/" if prefix else f"{buckets}{bucket}/"
     return [
-        access.allow(["s3:GetObject", "s3:PutObject"], Sub(f"arn:${{AWS::Partition}}:s3:::{below}")),
-        access.allow(["s3:ListBucket"], Sub(f"arn:${{AWS::Partition}}:s3:::{bucket}")),
+        access.allow(["s3:GetObject", "s3:PutObject"], Sub(f"{place}*")),
+        {**access.allow(["s3:PutObject"], Sub(f"{place}phalanx/*")), "Effect": "Deny"},
+        access.allow(["s3:ListBucket"], Sub(f"{buckets}{bucket}")),
     ]
