@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from clusters import FACTS, GPU_FACTS, aws_spec, plan
+from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, make_plan
@@ -32,6 +32,10 @@ WORST = make_plan(
         tags={f"{n:02}{'k' * 30}": "v" * 60 for n in range(10)},
     ),
     replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999, cards=P5, head=HeadFacts(2, 8, "x86_64")),
+)
+EMR = make_plan(
+    spec(cloud="emr", type="m5.xlarge", ssh_from="203.0.113.0/24", emr={"logs": "s3://bucket/logs/"}),
+    replace(FACTS, cloud="emr"),
 )
 PLANS = {
     "local": plan(),
