@@ -9,7 +9,6 @@ import pytest
 import wsgi_clients
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 
@@ -17,6 +16,9 @@ from phalanx.localcloud import autoscaling
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.iam.policy import Ask, Decision, decide, like
+from phalanx.node import sigv4
+from phalanx.node.aws_client import Aws
+from phalanx.node.services import Metrics
 
 QUEUE = "arn:aws:sqs:us-east-1:123456789012:demo-queue"
 SEND = Ask("sqs:SendMessage", QUEUE)
@@ -160,6 +162,23 @@ def test_a_role_may_send_to_its_queue_and_do_nothing_else(local):
     )
     assert refusal(sqs.receive_message, QueueUrl=url)["Code"].startswith("AccessDenied")
     sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "1", "MessageBody": "a batch needs the same right"}])
+
+
+def test_a_node_sends_metrics_of_its_namespace_and_of_no_other(local, monkeypatch):
+    only = {"StringEquals": {"cloudwatch:namespace": "phalanx"}}
+    allowed = {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": only}
+    _, issued = as_role(local, allowed)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", local.context.url_host)
+    keys = sigv4.Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
+    node = Metrics(Aws(REGION, "amazonaws.com", lambda _fresh: keys), "demo", "i-1")
+    node.put({"NfsReadBytes": (4096, "Bytes"), "NfsReadTime": (2.5, "Milliseconds")})
+    found = local.client("cloudwatch").list_metrics(Namespace="phalanx")["Metrics"]
+    assert sorted(one["MetricName"] for one in found) == ["NfsReadBytes", "NfsReadTime"]
+    assert {"Name": "Cluster", "Value": "demo"} in found[0]["Dimensions"]
+    other = local.client("cloudwatch", issued).put_metric_data
+    assert refusal(other, Namespace="AWS/EC2", MetricData=[{"MetricName": "x", "Value": 1}])["Code"].startswith(
+        "Access"
+    )
 
 
 def test_every_protocol_refuses_in_its_own_format(local):
@@ -311,7 +330,7 @@ def ambiguous(local):
     _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:Describe*", "Resource": "*"})
 
     def ask(body: str, path: str = "/", method: str = "POST", service: str = "autoscaling", **headers: str):
-        keys = Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
+        keys = sigv4.Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
         headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         request = AWSRequest(method, f"{local.context.url_host}{path}", headers, body)
         SigV4Auth(keys, service, REGION).add_auth(request)

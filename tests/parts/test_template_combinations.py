@@ -52,6 +52,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "policies": ((ARN,),),
     "slots": (2,),
     "ssh_from": (("203.0.113.0/24", "198.51.100.7/32"), "anywhere"),
+    "metrics": ("yes",),
     "storage": ("head",),
     "tags": ({"team": "vision"},),
     "throughput": ("elastic",),

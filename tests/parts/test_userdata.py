@@ -36,6 +36,7 @@ CONFIG = {
     "slots": "0",
     "efa": "",
     "block": "",
+    "metrics": "",
     "gpus": "",
     "ssh_public_key": "ssh-ed25519 AAAA who 'ever' \"says\" ${what} = $(id)",
     "wait_handle": "",

@@ -36,7 +36,7 @@ def hosts(plan: Plan) -> dict[str, int]:
 
 def test_the_services_are_those_that_the_agent_calls():
     sources = "".join(path.read_text() for path in Path(phalanx.node.__path__[0]).glob("*.py"))
-    called = {*egress.services(on_aws()), *egress.services(with_emr())}
+    called = {*egress.services(on_aws(metrics="yes")), *egress.services(with_emr())}
     # EMR itself fetches the agent from there.
     assert called - {"s3"} == set(_CALL.findall(sources))
 

@@ -64,6 +64,7 @@ def test_two_lines_are_enough(write):
         "storage": None,
         "file_system": None,
         "throughput": None,
+        "metrics": None,
         "disk": None,
         "placement": None,
         "efa": None,

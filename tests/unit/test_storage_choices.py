@@ -88,6 +88,15 @@ def test_mount_targets_that_do_not_fit_are_refused(target, fields, message):
         inside(target, **fields)
 
 
+@pytest.mark.parametrize("chosen", ["yes", "no"])
+def test_nodes_may_send_metrics_of_one_namespace_if_they_are_chosen(chosen):
+    made = plan(metrics=chosen)
+    statements = json.loads(synthesize(made))["Resources"]["NodePolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    allowed = [one["Condition"] for one in statements if one["Action"] == ["cloudwatch:PutMetricData"]]
+    assert allowed == ([{"StringEquals": {"cloudwatch:namespace": "phalanx"}}] if chosen == "yes" else [])
+    assert fleet.config("worker", made)["metrics"] == ("1" if chosen == "yes" else "")
+
+
 def test_a_new_vpc_can_not_use_mount_targets_of_another():
     with pytest.raises(SpecError, match=f"mount targets in {HEAD.vpc}, and the nodes are in a new VPC") as refused:
         plan(replace(FACTS, mount_targets=(TARGET,)), file_system=OWN)

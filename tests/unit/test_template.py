@@ -94,6 +94,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "slots": "1024",
         "efa": "1",
         "block": "cr-0123456789abcdef0",
+        "metrics": "1",
         "shared": "/" + "s" * 127,
         "file_system": "fs-" + "0" * 17,
         "ssh_public_key": "k" * 800,

@@ -42,6 +42,7 @@ class Agent:
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet, self.own_group = _fleets(aws, settings)
+        self.metrics = services.Metrics(aws, settings.cluster, self.identity.instance_id)
         self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:

@@ -85,6 +85,10 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
 
 def _live(agent: Agent) -> None:
     """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
+    if agent.settings.metrics:
+        from phalanx.node import nfs_metrics
+
+        threading.Thread(target=nfs_metrics.watch, args=(agent,), daemon=True).start()
     if agent.settings.head:
         from phalanx.node import progress
         from phalanx.node.head import Head

@@ -26,6 +26,8 @@ class Settings:
     shared: str
     file_system: str
     """The id of an EFS file system, or mount.HEAD."""
+    metrics: str
+    """"1" if this node sends metrics of NFS, or ""."""
     slots: int
     """0: one for each GPU, or for each vCPU; -1: none, on a head that does not train."""
     efa: str

@@ -31,7 +31,7 @@ from phalanx.spec.spec_rules import (
     words,
 )
 from phalanx.spec.spec_storage import EFS_ID, STORAGE, keepable, of_efs
-from phalanx.spec.spec_texts import BOUNDARY, MAIL, PLACEMENT
+from phalanx.spec.spec_texts import BOUNDARY, KEY_PAIR, MAIL, NAME, PLACEMENT
 
 
 def _types() -> dict[str, Any]:
@@ -47,14 +47,7 @@ class ClusterSpec:
 
     name: str = key(
         "Name of the cluster and of its CloudFormation stack.",
-        matching(
-            # Auto Scaling writes a group's name into the subject of notifications, of which SNS takes 100 characters
-            # (docs/aws-behaviour.md 3.30).
-            r"[A-Za-z][A-Za-z0-9-]{0,47}",
-            "'{}' can't be the name of a cluster",
-            "begin with a letter, then letters, digits and '-'; at most 48",
-            "a letter, then letters, digits and '-'; at most 48",
-        ),
+        NAME,
         "demo",
         initial=True,
     )
@@ -191,11 +184,7 @@ class ClusterSpec:
     )
     key_pair: str | None = key(
         "An EC2 key pair that may also log in, as the image's own user.",
-        matching(
-            r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?",
-            "'{}' can't be the name of an EC2 key pair",
-            "1 to 255 ASCII characters, no space at the ends",
-        ),
+        KEY_PAIR,
         "my-key",
         default=None,
     )
@@ -230,6 +219,14 @@ class ClusterSpec:
         "elastic",
         unset="bursting",
         beside=of_efs,
+        default=None,
+    )
+    metrics: str | None = key(
+        "Whether each node sends to CloudWatch, every minute, what it reads and writes over NFS and how long requests "
+        "take: four metrics, which CloudWatch bills for each node.",
+        word(("yes", "no")),
+        "yes",
+        unset="no",
         default=None,
     )
     disk: Mapping[str, Any] | None = key(

@@ -184,6 +184,7 @@ def every_node(plan: Plan) -> list[dict[str, Any]]:
     mounts = [f"elasticfilesystem:{action}" for action in ("ClientMount", "ClientWrite", "ClientRootAccess")]
     return [
         *([allow(mounts, _file_system())] if plan.uses_efs else []),
+        *([_metrics()] if plan.spec.metrics == "yes" else []),
         _logs(_own_stream()),
     ]
 
@@ -192,6 +193,12 @@ def _end_of_head() -> dict[str, Any]:
     """End a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another."""
     head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
     return allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head)
+
+
+def _metrics() -> dict[str, Any]:
+    # It supports no resource-level permissions; the namespace is all that can be bound (docs/aws-behaviour.md 6).
+    only = {"StringEquals": {"cloudwatch:namespace": "phalanx"}}
+    return {**allow(["cloudwatch:PutMetricData"], "*"), "Condition": only}
 
 
 def _file_system() -> Sub:

@@ -29,6 +29,10 @@ EVERY_BOOT, PACKAGES, ENVIRONMENTS, PYTHONS, DATA = (
 )
 
 
+# Services whose endpoint has another name than their actions.
+_ENDPOINTS = {"cloudwatch": "monitoring"}
+
+
 @dataclass(frozen=True)
 class Egress:
     """A host, or a block of addresses in the cluster's own network, and when nodes need it."""
@@ -49,7 +53,8 @@ def services(plan: Plan) -> list[str]:
     made = build(plan).to_dict()["Resources"]
     actions = {action for role in _ROLES if role in made for action in _actions(made[role]["Properties"])}
     # A job's credentials are those of a role that its node's agent assumes.
-    return sorted({action.partition(":")[0] for action in actions}.difference(_NO_API) | {"sts"})
+    prefixes = {action.partition(":")[0] for action in actions}.difference(_NO_API) | {"sts"}
+    return sorted(_ENDPOINTS.get(prefix, prefix) for prefix in prefixes)
 
 
 def _actions(properties: Mapping[str, Any]) -> Iterator[str]:

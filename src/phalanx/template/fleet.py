@@ -213,6 +213,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "slots": Ref("Slots") if plan.trains(role) else "-1",
         # The local cloud has no adapters: there the interfaces are checked and have no effect.
         "efa": "1" if plan.spec.efa == "yes" and plan.spec.cloud == "aws" and plan.trains(role) else "",
+        "metrics": "1" if plan.spec.metrics == "yes" else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
         "shared": Ref("SharedDirectory"),

@@ -48,6 +48,11 @@ def everything(_call: Call, _account: str) -> Iterator[Target]:
     yield Target(ANY)
 
 
+def metrics(call: Call, _account: str) -> Iterator[Target]:
+    """CloudWatch: no resources, but the namespace that is written to."""
+    yield Target(ANY, {"cloudwatch:namespace": [str(call.params.get("Namespace", ""))]})
+
+
 def queue(call: Call, account: str) -> Iterator[Target]:
     """SQS: by URL or by name."""
     name = str(call.params.get("QueueUrl") or call.params.get("QueueName") or "").rstrip("/").rpartition("/")[2]
@@ -255,6 +260,7 @@ TABLE: dict[str, Finder] = {
     ),
     "dynamodb:BatchGetItem": batch_tables,
     "dynamodb:BatchWriteItem": batch_tables,
+    "cloudwatch:PutMetricData": metrics,
     "sns:Publish": topic,
     **dict.fromkeys(
         (

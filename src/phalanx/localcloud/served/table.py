@@ -23,6 +23,7 @@ SERVED = {
         ExecuteChangeSet GetTemplateSummary ListChangeSets CreateStack DeleteStack UpdateStack
         DescribeStackEvents DescribeStackResource DescribeStackResources DescribeStacks GetTemplate
         ListStackResources ListStacks SignalResource ValidateTemplate""",
+    "cloudwatch": "Describe* Get* List* PutMetricData",
     "dynamodb": """
         BatchExecuteStatement BatchGetItem BatchWriteItem CreateTable DeleteItem DeleteTable Describe* ExecuteStatement
         ExecuteTransaction GetItem List* PutItem Query Scan TagResource TransactGetItems TransactWriteItems

@@ -1,0 +1,67 @@
+"""Send what this node reads and writes over NFS to CloudWatch each minute, from the kernel's own counts."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+from phalanx.node import files
+from phalanx.node.agent import Agent
+from phalanx.node.aws_client import AwsError
+from phalanx.node.speed import SPEED
+
+_EVERY_S = 60.0 / SPEED
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the kernel has counted since the mount: bytes to and from the server, requests, and their time in ms."""
+
+    read_bytes: int
+    written_bytes: int
+    reads: int
+    read_ms: int
+    writes: int
+    write_ms: int
+
+
+def watch(agent: Agent) -> None:
+    """Send the metrics of the shared directory, for this process's life. One that is no NFS mount has none."""
+    before: Optional[Counts] = None
+    while True:
+        now = counts(files.read("/proc/self/mountstats"), agent.settings.shared)
+        if before and now:
+            try:
+                agent.metrics.put(change(before, now))
+            except AwsError as error:
+                agent.log.say(f"CloudWatch takes no metrics: {error}")
+        before = now
+        time.sleep(_EVERY_S)
+
+
+def counts(mountstats: str, directory: str) -> Optional[Counts]:
+    """Return the counts of an NFS mount from /proc/self/mountstats; None if the directory is none."""
+    _, _, found = mountstats.partition(f" mounted on {directory} with fstype nfs")
+    numbers = {name: list(map(int, rest.split())) for name, rest in _LINE.findall(found.partition("\ndevice ")[0])}
+    try:
+        moved, read, write = numbers["bytes"], numbers["READ"], numbers["WRITE"]
+        # The fields that nfsiostat(8) shows: the last two of `bytes` are pages; the eighth of a request is its time.
+        return Counts(moved[4], moved[5], read[0], read[7], write[0], write[7])
+    except (KeyError, IndexError):
+        return None
+
+
+_LINE = re.compile(r"^\s+(bytes|READ|WRITE):\s+([\d ]+)$", re.MULTILINE)
+
+
+def change(before: Counts, now: Counts) -> dict[str, tuple[float, str]]:
+    """Return each metric's value and its unit in CloudWatch: what was moved, and the mean time of a request."""
+    reads, writes = max(0, now.reads - before.reads), max(0, now.writes - before.writes)
+    return {
+        "NfsReadBytes": (max(0, now.read_bytes - before.read_bytes), "Bytes"),
+        "NfsWriteBytes": (max(0, now.written_bytes - before.written_bytes), "Bytes"),
+        "NfsReadTime": (max(0, now.read_ms - before.read_ms) / max(1, reads), "Milliseconds"),
+        "NfsWriteTime": (max(0, now.write_ms - before.write_ms) / max(1, writes), "Milliseconds"),
+    }
