@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from clusters import FACTS, plan, spec
 
+from phalanx.clouds.file_systems import mount_targets
 from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.plan.mount_targets import MountTarget
@@ -101,3 +102,31 @@ def test_a_new_vpc_can_not_use_mount_targets_of_another():
     with pytest.raises(SpecError, match=f"mount targets in {HEAD.vpc}, and the nodes are in a new VPC") as refused:
         plan(replace(FACTS, mount_targets=(TARGET,)), file_system=OWN)
     assert f"Name subnets of {HEAD.vpc}" in str(refused.value)
+
+
+class FakeEfs:
+    """A file system with two mount targets: the user's, and one that the stack `demo` made."""
+
+    def exists(self, service, operation, **arguments):
+        return {"FileSystems": [{}]}
+
+    def call(self, service, operation, **arguments):
+        if operation == "describe_mount_targets":
+            named = {"user": "us-east-1a", "demo": "us-east-1b"}
+            return {
+                "MountTargets": [
+                    {"MountTargetId": name, "AvailabilityZoneName": zone, "VpcId": "vpc-1"}
+                    for name, zone in named.items()
+                ]
+            }
+        if operation == "describe_mount_target_security_groups":
+            return {"SecurityGroups": [f"sg-{arguments['MountTargetId']}"]}
+        asked = {one["Name"]: one["Values"] for one in arguments["Filters"]}
+        (cluster,) = asked["tag:phalanx:cluster"]
+        return {"SecurityGroups": [{"GroupId": one} for one in asked["group-id"] if one == f"sg-{cluster}"]}
+
+
+@pytest.mark.parametrize(("cluster", "zones"), [("demo", ["us-east-1a"]), ("other", ["us-east-1a", "us-east-1b"])])
+def test_the_mount_target_that_a_cluster_made_is_not_the_users(cluster, zones):
+    """An update would otherwise remove it, or find the file system in another cluster's VPC."""
+    assert [one.zone for one in mount_targets(FakeEfs(), OWN, cluster)] == zones

@@ -27,8 +27,11 @@ def kept(api: Api, cluster: str) -> str:
     return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
 
 
-def mount_targets(api: Api, file_system: str) -> tuple[MountTarget, ...]:
-    """Return a file system's mount targets. Raises SpecError if it does not exist."""
+def mount_targets(api: Api, file_system: str, cluster: str) -> tuple[MountTarget, ...]:
+    """Return a file system's mount targets, but not those of the cluster's stack. Raises SpecError.
+
+    With its own as the user's, an update of the stack would remove it.
+    """
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
     if not answer or not answer["FileSystems"]:
         raise SpecError(
@@ -36,12 +39,24 @@ def mount_targets(api: Api, file_system: str) -> tuple[MountTarget, ...]:
             "Remove the line, and `up` creates one.",
         )
     found = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
-    return tuple(MountTarget(one["AvailabilityZoneName"], one["VpcId"], _groups(api, one)) for one in found)
+    targets = [MountTarget(one["AvailabilityZoneName"], one["VpcId"], _groups(api, one)) for one in found]
+    own = _of_cluster(api, cluster, [group for target in targets for group in target.groups])
+    return tuple(target for target in targets if not own.intersection(target.groups))
 
 
 def _groups(api: Api, target: dict[str, Any]) -> tuple[str, ...]:
     asked = {"MountTargetId": target["MountTargetId"]}
     return tuple(api.call("efs", "describe_mount_target_security_groups", **asked)["SecurityGroups"])
+
+
+def _of_cluster(api: Api, cluster: str, groups: list[str]) -> set[str]:
+    """Return which of these security groups are of the cluster's stack."""
+    if not groups:
+        return set()
+    wanted = {"group-id": groups, f"tag:{CLUSTER_TAG}": [cluster]}
+    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
+    found = api.call("ec2", "describe_security_groups", Filters=filters)
+    return {group["GroupId"] for group in found["SecurityGroups"]}
 
 
 def kept_beside(directory: Path, cluster: str, region: str) -> str:

@@ -64,7 +64,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
         vpc=vpcs.find(api, spec),
-        mount_targets=file_systems.mount_targets(api, spec.file_system) if spec.file_system else (),
+        mount_targets=file_systems.mount_targets(api, spec.file_system, spec.name) if spec.file_system else (),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,
         quotas=asked,
