@@ -341,3 +341,15 @@ def test_a_stopped_cluster_is_not_scaled(phalanx, cloud):
     cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
     assert phalanx("scale", "4") == 6
     assert "cluster demo has no nodes" in phalanx.err and "`phalanx up` starts them again" in phalanx.err
+
+
+def test_a_question_shows_the_control_characters_that_a_node_sent(phalanx, cloud, monkeypatch):
+    def list_jobs(cluster):
+        raise ClusterError("can't log in to the head: \x1b]52;c;cm0=\x07")
+
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", list_jobs)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    phalanx("up")
+    typed(monkeypatch, "n")
+    assert phalanx("down") == 130
+    assert r"to the head: \x1b]52;c;cm0=\x07. [y/N]" in phalanx.err and "\x1b]52" not in phalanx.err

@@ -95,7 +95,7 @@ def test_data_is_deleted_only_if_empty_or_on_request(with_data, listing, spec, a
     list(take_down.steps())
     assert cloud.deleted_file_systems == (["physical-FileSystem"] if deleted else [])
     assert (take_down.kept is None) == deleted
-    assert asked == (["1 files in /efs, such as data/a"] if listing and not spec else [])
+    assert asked == (["1 file in /efs, such as data/a"] if listing and not spec else [])
 
 
 def test_what_the_user_says_now_counts_more_than_the_file(with_data):

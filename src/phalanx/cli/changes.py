@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from phalanx.cli.console import note, require_terminal
+from phalanx.cli.console import confirm, note, require_terminal
 
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackChange
@@ -40,7 +38,7 @@ class Asking:
                 note(line)
             if not self._yes:
                 require_terminal()
-                click.confirm(f"Change cluster {proposal.cluster}?", abort=True, err=True)
+                confirm(f"Change cluster {proposal.cluster}?")
 
     def as_json(self) -> dict[str, Any]:
         """Return what was changed, for JSON."""

@@ -29,6 +29,14 @@ def require_terminal() -> None:
         raise click.UsageError("there is no terminal to confirm this on: add --yes", click.get_current_context())
 
 
+def confirm(question: str, abort: bool = True) -> bool:
+    """Ask on the terminal, as standard error shows it; other people may have named what the question contains.
+
+    Raise click.Abort for no, or return False if not `abort`.
+    """
+    return click.confirm(for_stream(question, sys.stderr), abort=abort, err=True)
+
+
 def drop_output() -> None:
     """Discard what is buffered for standard output, so that Python's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

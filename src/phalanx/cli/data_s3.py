@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.console import note, print_json, print_table, require_terminal, say
+from phalanx.cli.console import confirm, note, print_json, print_table, require_terminal, say
 from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def ls(name: str | None, file: Path | None, as_json: bool, url: str) -> None:
         return
     print_table(("KEY", "SIZE"), [(one.key, size_text(one.size)) for one in found[:_SHOWN]])
     total = size_text(sum(one.size for one in found))
-    note(f"{len(found)} objects, {total}" + (f"; the first {_SHOWN} are shown" if len(found) > _SHOWN else ""))
+    note(f"{_counted(len(found))}, {total}" + (f"; the first {_SHOWN} are shown" if len(found) > _SHOWN else ""))
 
 
 @click.command("rm")
@@ -102,9 +102,14 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
         return
     if not yes:
         require_terminal()
-        click.confirm(f"Delete {len(found)} objects, the first of them {found[0].key}?", abort=True, err=True)
+        first = "" if len(found) == 1 else ", the first of them"
+        confirm(f"Delete {_counted(len(found))}{first} {found[0].key}?")
     store.remove(found)
-    say(f"deleted {len(found)} objects")
+    say(f"deleted {_counted(len(found))}")
+
+
+def _counted(objects: int) -> str:
+    return "1 object" if objects == 1 else f"{objects} objects"
 
 
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
@@ -143,7 +148,7 @@ def _report(copied: Copied, as_json: bool) -> None:
         print_json(asdict(copied))
         return
     say(copied.place)
-    note(f"{copied.objects} objects, {size_text(copied.bytes)}")
+    note(f"{_counted(copied.objects)}, {size_text(copied.bytes)}")
     for one in copied.left_out[:5]:
         note(f"left out: {one} (a link, or a special file)")
     if len(copied.left_out) > 5:

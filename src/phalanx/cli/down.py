@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, note, print_json, require_terminal, say
+from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster, verbose_option
 from phalanx.errors import ClusterError, PhalanxError
 
@@ -47,7 +47,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
     wanted, cloud, region = found
     if not yes:
         require_terminal()
-        click.confirm(f"Delete cluster {wanted} ({cloud})?{_running_jobs(wanted)}", abort=True, err=True)
+        confirm(f"Delete cluster {wanted} ({cloud})?{_running_jobs(wanted)}")
     started_s = time.monotonic()
     take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
     from phalanx.cli.progress import Watch
@@ -116,7 +116,7 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
     from phalanx.cluster.take_down import TakeDown, forget
 
     def wanted(contents: str) -> bool:
-        return asks and click.confirm(f"It contains {contents}. Delete that too?", default=False, err=True)
+        return asks and confirm(f"It contains {contents}. Delete that too?", abort=False)
 
     try:
         return TakeDown(clouds.get(cloud, region), name, keep, wanted)

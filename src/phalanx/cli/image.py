@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, note, print_json, print_table, require_terminal, say
+from phalanx.cli.console import confirm, duration, note, print_json, print_table, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
     if not yes:
         require_terminal()
         question = f"Clean {node.instance_id}? Nobody can log in to it afterwards, and cluster {cluster.name} ends."
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
     image.clean(cluster)
     say(f"{node.instance_id} is clean. Make the image, wait until it is available, and delete the cluster:")
     say(f"  aws ec2 create-image --region {cluster.region} --instance-id {node.instance_id} --name NAME")
@@ -249,7 +249,7 @@ def remove(name: str, cloud: str, region: str, yes: bool, verbose: bool) -> int:
     found = shelf.find(connected, name)
     if not yes:
         require_terminal()
-        click.confirm(f"Delete {found.name} ({found.image_id or 'being made'})?", abort=True, err=True)
+        confirm(f"Delete {found.name} ({found.image_id or 'being made'})?")
     with Watch(f"deleting {found.name}", time.monotonic(), verbose) as watch:
         try:
             watch.follow(making.remove(connected, found))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.console import duration, note, print_json, require_terminal, say
+from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import ClusterError
 
@@ -66,7 +66,7 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
     if not force:
         refuse_to_take_nodes(scaling, jobs)
     if not yes and sys.stdin.isatty():
-        click.confirm(_question(scaling, jobs), abort=True, err=True)
+        confirm(_question(scaling, jobs))
 
 
 def refuse_to_take_nodes(scaling: Scaling, jobs: Sequence[str]) -> None:

@@ -106,7 +106,8 @@ def _contents(record: Cluster | None) -> str:
         files = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
     except PhalanxError as error:
         return f"data that can't be listed ({error.message})"
-    count = f"{len(files)} files" if len(files) < _MOST_FILES else f"{_MOST_FILES} files or more"
+    number = "1 file" if len(files) == 1 else f"{len(files)} files"
+    count = number if len(files) < _MOST_FILES else f"{_MOST_FILES} files or more"
     return f"{count} in {record.shared}, such as {files[0].removeprefix('./')}" if files else ""
 
 
