@@ -214,7 +214,7 @@ def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
 
 def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ended_it(emr):
     terminal = emr.terminal
-    spec = f"name: ours\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: m5.xlarge\nslots: 1\nemr: {{logs: {LOGS}}}\n"
+    spec = "name: ours\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: m5.xlarge\nslots: 1\nemr: {logs: s3://new-bucket}\n"
     (terminal.directory / "phalanx.yaml").write_text(spec)
     terminal.phalanx("up")
     nodes = json.loads(terminal.phalanx("nodes", "--json").stdout)

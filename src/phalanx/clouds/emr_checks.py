@@ -9,8 +9,7 @@ from phalanx.clouds.buckets import refusals
 from phalanx.clouds.refusals import code
 from phalanx.errors import CloudError, SpecError
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_data import places
-from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
+from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE, logs_bucket
 
 _NEWEST = 3
 
@@ -26,8 +25,7 @@ class Api(Protocol):
 def require(api: Api, spec: ClusterSpec) -> None:
     """Raise SpecError for the first thing that is not there."""
     wanted = spec.emr or {}
-    (logs,) = places({"logs": wanted["logs"]})
-    for refusal in refusals(api, logs.bucket, " (logs)"):
+    for refusal in refusals(api, logs_bucket(wanted), " (logs)"):
         raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
     release = wanted.get("release", DEFAULT_RELEASE)
     _require_release(api, release, wanted)

@@ -19,6 +19,7 @@ from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.spec_emr import logs_bucket
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
@@ -101,6 +102,8 @@ class LocalCloud(ApiCloud):
             kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
             return self._with_stand_ins(replace(known, kept_file_system=kept))
         endpoint.begin()
+        if spec.emr:
+            self.require_bucket(logs_bucket(spec.emr), make=True)
         return self._with_stand_ins(super().facts(spec, ssh_public_key))
 
     def _with_stand_ins(self, facts: Facts) -> Facts:

@@ -20,7 +20,8 @@ FIRST_RELEASE = 7
 ROOT_GIB = (15, 100)
 """The bounds of EbsRootVolumeSize for these releases."""
 _LABEL = r"emr-([0-9]{1,2})\.[0-9]{1,2}\.[0-9]{1,2}"
-_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.*'()-]+)*/?"
+# Without what IAM reads as a wildcard.
+_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.()-]+)*/?"
 _ROLE = r"[A-Za-z0-9_+=,.@-]{1,64}"
 
 _NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
@@ -63,6 +64,11 @@ EMR = group(
 
 EXAMPLE = {"logs": "s3://my-bucket/emr", "release": DEFAULT_RELEASE, "applications": [*DEFAULT_APPLICATIONS]}
 UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {' and '.join(DEFAULT_APPLICATIONS)}, a role of the stack's own"
+
+
+def logs_bucket(emr: Mapping[str, Any]) -> str:
+    """Return the bucket of the agent and EMR's logs."""
+    return str(emr["logs"]).removeprefix("s3://").partition("/")[0]
 
 
 def suits(field: str, cloud: str) -> bool:
