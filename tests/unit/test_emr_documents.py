@@ -14,6 +14,7 @@ from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import Resource
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.errors import SpecError
+from phalanx.plan import quotas
 from phalanx.plan.machine_images import Image
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
@@ -164,6 +165,9 @@ class TestDocument:
     def test_the_policy_of_a_person_covers_it(self):
         allowed = {action for one in policy(emr_document(), "demo")["Statement"] for action in one["Action"]}
         assert {"elasticmapreduce:RunJobFlow", "s3:PutObject"} <= allowed
+
+    def test_it_takes_one_address_because_its_nodes_need_no_gateway(self):
+        assert [quota.needed for quota in quotas.of(emr_spec(), 4) if quota.unit == "Elastic IP"] == [1]
 
     def test_the_plan_says_where_the_agent_goes(self):
         text = "\n".join(explain(emr_plan()))

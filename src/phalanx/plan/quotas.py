@@ -10,6 +10,7 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
+from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -54,7 +55,7 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
             if first or (each and spec.nodes > 1):
                 whole, least = (first + (number - 1) * each for number in (spec.nodes, spec.min))
                 rows.append((row, "nodes", "vCPU", whole, least, each))
-    amount = "in_existing_vpc" if spec.subnets else "needed"
+    amount = "on_emr" if is_emr(spec.cloud) else "in_existing_vpc" if spec.subnets else "needed"
     rows += [(row, "", row["unit"], row[amount], row[amount], 0) for row in table("quotas")["network"] if row[amount]]
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least, each)
