@@ -180,15 +180,15 @@ class TestMount:
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
-        assert commands == [f"mount -t efs -o tls fs-1:/ {tmp_path}/efs"]
+        assert commands == [f"mount -t efs -o tls,nosuid,nodev fs-1:/ {tmp_path}/efs"]
         ((path, text),) = self.written
         assert path == "/etc/fstab" and text.startswith("LABEL=root / ")
-        assert f"\nfs-1:/ {tmp_path}/efs efs _netdev,tls 0 0\n" in text
+        assert f"\nfs-1:/ {tmp_path}/efs efs _netdev,tls,nosuid,nodev 0 0\n" in text
 
     def test_by_nfs_otherwise(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
         (command,) = commands
-        assert command.startswith("mount -t nfs4 -o nfsvers=4.1,rsize=1048576")
+        assert command.startswith("mount -t nfs4 -o nosuid,nodev,nfsvers=4.1,rsize=1048576")
         assert "fs-1.efs.us-east-1.amazonaws.com:/" in command
 
     def test_a_head_may_serve_it(self, commands, tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ class TestMount:
         mount.mount(mount.of_head("10.0.0.9", "/efs"), str(tmp_path / "efs"), 2000, 240, lambda _: None)
         assert len(commands) == 4 and " 10.0.0.9:/efs " in commands[0] and "noresvport" not in commands[0]
         ((_, text),) = self.written
-        assert f"10.0.0.9:/efs {tmp_path}/efs nfs4 _netdev,nfsvers=4.1," in text
+        assert f"10.0.0.9:/efs {tmp_path}/efs nfs4 _netdev,nosuid,nodev,nfsvers=4.1," in text
 
     def test_a_new_heads_directory_takes_the_place_of_the_old_ones(self, commands, tmp_path, monkeypatch):
         table = files.with_block(

@@ -14,8 +14,10 @@ from typing import Callable
 from phalanx.node import files
 from phalanx.node.command import insist, run
 
+# Root on one node must not leave a program there that gives a job root on another.
+_NO_ROOT = "nosuid,nodev"
 # docs/aws-behaviour.md 4.4
-_NFS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"
+_NFS = f"{_NO_ROOT},nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2"
 _HELPER = "/sbin/mount.efs"
 HEAD = "head"
 """In place of a file system's id: the head serves the directory."""
@@ -36,7 +38,7 @@ class Source:
 def of_efs(file_system: str, domain: str) -> Source:
     """Return an EFS file system; `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com."""
     if os.path.exists(_HELPER):
-        return Source("efs", "tls", f"{file_system}:/")
+        return Source("efs", f"tls,{_NO_ROOT}", f"{file_system}:/")
     return Source("nfs4", _NFS + ",noresvport", f"{file_system}.{domain}:/")
 
 
