@@ -9,6 +9,7 @@ import pytest
 import wsgi_clients
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 
@@ -330,7 +331,7 @@ def ambiguous(local):
     _, issued = as_role(local, {"Effect": "Allow", "Action": "autoscaling:Describe*", "Resource": "*"})
 
     def ask(body: str, path: str = "/", method: str = "POST", service: str = "autoscaling", **headers: str):
-        keys = sigv4.Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
+        keys = Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
         headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         request = AWSRequest(method, f"{local.context.url_host}{path}", headers, body)
         SigV4Auth(keys, service, REGION).add_auth(request)
