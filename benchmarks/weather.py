@@ -30,6 +30,7 @@ from benchmarks.measure import ROOT
 from benchmarks.soak_cluster import SoakCluster
 from phalanx.localcloud.weather.forecast import KINDS
 
+_SEEDS = 1000  # weathers of one seed, one for each trial
 WHOLE = 100  # trials of a soak whose result is kept
 NODES = 3
 ALL = "all"
@@ -88,7 +89,7 @@ class Trial:
 def plan(count: int, seed: int, speed: float, kinds: Sequence[str]) -> list[Trial]:
     """Return the trials: the same ones for the same seed."""
     chosen = [ALL if number % 2 == 0 else kinds[number // 2 % len(kinds)] for number in range(count)]
-    return [Trial(number, seed * 1000 + number, kind, speed) for number, kind in enumerate(chosen)]
+    return [Trial(number, seed * _SEEDS + number, kind, speed) for number, kind in enumerate(chosen)]
 
 
 class Life:
@@ -270,18 +271,22 @@ def read(record: Path) -> list[Trial]:
     return [Trial(**json.loads(line)) for line in lines]
 
 
-def report(trials: Sequence[Trial], seed: int) -> str:
+def report(trials: Sequence[Trial]) -> str:
     failed, void = [trial for trial in trials if trial.failed], [trial for trial in trials if trial.void]
     struck = sum((Counter(trial.struck) for trial in trials), Counter[str]())
     commits = ", ".join(dict.fromkeys(trial.commit for trial in trials))
+    seeds = " and ".join(dict.fromkeys(str(trial.seed // _SEEDS) for trial in trials))
     lines = [
-        f"{datetime.date.today().isoformat()}: {len(trials)} clusters in the weather of seed {seed}, at speed"
+        f"{datetime.date.today().isoformat()}: {len(trials)} clusters in the weather of seed {seeds}, at speed"
         f" {trials[0].speed if trials else 1:g}, {machine()['cores']} cores, commits {commits}",
         f"  {len(failed)} failed, {len(void)} void",
         *(f"  {kind:<18}struck {count} times" for kind, count in sorted(struck.items())),
         *(f"  {name:<18}at most {_slowest_s(trials, name):.0f} s" for name in ("up", "replacement", "scale", "down")),
-        *(f"  trial {trial.number} ({trial.kind}): {'; '.join(trial.problems)}" for trial in failed),
-        *(f"  trial {trial.number} ({trial.kind}), void: {trial.void}" for trial in void),
+        *(
+            f"  trial {trial.seed} ({trial.kind}, commit {trial.commit}): {'; '.join(trial.problems)}"
+            for trial in failed
+        ),
+        *(f"  trial {trial.seed} ({trial.kind}), void: {trial.void}" for trial in void),
     ]
     return "\n".join(lines) + "\n"
 
@@ -319,7 +324,7 @@ def main() -> None:
             trials.append(trial)
             with arguments.record.open("a") as file:
                 file.write(json.dumps(asdict(trial)) + "\n")
-    text = report(trials, arguments.seed)
+    text = report(trials)
     print("\n" + text, end="")
     if len(trials) >= WHOLE:
         _result("txt").write_text(text)
