@@ -195,8 +195,11 @@ class TestMount:
         monkeypatch.setattr(mount, "run", lambda argv, _timeout_s: commands.append(" ".join(argv)))
         monkeypatch.setattr(mount.os.path, "isdir", lambda path: True)
         mount.serve(str(tmp_path / "efs"), 2000, "10.0.0.0/24,10.0.8.0/24")
-        assert commands == ["systemctl enable --now nfs-server", "sh -c exportfs -ra"]
-        ((path, text),) = self.written
+        bind, *served = commands
+        assert bind.endswith(f" {tmp_path}/efs bind,nosuid,nodev")
+        assert served == ["systemctl enable --now nfs-server", "sh -c exportfs -ra"]
+        (_, table), (path, text) = self.written
+        assert f"\n{tmp_path}/efs {tmp_path}/efs none bind,nosuid,nodev 0 0\n" in table
         assert path == "/etc/exports.d/phalanx.exports"
         options = "(rw,no_subtree_check,no_root_squash)"
         assert text == f"{tmp_path}/efs 10.0.0.0/24{options} 10.0.8.0/24{options}\n"

@@ -63,6 +63,7 @@ def mount(source: Source, directory: str, owner: int, patience_s: float, say: Ca
 def serve(directory: str, owner: int, networks: str) -> None:
     """Serve a directory of this machine's disk over NFS to the nodes' networks (CIDR blocks with commas)."""
     os.makedirs(directory, exist_ok=True)
+    _bind_to_itself(directory)
     options = "rw,no_subtree_check,no_root_squash"
     clients = " ".join(f"{network}({options})" for network in networks.split(","))
     files.write("/etc/exports.d/phalanx.exports", f"{directory} {clients}\n")
@@ -70,6 +71,13 @@ def serve(directory: str, owner: int, networks: str) -> None:
         run(["systemctl", "enable", "--now", "nfs-server"], 120)
     run(["sh", "-c", "exportfs -ra"], 60)
     _let_write(directory, owner)
+
+
+def _bind_to_itself(directory: str) -> None:
+    """Mount the directory on itself, now and at each boot, so that what a worker's root writes has no rights here."""
+    options = f"bind,{_NO_ROOT}"
+    run(["sh", "-c", 'mountpoint -q "$1" || mount -o "$2" "$1" "$1"', "sh", directory, options], 60)
+    files.add_to_block("/etc/fstab", f"{directory} {directory} none {options} 0 0\n")
 
 
 def follow(source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None]) -> None:

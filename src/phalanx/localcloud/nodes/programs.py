@@ -126,7 +126,7 @@ _EXPORTFS = """\
 for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
   served=@ROOT@/exports/$(cat @ROOT@/address)$dir
   mkdir -p "$served" "$dir"
-  grep -q " $dir " /proc/self/mountinfo || /bin/mount --bind "$served" "$dir" || exit 1
+  [ "$dir" -ef "$served" ] || /bin/mount --bind "$served" "$dir" || exit 1
 done
 """.replace("@ROOT@", EFS_ROOT)
 
