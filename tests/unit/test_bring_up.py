@@ -117,6 +117,7 @@ def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
 
 
 GROUP = StackChange("Modify", "HeadGroup", "AWS::AutoScaling::AutoScalingGroup", "Conditional")
+TABLE = StackChange("Remove", "RosterTable", "AWS::DynamoDB::Table")
 NETWORK = StackChange("Modify", "Vpc", "AWS::EC2::VPC", "True")
 MAIL = StackChange("Modify", "MailSubscription", "AWS::SNS::Subscription", "True")
 
@@ -164,6 +165,7 @@ def test_what_is_not_approved_is_not_done():
         ([GROUP], {"boot": "true"}, "other settings: boot: None → true"),
         ([GROUP], {"zones": ["us-east-1c"]}, "other settings: zones: None → "),
         ([GROUP, NETWORK], {"placement": "cluster"}, "placement: None → cluster would replace Vpc"),
+        ([GROUP, TABLE], {"type": "c5.xlarge"}, "type: c5.large → c5.xlarge would remove RosterTable"),
     ],
 )
 def test_what_can_not_change_in_place_is_refused_before_anybody_is_asked(changes, values, reason):

@@ -19,6 +19,8 @@ WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_t
 _FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
+# No setting takes these from a cluster, and data or membership would go with them.
+_NEVER_REMOVED = ("AWS::EFS::FileSystem", "AWS::EFS::MountTarget", "AWS::DynamoDB::Table", "AWS::SQS::Queue")
 _AGAIN = "Run `phalanx down`, then `phalanx up`; or choose another `name` for the new cluster."
 
 Settings = Mapping[str, tuple[object, object]]
@@ -107,15 +109,16 @@ class Update:
             )
 
     def _refuse_replacements(self, changes: Sequence[StackChange]) -> None:
-        """Raise ClusterError if AWS would replace a part that the nodes need."""
+        """Raise ClusterError if AWS would replace or remove a part that the nodes need."""
         replaced = [one.logical_id for one in changes if one.replacement == "True" and not one.is_subscription]
-        if replaced:
-            names = ", ".join(replaced)
-            raise ClusterError(
-                f"AWS can't change cluster {self._found.name} in place: {described(self._settings)} would replace "
-                f"{names}, which its nodes use",
-                _AGAIN,
-            )
+        removed = [one.logical_id for one in changes if one.action == "Remove" and one.resource_type in _NEVER_REMOVED]
+        for what, names in (("replace", replaced), ("remove", removed)):
+            if names:
+                raise ClusterError(
+                    f"AWS can't change cluster {self._found.name} in place: {described(self._settings)} would {what} "
+                    f"{', '.join(names)}, which its nodes use",
+                    _AGAIN,
+                )
 
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
         before = self._cloud.events(self._found.stack_id, None)

@@ -30,6 +30,6 @@ def watch(agent: Agent) -> None:
                 shown = text
                 activity.show(text)
             agent.report("leaving", reason=text)
-        except (OSError, AwsError, ValueError, KeyError):
+        except (OSError, AwsError, ValueError, KeyError, TypeError):
             pass  # there is no notice yet (404), or the report is sent again
         time.sleep(_LOOK_S)
