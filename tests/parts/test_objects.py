@@ -167,6 +167,13 @@ def test_s3_may_be_slow_for_a_while_and_not_for_ever(server, tmp_path):
         copy(bucket, tmp_path / "b")
 
 
+def test_a_proxy_that_answers_in_place_of_s3_is_named(server, tmp_path):
+    served, bucket = server
+    served.listing = lambda _: b"<html>Log in to the network<br></html>"
+    with pytest.raises(S3Error, match=rf"{bucket.endpoint} does not answer as S3 does"):
+        copy(bucket, tmp_path)
+
+
 def test_a_disk_without_room_is_refused_first(server, tmp_path, monkeypatch):
     served, bucket = server
     served.objects = {"p/a": b"1" * 3000}

@@ -11,7 +11,6 @@ import stat
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Tuple
-from xml.etree import ElementTree
 
 from phalanx.objects import checksums
 from phalanx.objects.download import CopyError, Progress, Show
@@ -108,11 +107,11 @@ def _etag(file: File, size_there: int) -> str:
 
 def _upload_id(client: Client, file: File) -> str:
     """Return the newest upload of this key that was begun and not completed, or a new one."""
-    page = ElementTree.fromstring(client.call("GET", "", {"uploads": "", "prefix": file.key}).body)
+    page = client.document("GET", "", {"uploads": "", "prefix": file.key})
     begun = [one for one in page.iter(f"{XML}Upload") if one.findtext(f"{XML}Key") == file.key]
     if begun:
         return begun[-1].findtext(f"{XML}UploadId", "")
-    made = ElementTree.fromstring(client.call("POST", file.key, {"uploads": ""}).body)
+    made = client.document("POST", file.key, {"uploads": ""})
     return made.findtext(f"{XML}UploadId", "")
 
 
@@ -134,7 +133,7 @@ def _etags(client: Client, file: File, upload_id: str) -> Dict[int, str]:
     marker = "0"
     while marker:
         query = {"uploadId": upload_id, "part-number-marker": marker}
-        page = ElementTree.fromstring(client.call("GET", file.key, query).body)
+        page = client.document("GET", file.key, query)
         for part in page.iter(f"{XML}Part"):
             found[int(part.findtext(f"{XML}PartNumber", "0"))] = part.findtext(f"{XML}ETag", "").strip('"')
         is_more = page.findtext(f"{XML}IsTruncated") == "true"

@@ -69,7 +69,7 @@ class Client:
         """Yield all objects whose keys begin with `prefix`, in S3's order (docs/aws-behaviour.md 12.4)."""
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         while True:
-            page = ElementTree.fromstring(self.call("GET", "", query).body)
+            page = self.document("GET", "", query)
             for entry in page.iter(f"{XML}Contents"):
                 yield _object(entry)
             token = page.findtext(f"{XML}NextContinuationToken")
@@ -119,6 +119,14 @@ class Client:
             # Full jitter, as AWS's SDKs do.
             time.sleep(random.uniform(0, min(20, 0.2 * 2**count)))
         raise AssertionError
+
+    def document(self, method: str, key: str, query: Mapping[str, str]) -> ElementTree.Element:
+        """Make a call whose answer is XML. Raises S3Error, also if something else answered, such as a proxy."""
+        answer = self.call(method, key, query)
+        try:
+            return ElementTree.fromstring(answer.body)
+        except ElementTree.ParseError as error:
+            raise S3Error(f"{self.url(key)}: {self._bucket.endpoint} does not answer as S3 does") from error
 
     def close(self) -> None:
         if self._connection:
