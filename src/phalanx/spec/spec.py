@@ -283,7 +283,7 @@ class ClusterSpec:
         default=None,
     )
     keep: str | None = key(
-        "Whether `down` keeps the data in the shared directory.",
+        "Whether `down` keeps the data in the shared directory. Deleting the stack in the console always keeps them.",
         word(("yes", "no", "ask")),
         "ask",
         unset="yes with a file system of yours, else ask",
