@@ -259,6 +259,12 @@ def make_terminal(spec: str) -> Terminal:
     return Terminal(directory, root / "state")
 
 
+def shared_of(terminal: Terminal) -> Path:
+    """Return the directory on this machine that a cluster's nodes share, also where its local cloud has others."""
+    (mounted,) = re.findall(r"^(fs-\w+)\S* /efs ", terminal.on("head", "cat /etc/fstab"), re.MULTILINE)
+    return terminal.state / "local" / "efs" / mounted
+
+
 def environments_of(terminal: Terminal) -> Path:
     """Return the directory on this machine with the environments of this terminal's only cluster."""
     shared = next((terminal.state / "local" / "efs").glob("fs-*/"))

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 from local_clouds import api, api_of_node
 
-from conftest import a_cluster
+from conftest import a_cluster, shared_of
 from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster
@@ -169,8 +169,7 @@ def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_
     """The attacker's own node stays: the other tests need it, and their order is random."""
     sound = {"zone": "us-east-1a", "type": "c5.large", "gpus": 0, "slots": 2}
     shown = [{**sound, **changes} for changes in [*EVIL, {"host_key": "ssh-ed25519 AAAAevil\nHost *"}]]
-    (shared,) = (terminal.state / "local/efs").glob("fs-*")
-    (shared / "first_words").write_text(json.dumps(shown))
+    (shared_of(terminal) / "first_words").write_text(json.dumps(shown))
     before = refused(terminal)
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
     new = roster(terminal)["nodes"][3]

@@ -118,7 +118,7 @@ HEADERS = {
 
 def answer_all_with(terminal: Terminal, content: bytes) -> None:
     """Make the job user's shell on the head print this, whatever phalanx asks it to run."""
-    shared = next((terminal.state / "local/efs").glob("fs-*"))
+    shared = next((terminal.state / "local/efs").glob("fs-*/"))
     (shared / "answer").write_bytes(content)
     (shared / "answer").chmod(0o644)
     shadow = "exec() { command cat /efs/answer; }"

@@ -183,15 +183,24 @@ def wait_until_answered(terminal: Terminal, node: str, token: str, status: str) 
 def a_job(terminal: Terminal) -> Iterator[list[str]]:
     """Run a job on head and worker2; yield its processes' tokens."""
     print_it = "echo token=$AWS_CONTAINER_AUTHORIZATION_TOKEN; exec sleep 4711"
+    before = jobs_that_run(terminal)
     with terminal.start("run", "--launcher", "exec", "--", "sh", "-c", print_it) as job:
         assert job.stdout
         shown = (line.strip() for line in job.stdout if " token=" in line)
         try:
             yield [line.partition("=")[2] for line in sorted([next(shown), next(shown)])]
-        finally:
-            jobs = json.loads(terminal.phalanx("jobs", "--json").stdout)
-            terminal.phalanx("stop", next(one["id"] for one in jobs if one["state"] == "running"))
+            # Ids of one second are in no order: the newest job need not be this one.
+            (this,) = jobs_that_run(terminal) - before
+            terminal.phalanx("stop", this)
             job.wait(timeout=180)
+        finally:
+            job.kill()
+
+
+def jobs_that_run(terminal: Terminal) -> set[str]:
+    """Return the ids of the jobs that run."""
+    jobs = json.loads(terminal.phalanx("jobs", "--json").stdout)
+    return {one["id"] for one in jobs if one["state"] == "running"}
 
 
 def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):

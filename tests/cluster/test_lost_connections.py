@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal, process_file
+from conftest import Terminal, process_file, shared_of
 
 pytestmark = pytest.mark.cluster
 
@@ -25,7 +25,7 @@ def shared_connections(cluster: Terminal) -> list[int]:
 
 
 def test_run_continues_over_a_new_connection_and_shows_every_line_once(cluster, tmp_path):
-    (shared,) = (cluster.state / "local" / "efs").glob("fs-*/")
+    shared = shared_of(cluster)
     script = f"seq 100; until [ -e /efs/{tmp_path.name} ]; do sleep 0.1; done; seq 101 200"
     arguments = (
         "run",

@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import WaiterError
 from local_clouds import api, create_as_the_console, endpoint
 
-from conftest import Terminal
+from conftest import Terminal, shared_of
 from phalanx.localcloud import dial
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, DNS_ADDRESS, IMDS_ADDRESS
 from phalanx.ssh.remote import close_all
@@ -45,6 +45,8 @@ def reach(address, port):
         ask(address) if port == "53" else socket.create_connection((address, int(port)), {REACH_S}).close()
     except TimeoutError:
         return "dropped"
+    except ConnectionRefusedError:
+        return "refused"
     return "reached"
 with ThreadPoolExecutor() as pool:
     print(*pool.map(reach, sys.argv[1::2], sys.argv[2::2]))
@@ -77,7 +79,7 @@ class Network:
             close_all(config)
 
     def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
-        """Return for each place whether a connection from the node is "reached" or "dropped"."""
+        """Return for each place whether a connection from the node is "reached", "refused" or "dropped"."""
         targets = " ".join(f"{address} {port}" for address, port in places)
         # as root, because jobs do not reach the metadata service
         command = f"sudo python3 /tmp/reach.py {targets}"
@@ -104,6 +106,7 @@ class Network:
         """Revoke a group's rules, except those that `but` names, for the block."""
         taken = [rule for rule in self.rules(group, direction) if not but(rule)]
         assert taken, f"{group} has no such {direction} rule"
+        self.log_in()
         change = {"GroupId": self.made[group], "IpPermissions": taken}
         getattr(self.ec2, f"revoke_security_group_{direction}")(**change)
         try:
@@ -322,10 +325,10 @@ def test_without_the_public_route_nobody_gets_out_or_in(network: Network):
     # Users' connections through the head freeze, too, so the worker looks by itself and writes what it saw.
     look = "until grep -s dropped /efs/seen; do python3 /tmp/reach.py {} {} >/efs/seen; sleep 0.2; done".format(*API)
     network.terminal.on("worker2", f"setsid timeout 120 sh -c '{look}' >/dev/null 2>&1 </dev/null &")
-    (seen,) = (network.terminal.state / "local/efs").glob("fs-*")
+    seen = shared_of(network.terminal) / "seen"
     with network.without_route("PublicRouteTable", GatewayId=network.made["InternetGateway"]):
         _wait(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
-        _wait(lambda: "dropped" in (seen / "seen").read_text(), "the worker to be cut off")
+        _wait(lambda: "dropped" in seen.read_text(), "the worker to be cut off")
     _wait(lambda: network.dial(network.head) == "reached", "ssh to be let in")
     network.becomes("reached", "worker2", WEB, API)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,31 @@ def test_the_local_cloud_reports_why_it_can_not_start(tmp_path: Path, monkeypatc
     monkeypatch.setattr(lifecycle, "_run", fails)
     with pytest.raises(lifecycle.CannotStart, match="no memory"):
         lifecycle.start(lifecycle.Options(tmp_path, (), (), "auto"))
+
+
+def test_a_daemon_that_is_terminated_while_it_reports_does_not_go_on_as_its_starter(tmp_path: Path, monkeypatch):
+    pids: list[int] = []
+    fork, starter = os.fork, os.getpid()
+
+    def remembered() -> int:
+        pids.append(fork())
+        return pids[-1]
+
+    def terminated(writer: int, _text: bytes) -> None:
+        os.close(writer)
+        raise SystemExit(143)
+
+    monkeypatch.setattr(lifecycle, "_check_moto", lambda: None)
+    monkeypatch.setattr(lifecycle, "_mode", lambda _wanted: ("single", ()))
+    monkeypatch.setattr(lifecycle, "_run", lambda *_arguments: 1 / 0)
+    monkeypatch.setattr(lifecycle, "_report", terminated)
+    monkeypatch.setattr(os, "fork", remembered)
+    try:
+        with pytest.raises(lifecycle.CannotStart, match="ended while it started"):
+            lifecycle.start(lifecycle.Options(tmp_path, (), (), "auto"))
+    finally:
+        if os.getpid() != starter:
+            (tmp_path / "escaped").touch()
+            os._exit(1)
+    os.waitpid(pids[0], 0)
+    assert not (tmp_path / "escaped").exists()

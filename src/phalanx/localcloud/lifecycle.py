@@ -116,7 +116,12 @@ def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
     daemon = os.fork()
     if daemon == 0:
         os.close(reader)
-        os._exit(_daemon(options, mode, warnings, writer))
+        status = 1
+        # Also when SIGTERM comes while a failure is reported: the child must not go on as a second caller.
+        try:
+            status = _daemon(options, mode, warnings, writer)
+        finally:
+            os._exit(status)
     os.close(writer)
     report = _read_report(reader, time.monotonic() + START_TIMEOUT_S)
     os.close(reader)
