@@ -1,9 +1,10 @@
 """Unpacks a job's environment on a node's own disk, where its imports cost no round trips to the shared directory.
 
 <shared>/.phalanx/environments/NAME-HASH.tar.gz      what is unpacked; complete if the environment beside it is
-/var/lib/phalanx/environments/NAME-HASH              its path on every node: a link to the copy below, or, where there
-                                                     is no room for one, to the environment on the shared directory
-/var/lib/phalanx/environments/copies/NAME-HASH/      this node's copy
+/var/lib/phalanx/environments/NAME-HASH              its path on every node: a link to the next line's
+/var/lib/phalanx/environments/copies/NAME-HASH/      this node's copy; where there is no room for one, a link to the
+                                                     environment on the shared directory: Open MPI resolves its own
+                                                     path, and looks for the result on all nodes
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def bring(kept: str) -> None:
         if not is_here(kept):
             _remove_pruned(os.path.dirname(kept))
             # Whatever was there, the new copy has replaced it.
-            os.symlink(_unpacked(kept, held.fileno()) or kept, path_of(kept))
+            os.symlink(_unpacked(kept, held.fileno()) or _linked(kept), path_of(kept))
 
 
 def remove(kept: str) -> None:
@@ -71,8 +72,9 @@ def remove(kept: str) -> None:
     import shutil  # here, because a starter seldom needs it
 
     shutil.rmtree(_copy_of(kept), ignore_errors=True)
-    if os.path.islink(path_of(kept)):
-        os.unlink(path_of(kept))
+    for link in (_copy_of(kept), path_of(kept)):
+        if os.path.islink(link):
+            os.unlink(link)
 
 
 def _copy_of(kept: str) -> str:
@@ -110,6 +112,13 @@ def _move(programs: str, old: str, new: str) -> None:
                     file.seek(0)
                     file.write(text.replace(os.fsencode(old), os.fsencode(new)))
                     file.truncate()
+
+
+def _linked(kept: str) -> str:
+    """Return a link to where the environment is kept, at the path that a copy has on other nodes."""
+    os.makedirs(os.path.join(HOME, _COPIES), exist_ok=True)
+    os.symlink(kept, _copy_of(kept))
+    return _copy_of(kept)
 
 
 def _unpacked(kept: str, held: int) -> str:
