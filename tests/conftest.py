@@ -37,20 +37,7 @@ WAITS = re.compile(r"^waiting for .*\([\d.]+ s\)\n", re.MULTILINE)
 # The nodes share this machine's cores, and OpenMP's threads spin while they wait for each other.
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
-# Room for the copies of most recipes' environments. Those of the three largest would take 3 GB of memory and half a
-# minute of unpacking on each node.
-ENGINES = """name: engines
-cloud: local
-nodes: 4
-min: 4
-type: c5.large
-shared: /efs
-keep: no
-slots: 8
-boot: |
-  place=/var/lib/phalanx/environments
-  mount -t tmpfs -o size=1200m,mode=700,uid=$(stat -c %u $place),gid=$(stat -c %g $place) tmpfs $place
-"""
+ENGINES = SPEC.replace("name: contract", "name: engines") + "slots: 8\n"
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
