@@ -88,8 +88,10 @@ def amis(cloud: Stacks) -> list[dict[str, Any]]:
 
 
 def instances(cloud: Stacks) -> list[str]:
+    """Return the states of this cloud's instances: moto may have some of other modules."""
     found = cloud.client("ec2").describe_instances()["Reservations"]
-    return [one["State"]["Name"] for entry in found for one in entry["Instances"]]
+    machines = [one for entry in found for one in entry["Instances"]]
+    return [one["State"]["Name"] for one in machines if one["InstanceId"] in cloud.runner.booted]
 
 
 def test_an_image_is_made_tested_listed_and_deleted_with_its_stack(cloud, played, tmp_path):
