@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from emr_fakes import command, make_roles, request
-from fleet_fakes import name
-from local_clouds import api, endpoint
-
-from conftest import Terminal, a_terminal
-from phalanx.localcloud import dial
+from emr_fakes import command
+from emr_nodes import Emr, served, wait_for
 
 pytestmark = pytest.mark.cluster
-BUCKET = "emr-logs"
-LOGS = f"s3://{BUCKET}/logs"
 # What AWS's and users' bootstrap actions do: they ask what the node is, administer by sudo, and print.
 SCRIPT = """\
 #!/bin/bash
@@ -35,105 +23,10 @@ echo "as $(id -un) in $PWD" >&2
 """
 
 
-class Emr:
-    """The service, a network with an internet gateway, and one cluster of two nodes."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        self.terminal = terminal
-        self.api, self.ec2, self.s3 = (api(terminal, service) for service in ("emr", "ec2", "s3"))
-        make_roles(api(terminal, "iam"))
-        self.s3.create_bucket(Bucket=BUCKET)
-        self.subnet = self._public_subnet()
-        self.key = terminal.directory / "key.pem"
-        self.key.write_text(self.ec2.create_key_pair(KeyName="mine", KeyType="ed25519")["KeyMaterial"])
-        self.key.chmod(0o600)
-
-    def _public_subnet(self) -> str:
-        vpc = self.ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-        found = self.ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone="us-east-1a")
-        subnet = found["Subnet"]["SubnetId"]
-        gateway = self.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
-        self.ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
-        main = self.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["RouteTables"][0]
-        self.ec2.create_route(RouteTableId=main["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
-        self.ec2.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
-        return subnet
-
-    def run(self, script: str, cores: int = 1, **more: Any) -> str:
-        """Make a cluster that runs this script as its bootstrap action, with two arguments."""
-        key = name("boot")
-        self.s3.put_object(Bucket=BUCKET, Key=key, Body=script.encode())
-        action = {"Path": f"s3://{BUCKET}/{key}", "Args": ["fs-1", "us-east-1"]}
-        given = {"BootstrapActions": [{"Name": "boot", "ScriptBootstrapAction": action}], "LogUri": LOGS, **more}
-        given["Instances"] = {"Ec2KeyName": "mine"}
-        return self.api.run_job_flow(**request(self.subnet, cores, **given))["JobFlowId"]
-
-    def reaches(self, cluster: str, *states: str) -> dict[str, Any]:
-        """Wait until the cluster is in one of these states; return it."""
-        return wait_for(lambda: (found := self.describe(cluster))["Status"]["State"] in states and found, states)
-
-    def describe(self, cluster: str) -> dict[str, Any]:
-        return self.api.describe_cluster(ClusterId=cluster)["Cluster"]
-
-    def instances(self, cluster: str, *states: str) -> list[dict[str, Any]]:
-        chosen = {"InstanceStates": states} if states else {}
-        return self.api.list_instances(ClusterId=cluster, **chosen)["Instances"]
-
-    def log(self, path: str) -> str:
-        """Return a log below LOGS, as EMR stores it."""
-        return gzip.decompress(self.s3.get_object(Bucket=BUCKET, Key=f"logs/{path}.gz")["Body"].read()).decode()
-
-    def step(self, cluster: str, *args: str) -> tuple[str, str]:
-        """Run a command on the master; return how it ended, and what it printed."""
-        steps = [command(*args, ActionOnFailure="CONTINUE")]
-        (step,) = self.api.add_job_flow_steps(JobFlowId=cluster, Steps=steps)["StepIds"]
-        ends = ("COMPLETED", "FAILED", "CANCELLED")
-        state = wait_for(lambda: (found := self.state_of(cluster, step)) in ends and found, f"the end of {args}")
-        return state, self.log(f"{cluster}/steps/{step}/stdout")
-
-    def state_of(self, cluster: str, step: str) -> str:
-        return self.api.describe_step(ClusterId=cluster, StepId=step)["Step"]["Status"]["State"]
-
-    def ssh(self, user: str, host: str, line: str) -> str:
-        """Run a line on a node, through ssh with the key pair."""
-        there = endpoint(self.terminal)
-        proxy = shlex.join([sys.executable, "-IS", str(dial.__file__), there["dial"], host, "22"])
-        options = [f"ProxyCommand={proxy}", "ProxyUseFdpass=yes", "StrictHostKeyChecking=no", "IdentitiesOnly=yes"]
-        options.append(f"UserKnownHostsFile={os.devnull}")
-        chosen = [word for option in options for word in ("-o", option)]
-        done = subprocess.run(
-            ["ssh", "-q", "-F", os.devnull, "-i", str(self.key), *chosen, f"{user}@{host}", line],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def allow_ssh(self, cluster: str) -> None:
-        """Open ssh to the master, as the console's button does."""
-        group = self.describe(cluster)["Ec2InstanceAttributes"]["EmrManagedMasterSecurityGroup"]
-        self.ec2.authorize_security_group_ingress(
-            GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="203.0.113.1/32"
-        )
-
-
-def wait_for(condition: Callable[[], Any], what: Any, timeout_s: float = 120.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"did not come about: {what}"
-        time.sleep(0.1)
-    return found
-
-
 @pytest.fixture(scope="module")
 def emr() -> Iterator[Emr]:
-    with a_terminal("") as terminal:
-        state = terminal.state / "local"
-        state.mkdir(parents=True, mode=0o700)
-        serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state)]
-        subprocess.run(serve, check=True, timeout=120)
-        yield Emr(terminal)
+    with served() as service:
+        yield service
 
 
 @pytest.fixture(scope="module")

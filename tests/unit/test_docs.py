@@ -69,6 +69,8 @@ RUN_BY = {
     "docs/aws-smoke.md": "cluster/test_smoke.py::test_ctrl_c_ends_it_with_everything_deleted_and_a_report",
     "docs/data.md": "cluster/test_examples.py::test_the_data_page_lists_what_it_says",
     "docs/getting-started.md": "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other",
+    # By AWS's own command line, with these arguments.
+    "docs/emr.md": "cluster/test_emr_of_others.py::test_the_bootstrap_action_mounts_the_file_system_on_every_node",
     # Builds an image for minutes.
     "docs/images.md": "unit/test_docs.py::test_the_image_of_the_page_is_what_make_full_os_builds",
     "docs/older-tutorials.md": "cluster/test_examples.py::test_what_took_the_place_of_older_commands_runs",

@@ -118,6 +118,11 @@ class TestDocument:
         assert (condition, core["InstanceCount"], core["Market"]) == ("HasWorkers", {"Ref": "Workers"}, "SPOT")
         assert none == {"Ref": "AWS::NoValue"}
 
+    def test_emr_is_trusted_by_the_name_that_the_partition_knows(self):
+        (statement,) = emr_document()["Resources"]["EmrRole"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        name = "elasticmapreduce.amazonaws.com"
+        assert statement["Principal"]["Service"] == {"Fn::If": ["InChina", f"{name}.cn", name]}
+
     def test_one_group_of_rules_serves_both_so_that_the_stack_can_be_deleted(self):
         instances = cluster(emr_document())["Instances"]
         assert instances["EmrManagedMasterSecurityGroup"] == instances["EmrManagedSlaveSecurityGroup"]

@@ -52,6 +52,7 @@ COMMANDS = {
         "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "image": ("phalanx.cli.image", "Make machine images (AMIs) from recipes."),
+        "emr-scripts": ("phalanx.cli.emr_scripts", "Write the scripts for an EMR cluster of your own."),
         "adopt": ("phalanx.cli.adopt", "Take over a cluster that this machine did not create."),
         "reap": ("phalanx.cli.reap", "Find what is left of any cluster in a region."),
         "down": ("phalanx.cli.down", "Delete the cluster and prove that nothing is left."),

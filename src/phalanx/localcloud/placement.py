@@ -100,7 +100,7 @@ class Request:
     def zones_with_type(self) -> list[str]:
         """Return the region's ordinary zones that offer the type: us-east-1a, but not us-east-1-atl-2a."""
         region = self.backend.region_name
-        return [zone for zone in _zones_offering(self.instance_type, region) if zone[:-1] == region]
+        return [zone for zone in zones_offering(self.instance_type, region) if zone[:-1] == region]
 
     def check(self) -> None:
         """Raise EC2ClientError for what EC2 refuses before it looks for capacity."""
@@ -346,7 +346,7 @@ def _check_architecture(backend: Any, image_id: str, instance_type: str) -> None
 def _check_type(instance_type: str, region: str, zone: str) -> None:
     if instance_type not in INSTANCE_TYPES:
         raise EC2ClientError("InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType.")
-    offered = _zones_offering(instance_type, region)
+    offered = zones_offering(instance_type, region)
     if zone not in offered and _has_offerings(region):
         # docs/aws-behaviour.md 2.20
         raise EC2ClientError(
@@ -362,7 +362,8 @@ def _has_offerings(region: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
+def zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
+    """Return the zones of a region that offer a type."""
     offerings = INSTANCE_TYPE_OFFERINGS.get("availability-zone", {}).get(region, [])
     return tuple(sorted(row["Location"] for row in offerings if row["InstanceType"] == instance_type))
 

@@ -20,6 +20,8 @@ MANAGED_TAG = "for-use-with-amazon-emr-managed-policies"
 """What AmazonEMRServicePolicy_v2 requires of the network in which EMR starts instances (docs/aws-behaviour.md 7.20)."""
 _TAGGED = ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup")
 _SERVICE_POLICY = "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEMRServicePolicy_v2"
+# docs/aws-behaviour.md 7.21
+_EMR = If("InChina", "elasticmapreduce.amazonaws.com.cn", "elasticmapreduce.amazonaws.com")
 _BEFORE_NODES = ("PublicRoute", "PublicSubnetRoutes", *access.RULES, *network.ENDPOINTS)
 # Keys of `disk` and what EMR calls them.
 _ROOT = {"size_gib": "EbsRootVolumeSize", "iops": "EbsRootVolumeIops", "throughput_mib_s": "EbsRootVolumeThroughput"}
@@ -143,7 +145,7 @@ def _roles(plan: Plan) -> list[iam.Role | iam.InstanceProfile]:
 def _emr_role(plan: Plan) -> iam.Role:
     passed = access.allow(["iam:PassRole"], GetAtt("NodeRole", "Arn"))
     policy = {"ManagedPolicyArns": [Sub(_SERVICE_POLICY)], **access.boundary(plan)}
-    return access.role("EmrRole", "elasticmapreduce.amazonaws.com", [passed], **policy)
+    return access.role("EmrRole", _EMR, [passed], **policy)
 
 
 def _machines() -> list[dict[str, Any]]:

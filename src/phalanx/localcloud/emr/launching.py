@@ -8,11 +8,13 @@ from typing import Any
 
 from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
-from phalanx.localcloud import moto_setup
+from phalanx.localcloud import moto_setup, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.emr import requests, validation
 from phalanx.localcloud.emr.records import Cluster, Group, Life, Member, new_id
+from phalanx.localcloud.placement import zones_offering
 
 DOOR_PATH = "/_emr/"
 JOB_FLOW_TAG, ROLE_TAG = "aws:elasticmapreduce:job-flow-id", "aws:elasticmapreduce:instance-group-role"
@@ -50,10 +52,18 @@ def place(cluster: Cluster) -> Any:
         return backend.get_subnet(subnet_id)
     zone = (cluster.instances.get("Placement") or {}).get("AvailabilityZone")
     defaults = backend.get_default_subnets()
-    found = defaults.get(zone) if zone else next(iter(defaults.values()), None)
+    chosen = (defaults[name] for name in ([zone] if zone else _zones(cluster)) if name in defaults)
+    found = next(chosen, None)
     if found is None:
         raise validation.Invalid(f"{validation.SUBNET}: There is no default subnet.")
     return found
+
+
+def _zones(cluster: Cluster) -> list[str]:
+    """Return the ordinary zones, first those that offer all types: a VPC has no default subnet in a Local Zone."""
+    ordinary = zones.ordinary(RegionsAndZonesBackend.zones[cluster.region])
+    types = {group.instance_type for group in cluster.groups}
+    return sorted(ordinary, key=lambda zone: any(zone not in zones_offering(one, cluster.region) for one in types))
 
 
 def launch(context: Context, cluster: Cluster, group: Group, subnet_id: str) -> Member:

@@ -1,0 +1,167 @@
+"""An EMR cluster that phalanx did not make: `aws emr create-cluster` with the two scripts, and its adoption."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from emr_fakes import LABEL, request
+from emr_nodes import BUCKET, LOGS, Emr, served
+from fleet_fakes import until
+from local_clouds import api, endpoint
+
+from phalanx.localcloud.moto_setup import AMAZON_LINUX
+from phalanx.template.emr_scripts import texts
+
+pytestmark = pytest.mark.cluster
+EFS_SCRIPT, METADATA_SCRIPT = texts()
+REGION = "us-east-1"
+# What `yarn node -list` prints on the master (Hadoop 3's NodeCLI); the local cloud has no YARN.
+YARN = """yarn() {{ printf '%s\\n' 'Total Nodes:{count}' \
+'         Node-Id	     Node-State	Node-Http-Address	Number-of-Running-Containers' {lines}; }}
+"""
+
+
+class Others(Emr):
+    """The service in an account with a default VPC, an EFS file system in it, and one cluster of two nodes."""
+
+    def prepare(self) -> None:
+        self.efs = api(self.terminal, "efs")
+        default = self.ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+        vpc = default[0]["VpcId"]
+        self.nodes_group, self.efs_group = (self._group(vpc, name) for name in ("nodes", "efs"))
+        nfs = {"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
+        rule = {**nfs, "UserIdGroupPairs": [{"GroupId": self.efs_group}]}
+        self.ec2.authorize_security_group_ingress(GroupId=self.efs_group, IpPermissions=[rule])
+        self.file_system = self.efs.create_file_system(CreationToken="theirs")["FileSystemId"]
+        for subnet in default:
+            self.efs.create_mount_target(
+                FileSystemId=self.file_system, SubnetId=subnet["SubnetId"], SecurityGroups=[self.efs_group]
+            )
+        self.s3.put_object(Bucket=BUCKET, Key=EFS_SCRIPT, Body=texts()[EFS_SCRIPT].encode())
+
+    def _group(self, vpc: str, name: str) -> str:
+        return self.ec2.create_security_group(GroupName=name, Description=name, VpcId=vpc)["GroupId"]
+
+    def create(self, count: int, script: str = "", *arguments: str) -> str:
+        """Make a cluster by the seed's command, with a present label and type."""
+        action = f"Path={script},Args=[{','.join(arguments)}]"
+        actions = ["--bootstrap-actions", action] if script else []
+        program = shutil.which("aws")
+        if program:
+            return self._by_command(program, count, actions)
+        # What that command sends (docs/aws-behaviour.md 7.23).
+        boot = {"Name": "Bootstrap action", "ScriptBootstrapAction": {"Path": script, "Args": list(arguments)}}
+        sent = request("", count - 1, Name="theirs", LogUri=LOGS, CustomAmiId=AMAZON_LINUX["x86_64"])
+        sent["BootstrapActions"] = [boot] if script else []
+        sent["Instances"] = {**sent["Instances"], **self._attributes()}
+        del sent["Instances"]["Ec2SubnetId"]
+        return self.api.run_job_flow(**sent)["JobFlowId"]
+
+    def _attributes(self) -> dict[str, Any]:
+        return {
+            "Ec2KeyName": "mine",
+            "EmrManagedMasterSecurityGroup": self.nodes_group,
+            "EmrManagedSlaveSecurityGroup": self.nodes_group,
+            "AdditionalMasterSecurityGroups": [self.efs_group],
+            "AdditionalSlaveSecurityGroups": [self.efs_group],
+        }
+
+    def _by_command(self, program: str, count: int, actions: list[str]) -> str:
+        """Run AWS's own command line."""
+        named = {"InstanceProfile": "EMR_EC2_DefaultRole", **self._attributes()}
+        named["KeyName"] = named.pop("Ec2KeyName")
+        attributes = (f"{key}={f'[{one[0]}]' if isinstance(one, list) else one}" for key, one in named.items())
+        given = {
+            "--release-label": LABEL,
+            "--instance-type": "m5.xlarge",
+            "--instance-count": str(count),
+            "--ec2-attributes": ",".join(attributes),
+            "--service-role": "EMR_DefaultRole",
+            "--custom-ami-id": AMAZON_LINUX["x86_64"],
+            "--log-uri": LOGS,
+            "--name": "theirs",
+            "--region": REGION,
+        }
+        there = endpoint(self.terminal)
+        keys = {"AWS_ACCESS_KEY_ID": there["access_key_id"], "AWS_SECRET_ACCESS_KEY": there["secret_access_key"]}
+        argv = [program, "emr", "create-cluster", *(word for pair in given.items() for word in pair), *actions]
+        environment = {**os.environ, **keys, "AWS_ENDPOINT_URL": there["url"]}
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["ClusterId"]
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[Others]:
+    with served() as service:
+        service.__class__ = Others
+        service.prepare()
+        yield service
+
+
+@pytest.fixture(scope="module")
+def theirs(others: Others) -> str:
+    made = others.create(2, f"s3://{BUCKET}/{EFS_SCRIPT}", others.file_system, REGION)
+    others.reaches(made, "WAITING", "TERMINATED_WITH_ERRORS")
+    assert others.describe(made)["Status"]["State"] == "WAITING", others.describe(made)["Status"]
+    others.allow_ssh(made)
+    return made
+
+
+def test_the_bootstrap_action_mounts_the_file_system_on_every_node(others, theirs):
+    zone = others.describe(theirs)["Ec2InstanceAttributes"]["Ec2AvailabilityZone"]
+    assert zone in {f"{REGION}{letter}" for letter in "abcdef"}
+    assert others.step(theirs, "sh", "-c", "echo shared > /efs/file; stat -c %U /efs") == ("COMPLETED", "hadoop\n")
+    core = others.instances(theirs, "RUNNING")[1]
+    host = others.instances(theirs)[0]["PublicIpAddress"]
+    there = f"ssh -o StrictHostKeyChecking=no {core['PrivateIpAddress']} cat /efs/file"
+    assert others.ssh("hadoop", host, there, agent=True) == "shared\n"
+
+
+def test_the_metadata_script_writes_the_file_on_every_node_and_exports_the_variables(others, theirs):
+    master, core = others.instances(theirs, "RUNNING")
+    host, addresses = master["PublicIpAddress"], [node["PrivateIpAddress"] for node in (master, core)]
+    others.ssh("hadoop", host, f"cat > {METADATA_SCRIPT}", texts()[METADATA_SCRIPT])
+    line = f"{core['PrivateDnsName']}:8041\t        RUNNING\t{core['PrivateDnsName']}:8042\t   0"
+    lost = "ip-10-0-0-9.ec2.internal:8041\t           LOST\tip-10-0-0-9.ec2.internal:8042\t   0"
+    fake = YARN.format(count=2, lines=f"{shlex.quote(line)} {shlex.quote(lost)}")
+    source = f"{fake}source {METADATA_SCRIPT} && env | grep ^DEEPLEARNING_ | sort"
+    shown = others.ssh("hadoop", host, f"bash -c {shlex.quote(source)}", agent=True)
+    expected = {"WORKERS_COUNT": "2", "WORKERS_PATH": "/home/hadoop/worker_ip_file", "WORKER_GPU_COUNT": "0"}
+    assert shown.splitlines()[3:] == [f"DEEPLEARNING_{name}={value}" for name, value in expected.items()]
+    there = f"cat worker_ip_file; ssh -o StrictHostKeyChecking=no {core['PrivateIpAddress']} cat worker_ip_file"
+    listed = others.ssh("hadoop", host, there, agent=True).split()
+    assert listed == sorted(addresses, key=lambda one: [int(part) for part in one.split(".")]) * 2
+    # Later logins have the variables, too.
+    assert others.ssh("hadoop", host, "bash -ic 'echo $DEEPLEARNING_WORKERS_COUNT' 2> /dev/null") == "2\n"
+
+
+def test_without_yarn_the_metadata_script_says_so_and_leaves_nothing(others, theirs):
+    host = others.instances(theirs)[0]["PublicIpAddress"]
+    others.ssh("hadoop", host, f"cat > {METADATA_SCRIPT}", texts()[METADATA_SCRIPT])
+    line = f"source {METADATA_SCRIPT} 2>&1; echo $?; declare -F | grep -c _dl_"
+    shown = others.ssh("hadoop", host, f"bash -c {shlex.quote(line)} || true").splitlines()
+    reason = "metadata_setup.sh: 'yarn node -list' failed: is this the master node, and does YARN run?"
+    assert shown == [reason, "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fs-1"], "needs two arguments, the id of an EFS file system and its region, and has 1: fs-1"),
+        (["us-east-1", "fs-01234567"], "'us-east-1' is not the id of an EFS file system"),
+    ],
+)
+def test_wrong_arguments_end_the_cluster_and_the_log_names_them(others, arguments, message):
+    made = others.create(1, f"s3://{BUCKET}/{EFS_SCRIPT}", *arguments)
+    reason = others.reaches(made, "TERMINATED_WITH_ERRORS")["Status"]["StateChangeReason"]
+    assert reason["Code"] == "BOOTSTRAP_FAILURE"
+    instance = others.instances(made)[0]["Ec2InstanceId"]
+    until(lambda: message in others.log(f"{made}/node/{instance}/bootstrap-actions/1/stderr"), message)
