@@ -7,6 +7,7 @@ import re
 import time
 
 import pytest
+from PIL import Image
 
 from conftest import ONE_THREAD, Terminal
 
@@ -81,3 +82,53 @@ def test_a_hosts_file_with_mistakes_starts_nothing(mnist):
     assert "wrong:2: deeplearning-worker1 is already in line 1" in job.stderr
     assert "wrong:3: deeplearning-worker9 is not a node of cluster" in job.stderr
     assert mnist.phalanx("jobs", "--json").stdout == before
+
+
+READ_SHARDS = """
+import os
+from pathlib import Path
+
+import mxnet as mx
+import phalanx.shards
+
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+for part in phalanx.shards.parts("/efs/pets", rank, ranks):
+    records = mx.recordio.MXIndexedRecordIO(part.index, part.path, "r")
+    for key in records.keys[part.first : part.last]:
+        header, content = mx.recordio.unpack(records.read_idx(key))
+        print("read", header.id, header.label, content.hex())
+files = ";".join(map(str, sorted(Path("/efs/images").glob("*.rec"))))
+images = mx.io.ImageRecordIter(
+    path_imgrec=files, data_shape=(3, 8, 8), batch_size=1, num_parts=ranks, part_index=rank, round_batch=False
+)
+for batch in images:
+    print("image", int(batch.label[0].asscalar()), round(float(batch.data[0].mean().asscalar()) / 10))
+"""
+
+
+def test_every_rank_reads_its_own_part_of_recordio_shards_with_mxnets_readers(mnist, tmp_path):
+    """Also of samples that contain the number with which records begin."""
+    samples, wanted = tmp_path / "pets", set()
+    for number in range(11):
+        content = b"\x0a\x23\xd7\xce" * (number % 3) + bytes([number] * number)
+        path = samples / ("cat", "dog")[number % 2] / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        wanted.add(f"{number % 2}.0 {content.hex()}")
+        image = tmp_path / "images" / ("cat", "dog")[number % 2] / f"{number}.png"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number * 10,) * 3).save(image)
+    for name in ("pets", "images"):
+        arguments = ("--format", "recordio", "--shards", "2")
+        mnist.phalanx("data", "shard", str(tmp_path / name), str(tmp_path / "shards" / name), *arguments)
+        mnist.phalanx("put", str(tmp_path / "shards" / name))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "read.py").write_text(READ_SHARDS)
+    job = ("--recipe", "mxnet", "--launcher", "exec", "-n", "3", "--directory", str(tmp_path / "code"), *ONE_THREAD)
+    shown = mnist.phalanx("run", *job, "--", "python", "read.py", timeout_s=TRAINED_WITHIN_S).stdout
+    read = re.findall(r"^\[(\d)\] read (\d+) (\S+ ?\S*)$", shown, re.MULTILINE)
+    assert sorted(int(number) for _, number, _ in read) == list(range(11))
+    assert {content.strip() for _, _, content in read} == {one.strip() for one in wanted}
+    assert {sum(rank == one for one, _, _ in read) for rank in "012"} == {3, 4}
+    images = re.findall(r"^\[\d\] image (\d) (\d+)$", shown, re.MULTILINE)
+    assert sorted(images) == sorted((str(number % 2), str(number)) for number in range(11))

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "objects", "torch"),
+    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "objects", "packing", "shards", "torch"),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
@@ -35,6 +35,8 @@ STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",
     "phalanx.objects",
+    "phalanx.packing",
+    "phalanx.shards",
     "phalanx.runner",
     "phalanx.launchers",
     "phalanx.schedulers",

@@ -10,6 +10,7 @@ import click
 
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.data_s3 import get, ls, put, rm
+from phalanx.cli.data_shards import shard, verify
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def command() -> None:
     """Bring data to the cluster's shared directory: from S3, or public data sets in the forms that libraries look for.
 
     `put`, `get`, `ls` and `rm` are about objects in S3; `phalanx put` and `phalanx get` copy to and from the cluster.
+    `shard` packs many small files into few large ones.
 
     \b
     Examples:
@@ -31,7 +33,7 @@ def command() -> None:
     """
 
 
-for one in (put, get, ls, rm):
+for one in (put, get, ls, rm, shard, verify):
     command.add_command(one)
 
 

@@ -85,8 +85,8 @@ def programs() -> dict[str, bytes]:
     Two of them start faster that way, and the user's own Python runs the others.
     """
     # Without an __init__.py beside it: an installed phalanx takes precedence over a directory without one.
-    module = {f"{LIBRARY}/phalanx/torch.py": (_PACKAGE / "torch.py").read_bytes()}
-    return {**module, **{name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _SEPARATE}}
+    modules = {f"{LIBRARY}/phalanx/{name}": (_PACKAGE / name).read_bytes() for name in ("torch.py", "shards.py")}
+    return {**modules, **{name: (_PACKAGE / "runner" / "starter" / name).read_bytes() for name in _SEPARATE}}
 
 
 def runner_digest() -> str:

@@ -1,0 +1,124 @@
+"""phalanx data shard and verify: pack samples into even shards on this machine, and check shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from phalanx.cli.console import note, print_json, say
+from phalanx.cli.options import debug_option, json_option
+
+_SHARD_MIB = 256
+
+
+@click.command("shard")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(("webdataset", "recordio")),
+    default="webdataset",
+    help="The default is webdataset.",
+)
+@click.option("--shards", type=click.IntRange(1, 99_999), metavar="N", help="Pack N shards.")
+@click.option(
+    "--shard-mib",
+    type=click.IntRange(1),
+    default=_SHARD_MIB,
+    metavar="MIB",
+    help=f"Without --shards: about this size. The default is {_SHARD_MIB}.",
+)
+@click.option("--seed", type=int, default=0, help="Another number gives another order of the samples.")
+@json_option
+@debug_option
+@click.argument("source", metavar="FOLDER|TABLE", type=click.Path(exists=True, path_type=Path))
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(path_type=Path))
+def shard(
+    kind: str, shards: int | None, shard_mib: int, seed: int, as_json: bool, source: Path, directory: Path
+) -> None:
+    """Pack a folder or a table of samples into even shards on this machine, shuffled.
+
+    A folder has a sub-folder for each class. A table is a CSV file with the columns path and label, or a .lst file of
+    MXNet; its paths are relative to it. `webdataset` writes tar files, `recordio` MXNet's .rec and .idx. The same
+    samples and options give the same shards. After an interruption, the same command goes on.
+
+    \b
+    Examples:
+      phalanx data shard pets shards/pets
+      phalanx data shard labels.csv shards/pets --format recordio --shards 64
+    """
+    from phalanx.packing.pack import pack, plan
+    from phalanx.packing.samples import find
+
+    with _explained(directory, "The same command goes on with what is missing."):
+        samples = find(str(source))
+        planned = plan(samples, kind, seed, shard_mib << 20, shards or 0)
+        packed = pack(samples, planned, str(directory), _meter())
+    if as_json:
+        print_json(asdict(packed))
+        return
+    from phalanx.objects.download import size_text
+
+    say(str(directory))
+    classes = f" of {len(packed.classes)} classes" if packed.classes else ""
+    note(f"{packed.samples} samples{classes} in {_counted(packed.shards)}, {size_text(packed.bytes)}")
+    if packed.left_out:
+        note(f"left out: {packed.left_out} files in no sub-folder")
+
+
+@click.command("verify")
+@json_option
+@debug_option
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, path_type=Path))
+def verify(as_json: bool, directory: Path) -> int:
+    """Compare shards with the sizes and SHA-256 with which they were packed; exit code 1 if one is damaged.
+
+    \b
+    Examples:
+      phalanx data verify shards/pets
+      phalanx data verify shards/pets --json
+    """
+    from phalanx.packing import verify as checking
+    from phalanx.shards import load
+
+    with _explained(directory):
+        wrong = checking.verify(str(directory), _meter())
+        shards = load(directory)
+    if as_json:
+        print_json({"directory": str(directory), "shards": len(shards), "problems": wrong})
+    elif wrong:
+        for problem in wrong:
+            say(problem)
+    else:
+        say(f"{_counted(len(shards))} with {sum(one.samples for one in shards)} samples: as they were packed")
+    return 1 if wrong else 0
+
+
+def _counted(shards: int) -> str:
+    return "1 shard" if shards == 1 else f"{shards} shards"
+
+
+def _meter() -> Callable[[int, int], None]:
+    """Show progress as `phalanx get` and `put` do."""
+    from phalanx.cli.carrying import Meter
+    from phalanx.reach.transfer import Moved
+
+    meter = Meter()
+    return lambda done, total: meter(Moved(done, total))
+
+
+@contextmanager
+def _explained(directory: Path, hint: str = "") -> Iterator[None]:
+    from phalanx.errors import PhalanxError
+    from phalanx.packing.samples import PackError
+    from phalanx.shards import ShardError
+
+    try:
+        yield
+    except (PackError, ShardError) as error:
+        raise PhalanxError(*error.args) from error
+    except OSError as error:
+        raise PhalanxError(f"{error.filename or directory}: {error.strerror or error}", hint) from error

@@ -1,0 +1,173 @@
+"""Read the shards that `phalanx data shard` packed: each rank its own part of an epoch, for any number of ranks.
+
+This file needs Python 3.9, and nothing else of phalanx. `phalanx run` sends it with every job, where
+`import phalanx.shards` finds it; it may as well be copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Union
+
+MANIFEST = "shards.json"
+"""The list of a directory's shards, which is written when all of them are complete."""
+
+_BLOCK = 512
+_BUFFER_BYTES = 1 << 20
+_NAME = re.compile(r"shard-[0-9]{5,}\.(tar|rec|idx|lst)")
+Directory = Union[str, "os.PathLike[str]"]
+
+
+class ShardError(Exception):
+    """A shard is missing, was cut short, or was changed."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file in a directory of shards, as it was packed."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard, the first of `files`. The others are its `.lst`, and the `.idx` of a RecordIO file."""
+
+    samples: int
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some samples of a shard: `first` counts from 0, and `last` is not among them."""
+
+    path: str
+    first: int
+    last: int
+
+    @property
+    def index(self) -> str:
+        """The path of the index of a RecordIO file."""
+        return f"{os.path.splitext(self.path)[0]}.idx"
+
+
+def load(directory: Directory) -> list[Shard]:
+    """Return the shards of a directory in their order. Raises ShardError."""
+    path = os.path.join(directory, MANIFEST)
+    try:
+        with open(path, encoding="utf-8") as file:
+            shards = [_shard(one) for one in json.load(file)["shards"]]
+    except FileNotFoundError:
+        raise ShardError(f"{path} is missing: the shards are not complete") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardError(f"{path} is not a list of shards: {error}") from error
+    if not shards:
+        raise ShardError(f"{path} lists no shards")
+    return shards
+
+
+def parts(directory: Directory, rank: int, ranks: int, epoch: int = 0) -> list[Part]:
+    """Return what this rank reads in this epoch, with the sizes of its shards checked. Raises ShardError.
+
+    Every sample is in the parts of one rank, and ranks differ by one sample at most. The order of the shards depends on
+    the epoch, and is the same on all ranks.
+    """
+    shards = load(directory)
+    random.Random(f"epoch {epoch}").shuffle(shards)
+    mine = [(shards[number], first, last) for number, first, last in split([s.samples for s in shards], rank, ranks)]
+    wrong = [problem for shard, _, _ in mine for problem in sizes_wrong(directory, shard)]
+    if wrong:
+        raise ShardError("; ".join(wrong))
+    return [Part(os.path.join(directory, shard.files[0].name), first, last) for shard, first, last in mine]
+
+
+def split(counts: Sequence[int], rank: int, ranks: int) -> list[tuple[int, int, int]]:
+    """Return the rank's samples as (shard, first, last), where shard `n` has `counts[n]` samples."""
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} is not one of {ranks} ranks, which count from 0")
+    begin, end = (sum(counts) * number // ranks for number in (rank, rank + 1))
+    found, before = [], 0
+    for number, count in enumerate(counts):
+        first, last = max(0, begin - before), min(count, end - before)
+        if first < last:
+            found.append((number, first, last))
+        before += count
+    return found
+
+
+def read(directory: Directory, rank: int = 0, ranks: int = 1, epoch: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the samples of this rank's part from WebDataset shards, as WebDataset's own reader does. Raises ShardError.
+
+    In a worker of PyTorch's DataLoader it yields that worker's part of the rank's.
+    """
+    worker, workers = _worker()
+    for part in parts(directory, rank * workers + worker, ranks * workers, epoch):
+        with open(part.path, "rb", buffering=_BUFFER_BYTES) as file:
+            try:
+                yield from _samples(file, part)
+            except (ValueError, EOFError) as error:
+                raise ShardError(f"{part.path} is damaged: {error}") from error
+
+
+def sizes_wrong(directory: Directory, shard: Shard) -> list[str]:
+    """Return which files of a shard are missing or have another size than they were packed with."""
+    return list(filter(None, (_size_wrong(directory, file) for file in shard.files)))
+
+
+def _size_wrong(directory: Directory, file: File) -> str:
+    path = os.path.join(directory, file.name)
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        return f"{path} is missing"
+    if size == file.bytes:
+        return ""
+    return f"{path} {'was cut short' if size < file.bytes else 'was changed'}: {size} bytes instead of {file.bytes}"
+
+
+def _shard(record: Any) -> Shard:
+    files = tuple(File(str(one["name"]), int(one["bytes"]), str(one["sha256"])) for one in record["files"])
+    if not files or not all(_NAME.fullmatch(file.name) for file in files):
+        raise ValueError("a file's name is not that of a shard")
+    return Shard(int(record["samples"]), files)
+
+
+def _worker() -> tuple[int, int]:
+    torch: Any = sys.modules.get("torch.utils.data")
+    worker = torch.get_worker_info() if torch else None
+    return (worker.id, worker.num_workers) if worker else (0, 1)
+
+
+def _samples(file: BinaryIO, part: Part) -> Iterator[dict[str, Any]]:
+    """Yield samples from a tar file as this version of phalanx writes it: two members for each sample."""
+    for _ in range(2 * part.first):
+        _, size = _header(file)
+        file.seek(size + -size % _BLOCK, os.SEEK_CUR)
+    for _ in range(part.first, part.last):
+        sample: dict[str, Any] = {"__url__": part.path}
+        for _ in range(2):
+            name, size = _header(file)
+            sample["__key__"], _, extension = name.partition(".")
+            sample[extension] = _content(file, size)
+            file.seek(-size % _BLOCK, os.SEEK_CUR)
+        yield sample
+
+
+def _header(file: BinaryIO) -> tuple[str, int]:
+    header = _content(file, _BLOCK)
+    return header[:100].rstrip(b"\0").decode(), int(header[124:135], 8)
+
+
+def _content(file: BinaryIO, size: int) -> bytes:
+    content = file.read(size)
+    if len(content) != size:
+        raise EOFError("it ended too early")
+    return content
