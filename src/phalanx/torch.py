@@ -278,10 +278,7 @@ def _applied(model: DistributedDataParallel, choice: Choice, scaler: Any = None,
 
 
 def _with_buckets(model: DistributedDataParallel, choice: Choice) -> DistributedDataParallel:
-    """Return a DistributedDataParallel with the same settings and the choice's buckets.
-
-    The first one does nothing any more, because its hooks on the parameters wait for its own forward pass.
-    """
+    """Return a DistributedDataParallel with the same settings and the choice's buckets; it replaces the first."""
     bucket_bytes = model.bucket_bytes_cap
     if choice.hook == "powersgd":
         # On gloo it aborts with more than one bucket.
@@ -294,7 +291,8 @@ def _with_buckets(model: DistributedDataParallel, choice: Choice) -> Distributed
         process_group=model.process_group,
         bucket_cap_mb=_SMALL_MB if choice.small_buckets else bucket_bytes / _MIB,  # pyright: ignore[reportArgumentType]
         find_unused_parameters=model.find_unused_parameters,
-        gradient_as_bucket_view=model.gradient_as_bucket_view,
+        # Views need no copy after the exchange. Late gradients have tensors of their own.
+        gradient_as_bucket_view=model.gradient_as_bucket_view or not choice.hook.startswith("late"),
         static_graph=model.static_graph,
         mixed_precision=model.mixed_precision,
     )

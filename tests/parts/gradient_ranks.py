@@ -123,6 +123,13 @@ def every_choice() -> dict[str, Any]:
     return facts
 
 
+def accumulated() -> dict[str, float]:
+    """Return how far the weights are from plain DDP's after three backward passes for each step."""
+    plain = weights(trained("plain", micro=3))
+    names = ("small-buckets", "fp16-small-buckets", "powersgd")
+    return {name: float((weights(trained(name, micro=3)) - plain).abs().max()) for name in names}
+
+
 def double_buffering() -> dict[str, bool]:
     model = trained("double-buffering")
     plain = DistributedDataParallel(network())

@@ -14,7 +14,7 @@ from phalanx.torch import CHOICES, Measured, best_of
 
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
-NAMES = ("every_choice", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
+NAMES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
 
 
 def started(directory: Path, ranks: int, *names: str) -> list[subprocess.Popen[str]]:
@@ -40,6 +40,13 @@ def test_with_every_choice_all_ranks_have_the_same_weights(facts):
         assert [name for name, (alike, _) in found.items() if not alike] == []
         assert found["small-buckets"][1] == 0.0
         assert 0 < found["fp16"][1] < 0.001 < found["double-buffering"][1]
+
+
+def test_accumulated_gradients_are_summed_before_they_are_sent(facts):
+    for found in facts["accumulated"]:
+        assert found["small-buckets"] == 0.0
+        assert 0 < found["fp16-small-buckets"] < 0.001
+        assert 0 < found["powersgd"] < 0.5
 
 
 def test_double_buffering_applies_each_gradient_once_one_step_late(facts):
