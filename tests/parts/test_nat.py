@@ -100,6 +100,13 @@ def test_names_are_answered_as_this_machine_resolves_them(monkeypatch):
     assert answered(Names().answer(query("1.0.0.10.in-addr.arpa", kind=12))) == (3, [])
 
 
+@pytest.mark.parametrize("domain", ["ec2.internal", "eu-west-1.compute.internal", "EC2.internal"])
+def test_an_instances_name_has_its_address_also_without_a_way_out(monkeypatch, domain):
+    monkeypatch.setattr(routes, "is_open", lambda: False)
+    assert answered(Names().answer(query(f"ip-10-0-1-12.{domain}"))) == (0, ["10.0.1.12"])
+    assert answered(Names().answer(query(f"ip-10-0-1-256.{domain}"))) == (3, [])
+
+
 def test_without_a_way_out_a_name_fails_at_once(monkeypatch):
     monkeypatch.setattr(routes, "is_open", lambda: False)
     assert answered(Names().answer(query("index.test"))) == (2, [])

@@ -1,4 +1,4 @@
-"""The VPC's name server: resolves names as this machine does, its hosts file included."""
+"""The VPC's name server: resolves instances' names, and all others as this machine does, its hosts file included."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _HEADER = struct.Struct("!HHHHHH")
 _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 # Names go to resolvers and into requests to a proxy, where other bytes (such as line ends) would have a meaning.
 _LABEL = re.compile(rb"[A-Za-z0-9_-]+")
+# The names of instances, which their addresses are part of: ip-10-0-1-12.ec2.internal, or REGION.compute.internal.
+_INSTANCE = re.compile(r"ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})\.(?:ec2|[a-z0-9-]+\.compute)\.internal")
 # RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
 
@@ -54,6 +56,8 @@ class Names:
         return _reply(number, flags, code, question, addresses if kind == _A else [])
 
     def _resolve(self, name: str) -> tuple[int, list[str]]:
+        if found := _INSTANCE.fullmatch(name.lower()):
+            return _of_instance(found[1].replace("-", "."))
         if not routes.is_open():
             return _FAILED, []
         if routes.proxy_for(name):
@@ -72,6 +76,14 @@ class Names:
                 address = str(_STAND_INS[(len(self._stand_ins) + 1) % _STAND_INS.num_addresses])
                 self._stand_ins[name], self._names[address] = address, name
             return self._stand_ins[name]
+
+
+def _of_instance(address: str) -> tuple[int, list[str]]:
+    """Return the address in an instance's name, whose numbers may be no address."""
+    try:
+        return _NO_ERROR, [str(ipaddress.IPv4Address(address))]
+    except ValueError:
+        return _NO_SUCH_NAME, []
 
 
 def _name(query: bytes, at: int) -> tuple[str, int]:
