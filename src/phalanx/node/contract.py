@@ -109,7 +109,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         f"{SSH}/host-cert.pub": papers.host_certificate + "\n",
         f"{SSH}/id_ed25519-cert.pub": papers.user_certificate + "\n",
         f"{SSH}/revoked": _lines(list(roster.revoked)),
-        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user),
+        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.hadoop),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
         # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
@@ -120,12 +120,17 @@ def _reachable(roster: Roster) -> list[str]:
     return ["deeplearning-*", *(part for n in roster.members for part in (n.address, n.hostname))]
 
 
-def _client(reachable: list[str], job_user: str) -> str:
+def _client(reachable: list[str], job_user: str, hadoop: bool) -> str:
     # OpenSSH 9.2 prefers sntrup761, which costs each side 0.1 s of CPU: a login took 0.74 s, and 0.29 s without.
-    return f"""Host {" ".join(reachable)}
+    every, hosts = f"Host {' '.join(reachable)}", ",".join(reachable)
+    # EMR's administrator reaches the same account of other nodes, with a forwarded agent or a key of its own.
+    admin = f"Match localuser hadoop host {hosts}\n    User hadoop\n" if hadoop else ""
+    others = f"Match localuser !hadoop,* host {hosts}" if hadoop else every
+    return f"""{admin}{others}
     User {job_user}
     IdentityFile {SSH}/id_ed25519
     CertificateFile {SSH}/id_ed25519-cert.pub
+{every if hadoop else ""}
     RevokedHostKeys {SSH}/revoked
     UserKnownHostsFile /dev/null
     StrictHostKeyChecking yes
