@@ -255,3 +255,18 @@ def test_a_token_that_belongs_to_no_instance_is_refused(emr):
     environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/_emr/guess/ready", "wsgi.input": io.BytesIO()}
     emr.cloud.app(environ, lambda status, _headers: shown.append(status))
     assert shown == ["404 Not Found"]
+
+
+@pytest.mark.parametrize(
+    ("names", "master", "core"),
+    [(["Hadoop"], "resource_manager", "node_manager"), (["Spark"], "resource_manager", "node_manager"), ([], "", "")],
+)
+def test_the_master_and_core_instances_install_their_parts_of_yarn(emr, names, master, core):
+    site = {"Classification": "yarn-site", "Properties": {"yarn.nodemanager.resource.memory-mb": "2048"}}
+    made = emr.run(cores=1, Applications=[{"Name": name} for name in names], Configurations=[site])
+    for role, program in (("MASTER", master), ("CORE", core)):
+        (instance,) = emr.instances(made, role)
+        script = emr.report(instance, "start")["applications"]
+        assert program in script
+        assert bool(script) == bool(names)
+        assert ("<value>2048</value>" in script) == bool(names)

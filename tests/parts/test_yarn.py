@@ -15,7 +15,7 @@ import pytest
 from fake_nodes import FakeCluster
 
 from phalanx.jobs.job import JobSpec, JobState, JobStatus, OutputLine, submit
-from phalanx.runner.batch.scheduling import ENDED, QUEUED, Request, shown
+from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, shown
 from phalanx.runner.process import RefusedError
 from phalanx.schedulers import yarn
 
@@ -30,6 +30,10 @@ class FakeResourceManager(BaseHTTPRequestHandler):
     # Where containers run, with these variables; None: they never run.
     runs_in: ClassVar[Path | None] = None
     environment: ClassVar[dict[str, str]] = {}
+    # The memory of its nodes, and how it writes their list.
+    nodes: ClassVar[list[int]] = []
+    # The containers that an application still waits for, while it runs.
+    missing: ClassVar[list[int]] = []
 
     def do_POST(self) -> None:
         body = self.body()
@@ -63,9 +67,15 @@ class FakeResourceManager(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.body()
+        if self.path.partition("?")[0].endswith("/nodes"):
+            found = [{"state": "RUNNING", "usedMemoryMB": 1000, "availMemoryMB": mb - 1000} for mb in self.nodes]
+            found.append({"state": "LOST", "usedMemoryMB": 0, "availMemoryMB": 0})
+            self.answer(200, {"nodes": {"node": found}})
+            return
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         final = "KILLED" if state == "KILLED" else "UNDEFINED"
-        reported = {"state": state, "finalStatus": final, "diagnostics": "in the queue"}
+        requests = [{"resourceName": "*", "numContainers": count} for count in self.missing]
+        reported = {"state": state, "finalStatus": final, "diagnostics": "in the queue", "resourceRequests": requests}
         self.answer(200, {"app": {"id": "application_1_0001", **reported}})
 
     def do_PUT(self) -> None:
@@ -99,6 +109,7 @@ def manager() -> Iterator[str]:
     FakeResourceManager.asked.clear()
     FakeResourceManager.states[:] = ["ACCEPTED"]
     FakeResourceManager.has_filter, FakeResourceManager.runs_in = True, None
+    FakeResourceManager.nodes[:], FakeResourceManager.missing[:] = [12288, 12288, 8192], []
     server = HTTPServer(("127.0.0.1", 0), FakeResourceManager)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -120,7 +131,7 @@ def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(ma
     allocation = yarn.submit(asking(manager), no_command)
     assert shown(allocation) == "application_1_0001"
     assert yarn.status(allocation, no_command).phase == QUEUED
-    _, _, body = FakeResourceManager.asked[1]
+    _, _, body = FakeResourceManager.asked[2]
     command = body["am-container-spec"]["commands"]["command"]
     assert "--num_containers 3" in command and "--container_vcores 2" in command
     assert "'attend' 'yarn'" in command.replace("'\\''", "'") and "application_1_0001 3 2" in command
@@ -128,6 +139,30 @@ def test_yarn_is_asked_for_a_distributed_shell_with_a_container_for_each_node(ma
     assert yarn.status(allocation, no_command).phase == QUEUED
     found = yarn.status(allocation, no_command)
     assert (found.phase, found.killed) == (ENDED, True)
+
+
+def test_containers_are_so_large_that_no_two_fit_on_a_node(manager):
+    """YARN may place all containers of a job on one node: its distributed shell can't spread them."""
+    yarn.submit(asking(manager), no_command)
+    assert "--container_memory 7168 " in FakeResourceManager.asked[2][2]["am-container-spec"]["commands"]["command"]
+    yarn.submit(asking(manager, "--memory", "9000"), no_command)
+    assert "--container_memory 9000 " in FakeResourceManager.asked[5][2]["am-container-spec"]["commands"]["command"]
+
+
+@pytest.mark.parametrize(("nodes", "said"), [([12288, 12288], "has 2 nodes"), ([12288], "has 1 node "), ([], "has 0")])
+def test_a_job_for_more_nodes_than_yarn_has_is_refused(manager, nodes, said):
+    FakeResourceManager.nodes[:] = nodes
+    with pytest.raises(RefusedError, match=rf"needs 3 nodes, and YARN {said}(.|\n)*-n {len(nodes) or 1} -N 1"):
+        yarn.submit(asking(manager), no_command)
+
+
+def test_an_application_that_waits_for_containers_is_queued(manager):
+    FakeResourceManager.states[:], FakeResourceManager.missing[:] = ["RUNNING"], [0, 2]
+    allocation = f"{manager}/ws/v1/cluster/apps/application_1_0001"
+    waiting = yarn.status(allocation, no_command)
+    assert (waiting.phase, waiting.description) == (QUEUED, "2 of its containers wait")
+    FakeResourceManager.missing[:] = [0, 0]
+    assert yarn.status(allocation, no_command).phase == HELD
 
 
 def test_what_yarn_refuses_is_reported_with_its_message(manager):
@@ -150,14 +185,14 @@ def test_one_without_authentication_is_reported_with_what_it_lacks(manager):
     ("state", "final", "message", "killed", "retryable"),
     [
         ("FINISHED", "SUCCEEDED", "FINISHED: done", False, False),
-        ("FINISHED", "FAILED", "FINISHED (FAILED): done", False, False),
+        ("FINISHED", "FAILED", f"FINISHED (FAILED): done{yarn._OTHER_USER}", False, False),
         ("FAILED", "FAILED", "FAILED: done", True, False),
         ("KILLED", "KILLED", "KILLED: done", True, False),
         ("FAILED", "FAILED", "FAILED: AM container was preempted", True, True),
     ],
 )
 def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, final, message, killed, retryable):
-    diagnostics = message.partition(": ")[2]
+    diagnostics = message.partition(": ")[2].removesuffix(yarn._OTHER_USER)
     found = yarn.read_status({"state": state, "finalStatus": final, "diagnostics": f"{diagnostics}\n"})
     assert (found.phase, found.description, found.killed, found.retryable) == (ENDED, message, killed, retryable)
 
@@ -165,7 +200,7 @@ def test_the_end_of_an_application_is_reported_with_yarns_diagnostics(state, fin
 def test_the_master_is_given_the_command_as_java_reads_it(manager, tmp_path):
     """The distributed shell's master reads its file by DataInputStream.readUTF: two bytes of length, then the text."""
     yarn.submit(asking(manager), no_command)
-    command = FakeResourceManager.asked[1][2]["am-container-spec"]["commands"]["command"]
+    command = FakeResourceManager.asked[2][2]["am-container-spec"]["commands"]["command"]
     subprocess.run(["sh", "-c", f'exec bash -c "{command.partition(" && ")[0]}"'], cwd=tmp_path, check=True)
     data = (tmp_path / "shellCommands").read_bytes()
     assert int.from_bytes(data[:2], "big") == len(data) - 2
@@ -205,6 +240,8 @@ def test_a_resource_manager_that_is_not_there_is_named():
 def test_a_server_that_is_not_yarn_is_reported(manager, monkeypatch):
     monkeypatch.setattr(FakeResourceManager, "answer", lambda handler, *_: handler.wfile.write(b"SSH-2.0\r\n"))
     with pytest.raises(RefusedError, match="does not answer"):
+        yarn._nodes(f"{manager}/ws/v1/cluster")
+    with pytest.raises(RefusedError, match="does not answer"):
         yarn.status(f"{manager}/ws/v1/cluster/apps/application_1_0001", no_command)
 
 
@@ -213,3 +250,7 @@ def test_an_incomplete_answer_is_reported(monkeypatch):
         monkeypatch.setattr(yarn, "_ask", lambda *_, answer=answer: answer)
         with pytest.raises(RefusedError, match="in its answer"):
             yarn.status("http://rm:8088/ws/v1/cluster/apps/application_1_0001", no_command)
+    for nodes in ("none", {"node": ["rm"]}, {"node": [{"state": "RUNNING", "usedMemoryMB": None}]}):
+        monkeypatch.setattr(yarn, "_ask", lambda *_, nodes=nodes: {"nodes": nodes})
+        with pytest.raises(RefusedError, match="no list of nodes"):
+            yarn._nodes("http://rm:8088/ws/v1/cluster")

@@ -156,6 +156,12 @@ class TestDocument:
         assert denied == [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": agents}]
         assert next(iter(uploads(emr_plan(emr={"logs": "s3://bucket/logs"})))).startswith("s3://bucket/logs/phalanx/")
 
+    def test_yarn_runs_containers_as_who_asks_only_if_jobs_come_through_it(self):
+        assert "Configurations" not in cluster(emr_document())
+        made = cluster(emr_document(emr={"logs": "s3://bucket/logs", "via_yarn": "yes"}))["Configurations"]
+        users = {"yarn.nodemanager.linux-container-executor.nonsecure-mode.limit-users": "false"}
+        assert made == [{"Classification": "yarn-site", "ConfigurationProperties": users}]
+
     def test_the_network_has_the_tag_that_emrs_policy_requires(self):
         document = emr_document()
         for name in ("Vpc", "PublicSubnet", "NodeSecurityGroup", "HeadSecurityGroup"):

@@ -25,9 +25,11 @@ NODE_INDEX = ""
 GPUS = ("CUDA_VISIBLE_DEVICES",)
 
 # What --via-option accepts: the ResourceManager's address, the queue, and the size of a container.
-_DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "1024", "--vcores": ""}
+_DEFAULTS = {"--rm": "http://deeplearning-master:8088", "--queue": "default", "--memory": "", "--vcores": ""}
 _MASTER = "org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
 _MASTER_MB = 512
+# What stays free beside a node's container by default, for a master: YARN rounds 512 up, to 1024 unless told otherwise.
+_FREE_MB = 1024
 # The same as for commands, see `scheduling`.
 _TIMEOUT_S = 15.0
 # "If no filter is setup, the response will be an UNAUTHORIZED response", says the documentation of its REST API.
@@ -35,6 +37,7 @@ _UNAUTHORIZED = (
     "\nThe ResourceManager must know the user: hadoop.http.filter.initializers in its core-site.xml has to name an "
     "authentication filter, of the type simple (Kerberos is not supported)."
 )
+_OTHER_USER = " (containers fail at once where YARN does not run them as the user of jobs: on EMR, set `via_yarn: yes`)"
 # "application states" of the ResourceManager's REST API.
 _QUEUED = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _HELD = ("RUNNING", "FINISHING")
@@ -79,18 +82,48 @@ def command(request: Request, name: str, chosen: dict[str, str]) -> str:
 
 
 def _classpath() -> str:
+    """Name the directories of Hadoop's own layout, and of its packages for distributions, which EMR has."""
     parts = ["common", "hdfs", "yarn"]
-    homes = [f"{{{{HADOOP_{part.upper()}_HOME}}}}/share/hadoop/{part}" for part in parts]
+    homes = [f"{{{{HADOOP_{part.upper()}_HOME}}}}{below}" for part in parts for below in (f"/share/hadoop/{part}", "")]
     return "<CPS>".join(["{{HADOOP_CONF_DIR}}", *(f"{home}/{tail}" for home in homes for tail in ("*", "lib/*"))])
+
+
+def fitting(request: Request, chosen: dict[str, str], nodes: list[dict[str, int]]) -> dict[str, str]:
+    """Return the options, with containers so large that no two fit on a node. Raises RefusedError for too few nodes.
+
+    YARN may otherwise place all on one node: it knows no other way to spread them. `nodes` are the Cluster Nodes API's.
+    """
+    if len(nodes) < request.nodes:
+        count = "node" if len(nodes) == 1 else "nodes"
+        raise RefusedError(
+            f"the job needs {request.nodes} nodes, and YARN has {len(nodes)} {count} (EMR's master is none of them)\n"
+            f"Request no more: -n {max(len(nodes), 1)} -N 1."
+        )
+    if chosen["--memory"]:
+        return chosen
+    memory = sorted(node["usedMemoryMB"] + node["availMemoryMB"] for node in nodes)[-request.nodes]
+    return {**chosen, "--memory": str(max(memory - _FREE_MB, memory // 2 + 1))}
 
 
 def submit(request: Request, _call: Call) -> str:
     """Submit the request; return the application's URL."""
     chosen = options(request)
-    apps = f"{chosen['--rm'].rstrip('/')}/ws/v1/cluster/apps"
+    api = f"{chosen['--rm'].rstrip('/')}/ws/v1/cluster"
+    chosen = fitting(request, chosen, _nodes(api))
+    apps = f"{api}/apps"
     name = _field(_ask("POST", f"{apps}/new-application"), "application-id", apps)
     _ask("POST", apps, application(request, name, chosen))
     return f"{apps}/{name}"
+
+
+def _nodes(api: str) -> list[dict[str, int]]:
+    """Return YARN's nodes that run containers; the Cluster Nodes API answers null when there are none."""
+    found = _field(_ask("GET", f"{api}/nodes"), "nodes", api) or {}
+    try:
+        nodes = [one for one in _listed(found.get("node")) if one["state"] == "RUNNING"]
+        return [{name: int(one[name]) for name in ("usedMemoryMB", "availMemoryMB")} for one in nodes]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _no_answer(api, "its answer has no list of nodes") from None
 
 
 def status(allocation: str, _call: Call) -> AllocationStatus:
@@ -105,6 +138,8 @@ def read_status(app: dict[str, Any]) -> AllocationStatus:
     diagnostics = " ".join(str(app.get("diagnostics", "")).split())
     if app["state"] in _QUEUED:
         return AllocationStatus(QUEUED, diagnostics)
+    if app["state"] == "RUNNING" and (missing := _missing(app)):
+        return AllocationStatus(QUEUED, f"{missing} of its containers wait")
     if app["state"] in _HELD:
         return AllocationStatus(HELD, app["state"])
     killed = app["state"] != "FINISHED"
@@ -112,7 +147,20 @@ def read_status(app: dict[str, Any]) -> AllocationStatus:
     # The distributed shell ends as FINISHED even if a container failed; finalStatus shows the failure.
     failed = app["state"] == "FINISHED" and app.get("finalStatus", "SUCCEEDED") != "SUCCEEDED"
     state = f"{app['state']} ({app['finalStatus']})" if failed else app["state"]
-    return AllocationStatus(ENDED, f"{state}{': ' if diagnostics else ''}{diagnostics}", killed=killed, retryable=again)
+    description = f"{state}{': ' if diagnostics else ''}{diagnostics}{_OTHER_USER if failed else ''}"
+    return AllocationStatus(ENDED, description, killed=killed, retryable=again)
+
+
+def _missing(app: dict[str, Any]) -> int:
+    """Return how many containers the application still waits for: requests stay in the list when they are met."""
+    found = [one for one in _listed(app.get("resourceRequests")) if isinstance(one, dict)]
+    counts = (one.get("numContainers") for one in found if one.get("resourceName", "*") == "*")
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a list of the API, which may write a list of one as its element."""
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def cancel(allocation: str, _call: Call) -> None:

@@ -10,7 +10,7 @@ from phalanx.spec import spec_checks as checks
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import group
-from phalanx.spec.spec_rules import matching, text, whole, words
+from phalanx.spec.spec_rules import matching, text, whole, word, words
 
 DEFAULT_RELEASE = "emr-7.9.0"
 DEFAULT_APPLICATIONS = ("Hadoop", "Spark")
@@ -57,13 +57,16 @@ EMR = group(
             release, lambda: {"pattern": whole(_LABEL.replace("?P<major>", ""))}, f"a label such as {DEFAULT_RELEASE}"
         ),
         "applications": words(r"[A-Za-z][A-Za-z0-9]{0,39}", MOST_APPLICATIONS, "the name of an application"),
+        # YARN starts containers as the user who asked for them, which EMR's own setting does not let it.
+        "via_yarn": word(("yes", "no")),
         "service_role": matching(_ROLE, "'{}' can't be the name of a role", "such as EMR_DefaultRole_V2"),
     }
 )
 
 
 EXAMPLE = {"logs": "s3://my-bucket/emr", "release": DEFAULT_RELEASE, "applications": [*DEFAULT_APPLICATIONS]}
-UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {' and '.join(DEFAULT_APPLICATIONS)}, a role of the stack's own"
+_APPLICATIONS = " and ".join(DEFAULT_APPLICATIONS)
+UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {_APPLICATIONS}, no jobs through YARN, a role of the stack's own"
 
 
 def logs_bucket(emr: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ EMR makes the machines, so there are no groups, no launch templates, no user dat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from troposphere import Equals, GetAtt, If, Not, NoValue, Output, Ref, Sub, Tags, Template, emr, iam
@@ -76,6 +77,7 @@ def _cluster(plan: Plan) -> emr.Cluster:
         Tags=own_tags(plan) + Tags({MANAGED_TAG: "true"}),
         DependsOn=[*_BEFORE_NODES, *storage.reached_by(plan)],
         **_root_volume(plan),
+        **_configurations(wanted),
         **DELETE,
     )
 
@@ -110,6 +112,14 @@ def _group(name: str, count: Any, market: str) -> emr.InstanceGroupConfigPropert
 def _root_volume(plan: Plan) -> dict[str, int]:
     chosen = {"size_gib": plan.root_gib, **(plan.spec.disk or {})}
     return {_ROOT[key]: value for key, value in chosen.items() if key in _ROOT}
+
+
+def _configurations(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Let YARN start containers as the user who asked, if jobs come through it (docs/aws-behaviour.md 7.31)."""
+    if wanted.get("via_yarn") != "yes":
+        return {}
+    own = {"yarn.nodemanager.linux-container-executor.nonsecure-mode.limit-users": "false"}
+    return {"Configurations": [emr.Configuration(Classification="yarn-site", ConfigurationProperties=own)]}
 
 
 def _bootstrap(plan: Plan) -> emr.BootstrapActionConfig:

@@ -57,6 +57,7 @@ def main() -> None:
     for action in about["actions"]:
         if not run_action(service, store, about, action):
             return
+    subprocess.run(["sh", "-e"], input=about["applications"], text=True, check=True)
     service.report("ready")
     while about["is_master"]:
         answer = service.report("next")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.localcloud.emr import requests
+from phalanx.localcloud.emr.hadoop import applications
 from phalanx.localcloud.emr.records import Cluster, Member, Reason
 from phalanx.localcloud.emr.service import Service
 from phalanx.localcloud.emr.steps import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Step
@@ -40,7 +41,8 @@ def start(service: Service, member: Member, _report: Report) -> dict[str, Any]:
     service.changed.notify_all()
     weather = service.context.weather
     patience_s = weather.scaled(_PATIENCE_S) if weather.forecast else 0.0
-    return {**_about(cluster, member, patience_s), "actions": _actions(service, member)}
+    found = {"actions": _actions(service, member), "applications": applications.script(cluster, member)}
+    return {**_about(cluster, member, patience_s), **found}
 
 
 def _later(state: str) -> str:

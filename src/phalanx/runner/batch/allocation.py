@@ -199,6 +199,8 @@ class Allocation:
             self._deadline = min(self._deadline, now + _NODES_COME_WITHIN_S)
             self._report(f"granted by {name} as {number}; its nodes are coming")
         else:
+            # YARN reports an application as running before it has asked for its containers, and Slurm may requeue.
+            self._deadline = math.inf
             self._report(f"queued in {name} as {number}" + (f" ({status.description})" if status.description else ""))
 
     def _beat(self) -> None:

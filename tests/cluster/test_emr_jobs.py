@@ -1,0 +1,193 @@
+"""What people do on an EMR cluster: jobs through YARN, the commands of phalanx, and those of AWS's guide."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+SPEC = """\
+name: emr
+cloud: local-emr
+nodes: 3
+min: 3
+type: m5.xlarge
+slots: 2
+keep: no
+emr: {logs: s3://emr-logs/here, applications: [Hadoop], via_yarn: yes}
+"""
+ONE_EACH = ("--via", "yarn", "-n", "2", "-N", "1")
+SLEEPS = (*ONE_EACH, "--launcher", "exec", "--", "sleep", "1000")
+MASTER = "http://deeplearning-master:8088/ws/v1/cluster/"
+
+
+@pytest.fixture(scope="module")
+def emr() -> Iterator[Terminal]:
+    with a_cluster(SPEC) as terminal:
+        yield terminal
+
+
+def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.5)
+
+
+def status(emr: Terminal, job: str) -> dict:
+    return next(one for one in json.loads(emr.phalanx("jobs", "--json").stdout) if one["id"] == job)
+
+
+def start(emr: Terminal, *arguments: str) -> str:
+    return emr.phalanx("run", "--detach", *arguments).stdout.strip()
+
+
+def asked(emr: Terminal, path: str, body: str = "") -> dict:
+    """Ask the ResourceManager from the master, as a person there does; with a body, change something."""
+    request = f"request.Request({MASTER + path!r}, {body.encode()!r} or None, method={'PUT' if body else 'GET'!r})"
+    line = f"from urllib import request; print(request.urlopen({request}).read().decode())"
+    return json.loads(emr.on("head", f"python3 -c {shlex.quote(line)}"))
+
+
+def application(emr: Terminal, job: str) -> dict:
+    (found,) = (one for one in asked(emr, "apps")["apps"]["app"] if one["name"] == f"phalanx-{job}")
+    return found
+
+
+class TestYarn:
+    def test_containers_on_the_core_nodes_run_the_job_as_its_user(self, emr):
+        until(lambda: len((asked(emr, "nodes")["nodes"] or {"node": []})["node"]) == 2, "YARN has two nodes")
+        master = emr.on("head", "hostname").strip()
+        done = emr.phalanx("run", *ONE_EACH, "--", "sh", "-c", "echo $(hostname) $(id -un) ${CONTAINER_ID-hidden}")
+        names, users, hidden = zip(*(line.split("] ")[1].split() for line in done.stdout.splitlines()))  # noqa: B905
+        assert len({*names, master}) == 3
+        assert (set(users), set(hidden)) == ({"phalanx"}, {"hidden"})
+        assert "no process of it is left on 3 nodes" in done.stderr
+
+    def test_a_job_for_all_nodes_is_refused_because_the_master_runs_no_containers(self, emr):
+        refused = emr.phalanx("run", "--via", "yarn", "--", "true", check=False)
+        assert refused.returncode != 0
+        assert "the job needs 3 nodes, and YARN has 2 nodes" in refused.stderr
+        assert "-n 2 -N 1" in refused.stderr
+
+    def test_a_job_waits_for_the_nodes_and_what_yarn_kills_ends_with_nothing_left(self, emr):
+        first = start(emr, *SLEEPS)
+        until(lambda: status(emr, first)["state"] == "running", "the first job runs")
+        held = application(emr, first)
+        assert (held["user"], held["state"], held["runningContainers"]) == ("phalanx", "RUNNING", 3)
+        second = start(emr, *ONE_EACH, "--", "hostname")
+        until(lambda: "of its containers wait" in status(emr, second)["message"], "the second job waits")
+        asked(emr, f"apps/{held['id']}/state?user.name=hadoop", '{"state": "KILLED"}')
+        emr.phalanx("logs", "-f", first, check=False)
+        found = status(emr, first)
+        assert found["state"] == "failed" and "was killed by user hadoop" in found["message"], found
+        assert all(node["clean"] for node in found["nodes"])
+        assert len(emr.phalanx("logs", "-f", second).stdout.splitlines()) == 2
+
+    def test_a_stopped_job_gives_its_nodes_back(self, emr):
+        job = start(emr, *SLEEPS)
+        until(lambda: status(emr, job)["state"] == "running", "the job runs")
+        emr.phalanx("stop", job)
+        until(lambda: application(emr, job)["runningContainers"] == 0, "the containers have ended")
+        assert sum(node["numContainers"] for node in asked(emr, "nodes")["nodes"]["node"]) == 0
+
+
+class TestCommands:
+    def test_the_commands_about_the_cluster_mean_the_same_as_elsewhere(self, emr):
+        nodes = json.loads(emr.phalanx("nodes", "--json").stdout)
+        assert [node["name"] for node in nodes] == [f"deeplearning-worker{number}" for number in (1, 2, 3)]
+        shown = json.loads(emr.phalanx("status", "--json").stdout)
+        assert (shown["state"], shown["nodes"] and len(nodes)) == ("CREATE_COMPLETE", 3), shown
+        assert "nothing is wrong" in emr.phalanx("why").stdout
+
+    def test_files_go_to_the_shared_directory_and_back(self, emr, tmp_path):
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "one").write_text("one")
+        emr.phalanx("put", str(tmp_path / "data"))
+        assert emr.on("worker3", "cat /efs/data/one") == "one"
+        script = "cat /efs/data/one > out; echo made"
+        made = emr.phalanx("run", "--launcher", "exec", "-n", "1", "--", "sh", "-c", script)
+        job = json.loads(emr.phalanx("jobs", "--json").stdout)[0]["id"]
+        assert made.stdout == "[0] made\n" == emr.phalanx("logs", job).stdout
+        home = emr.phalanx("get", job, "out", str(tmp_path / "home")).stdout.strip()
+        assert Path(home).read_text() == "one"
+
+    def test_hadoop_administers_and_jobs_run_as_phalanx_without_sudo(self, emr):
+        done = emr.phalanx("exec", "--sudo", "--json", "--", "install -d -o hadoop /srv/src && id -un")
+        assert [one["stdout"] for one in json.loads(done.stdout)] == ["root\n"] * 3
+        assert as_hadoop(emr, "id -un; sudo id -un; touch /srv/src/x") == "hadoop\nroot\n"
+        job = emr.phalanx("run", "--launcher", "exec", "-N", "1", "--", "sh", "-c", "id -un; sudo -n true 2>&1 || true")
+        assert job.stdout.count("phalanx\n") == 3 and job.stdout.count("not in the group sudo") == 3, job.stdout
+
+
+def as_hadoop(emr: Terminal, script: str) -> str:
+    """Run lines on the master as a guide of 2018 has people do it: `ssh -A hadoop@…`, with the key in an agent."""
+    hosts, key = emr.directory.parent / "hosts", emr.state / "clusters/emr/id_ed25519"
+    hosts.write_text(emr.phalanx("ssh-config").stdout)
+    login = f"ssh-add -q {key} && ssh -n -A -q -F {hosts} -l hadoop emr {shlex.quote(script)}"
+    done = subprocess.run(["ssh-agent", "sh", "-c", login], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# AWS's guide to deep learning on EMR, with today's names.
+EACH = 'while read -u 10 host; do ssh -o "StrictHostKeyChecking no" $host "{}" ; done 10<$DEEPLEARNING_WORKERS_PATH\n'
+TRAINER = """\
+import os, sys
+print(os.environ["DMLC_ROLE"], "of", os.environ["DMLC_NUM_WORKER"], *sys.argv[1:], flush=True)
+"""
+TASK = """\
+import sys, time
+print(*sys.argv[1:], flush=True)
+while "--job_name=ps" in sys.argv:
+    time.sleep(0.1)
+"""
+
+
+class TestGuide:
+    """The lines of AWS's guide to deep learning on EMR of 2018, as `hadoop` on the master."""
+
+    def test_the_metadata_is_on_every_node_already(self, emr):
+        addresses = [node["address"] for node in json.loads(emr.phalanx("nodes", "--json").stdout)]
+        counts = "echo $DEEPLEARNING_WORKERS_COUNT $DEEPLEARNING_WORKER_GPU_COUNT\n"
+        shown = as_hadoop(emr, counts + EACH.format("cat worker_ip_file"))
+        assert shown.split() == ["3", "0", *addresses * 3]
+
+    def test_a_command_with_sudo_on_all_nodes(self, emr):
+        emr.phalanx("exec", "--sudo", "--", "mkdir -p /home/ec2-user/src")
+        owned = EACH.format("sudo chown -R hadoop /home/ec2-user/") + EACH.format("sudo chmod -R u+rwx /home/ec2-user/")
+        assert as_hadoop(emr, owned + EACH.format("stat -c %U /home/ec2-user/src")).split() == ["hadoop"] * 3
+
+    def test_mxnets_launcher_over_the_workers_file(self, emr):
+        """`../../tools/launch.py -n $DEEPLEARNING_WORKERS_COUNT -H $DEEPLEARNING_WORKERS_PATH python …`"""
+        (emr.directory / "train_cifar10.py").write_text(TRAINER)
+        (emr.directory / "hosts").write_text(as_hadoop(emr, "cat worker_ip_file"))
+        training = ("python3", "train_cifar10.py", "--network", "resnet", "--kv-store", "dist_device_sync")
+        job = emr.phalanx("launch", "-n", "3", "-s", "1", "-H", "hosts", *training)
+        lines = sorted(line for line in job.stdout.splitlines() if line.startswith("[worker"))
+        said = "worker of 3 --network resnet --kv-store dist_device_sync"
+        assert [line.partition("] ")[2] for line in lines] == [said] * 3, job.stdout
+
+    def test_tensorflows_scripts_run_on_their_hosts(self, emr):
+        """`generate_trainer.py`, then `ssh $host "bash $host.sh"`."""
+        (emr.directory / "train.py").write_text(TASK)
+        emr.phalanx("put", "train.py", "tf/train.py")
+        where = ("--trainer_script_dir", "/efs/tf", "--training_script", "/efs/tf/train.py", "--python", "python3")
+        made = emr.phalanx("tf-scripts", *where, "--worker_gpu_count", "1", "--batch_size", "128").stdout.split()
+        assert made == [f"/efs/tf/deeplearning-worker{number}.sh" for number in (1, 2, 3)]
+        loop = 'while read -u 10 host; do ssh $host "bash /efs/tf/$host.sh" ; done 10<$DEEPLEARNING_WORKERS_PATH'
+        emr.on("head", loop)
+        until(
+            lambda: emr.on("head", "cat /efs/tf/logs/worker*.exit 2>/dev/null || true") == "0\n" * 3, "the workers end"
+        )
+        shown = emr.on("head", "cat /efs/tf/logs/*worker[0-2]*log* /efs/tf/logs/worker[0-2] 2>/dev/null || true")
+        assert shown.count("--batch_size 128") == 3, emr.on("head", "ls /efs/tf/logs; head /efs/tf/logs/*")
