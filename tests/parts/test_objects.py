@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download as module
 from phalanx.objects import multipart, s3_client
 from phalanx.objects.download import CopyError, Progress, download
-from phalanx.objects.s3_client import Answer, Bucket, S3Error
+from phalanx.objects.s3_client import Answer, Bucket, S3Error, connect
 
 PIECE = 1000
 KEYS = Credentials("key", "secret")
@@ -172,6 +173,23 @@ def test_a_proxy_that_answers_in_place_of_s3_is_named(server, tmp_path):
     served.listing = lambda _: b"<html>Log in to the network<br></html>"
     with pytest.raises(S3Error, match=rf"{bucket.endpoint} does not answer as S3 does"):
         copy(bucket, tmp_path)
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:{}", "127.0.0.1:{}"])
+def test_a_proxy_is_used_with_and_without_a_scheme(proxy, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("https_proxy", proxy.format(listening.getsockname()[1]))
+        monkeypatch.delenv("no_proxy", raising=False)
+        threading.Thread(target=_refuse_one, args=(listening,)).start()
+        with pytest.raises(OSError, match="Tunnel connection failed: 403"):
+            connect("https://s3.us-east-1.amazonaws.com").connect()
+
+
+def _refuse_one(listening: socket.socket) -> None:
+    answered, _ = listening.accept()
+    with answered:
+        assert answered.recv(4096).startswith(b"CONNECT s3.us-east-1.amazonaws.com:443 ")
+        answered.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
 
 
 def test_a_disk_without_room_is_refused_first(server, tmp_path, monkeypatch):

@@ -160,7 +160,8 @@ def connect(endpoint: str) -> http.client.HTTPConnection:
     host = parts.hostname or ""
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
-    proxy = urlsplit(urllib.request.getproxies().get("https", ""))
+    found = urllib.request.getproxies().get("https", "")
+    proxy = urlsplit(found if "//" in found else f"//{found}")
     if not proxy.hostname or urllib.request.proxy_bypass(host):
         return http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_S)
     made = http.client.HTTPSConnection(proxy.hostname, proxy.port, timeout=TIMEOUT_S)
