@@ -29,6 +29,7 @@ NAMES = (
     "botocore.session.Session._get_internal_component",
     "botocore.session.create_loader",
     "moto.core.utils.create_loader",
+    "moto.core.errors.COMMON_ERROR_CODES",
     "botocore.loaders.Loader.search_paths",
     "moto.utilities.utils.load_resource",
     "moto.ec2.models.instance_types.INSTANCE_TYPE_OFFERINGS",

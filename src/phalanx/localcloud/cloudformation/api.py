@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from moto.core.errors import COMMON_ERROR_CODES
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
@@ -22,6 +23,9 @@ from phalanx.localcloud.context import Context
 PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
 UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy constraint: Member must not be null"
+
+# Errors that all services have are in no service's model; of those that moto does not know it warns.
+COMMON_ERROR_CODES.append("AccessDenied")
 
 
 class _Refusal(ServiceException):
@@ -72,6 +76,7 @@ class CloudFormationApi(BaseResponse):
             timeout_s=60.0 * int(self._get_param("TimeoutInMinutes") or 0) or None,
             protected=bool(self._get_param("EnableTerminationProtection")),
             token=self._get_param("ClientRequestToken"),
+            role=self._get_param("RoleARN") or "",
         )
 
     def create_change_set(self) -> ActionResult:
@@ -142,7 +147,8 @@ class CloudFormationApi(BaseResponse):
             stack = self._engine.find(name, self.region)
         except Refused:
             return EmptyResult()  # deleting a stack that does not exist succeeds
-        self._engine.delete(stack, self._get_param("ClientRequestToken"), self._get_param("RetainResources") or [])
+        retain, role = self._get_param("RetainResources") or [], self._get_param("RoleARN") or ""
+        self._engine.delete(stack, self._get_param("ClientRequestToken"), retain, role)
         return EmptyResult()
 
     def describe_stacks(self) -> ActionResult:
@@ -325,6 +331,7 @@ def _described(stack: Stack) -> dict[str, Any]:
         "TimeoutInMinutes": int(stack.timeout_s // 60) if stack.timeout_s else None,
         "EnableTerminationProtection": stack.protected,
         "RollbackConfiguration": {},
+        "RoleARN": stack.role or None,
         "NotificationARNs": [],
     }
 

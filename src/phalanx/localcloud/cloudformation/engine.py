@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from phalanx.localcloud import partitions
-from phalanx.localcloud.cloudformation import refusals, revisions
+from phalanx.localcloud.cloudformation import refusals, revisions, service_roles
 from phalanx.localcloud.cloudformation.change_sets import IN_REVIEW, NO_CHANGES, ChangeSet, ChangeSets
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
@@ -39,6 +39,7 @@ class StackRequest:
     timeout_s: float | None = None
     protected: bool = False
     token: str | None = None
+    role: str = ""
 
 
 class Engine:
@@ -140,6 +141,7 @@ class Engine:
             wanted,
             {name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
             request.token,
+            service_roles.chosen(self._context, stack.role, request.role),
         )
         revisions.refuse_unserved(revisions.changes(stack, revision))
         return revision
@@ -161,6 +163,7 @@ class Engine:
         template = self.validated(request.body)
         inputs = self.inputs(template, request.parameters, request.region)
         refusals.refuse_capabilities(template, request.capabilities)
+        service_roles.chosen(self._context, "", request.role)
         with self._lock:
             if taken := self._taken(request):
                 # The same token means that the same request was sent twice.
@@ -199,6 +202,7 @@ class Engine:
             timeout_s=request.timeout_s,
             protected=request.protected,
             token=request.token,
+            role=request.role,
             resources={name: Resource(declared) for name, declared in wanted.items()},
             dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
         )
@@ -233,8 +237,8 @@ class Engine:
                 return stack
         raise Refused(f"Stack with id {name_or_id} does not exist")
 
-    def delete(self, stack: Stack, token: str | None = None, retain: Collection[str] = ()) -> None:
-        """Start to delete a stack; do nothing if it is already gone."""
+    def delete(self, stack: Stack, token: str | None = None, retain: Collection[str] = (), role: str = "") -> None:
+        """Start to delete a stack, with the rights of `role` if it is given; do nothing if it is already gone."""
         if stack.gone:
             return
         if stack.protected:
@@ -246,6 +250,7 @@ class Engine:
             return
         if retain and stack.status != "DELETE_FAILED":
             raise Refused(f"Invalid operation on stack [{stack.name}]: RetainResources needs the state DELETE_FAILED")
+        stack.role = service_roles.chosen(self._context, stack.role, role)
         self._workers[stack.stack_id].delete(token, retain)
 
     def signal_resource(self, stack: Stack, logical_id: str, signal: Signal) -> None:

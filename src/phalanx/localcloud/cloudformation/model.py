@@ -51,7 +51,8 @@ class Resource:
 class Stack:
     """One stack, from CreateStack until long after its deletion.
 
-    `on_failure` is ROLLBACK, DELETE or DO_NOTHING; `timeout_s` covers the whole creation.
+    `on_failure` is ROLLBACK, DELETE or DO_NOTHING; `timeout_s` covers the whole creation. `role` is the ARN of the role
+    with whose rights operations act, "" for those of their caller.
     """
 
     stack_id: str
@@ -66,6 +67,7 @@ class Stack:
     timeout_s: float | None = None
     protected: bool = False
     token: str | None = None
+    role: str = ""
     resources: dict[str, Resource] = field(default_factory=dict)
     dependencies: dict[str, set[str]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)

@@ -26,7 +26,10 @@ STATIC, DYNAMIC = "Static", "Dynamic"
 
 @dataclass(frozen=True)
 class Revision:
-    """What a stack is to be: a template with everything that it needs. `wanted` are the resources it declares."""
+    """What a stack is to be: a template with everything that it needs. `wanted` are the resources it declares.
+
+    `role` is the ARN of the role with whose rights it becomes that, "" for those of the caller.
+    """
 
     template: Template
     inputs: dict[str, Input]
@@ -36,6 +39,7 @@ class Revision:
     wanted: Mapping[str, Declared]
     dependencies: dict[str, set[str]]
     token: str | None = None
+    role: str = ""
 
 
 @dataclass(frozen=True)

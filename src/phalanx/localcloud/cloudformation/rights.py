@@ -8,7 +8,7 @@ set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 
@@ -21,12 +21,12 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         "autoscaling:CreateAutoScalingGroup autoscaling:CreateOrUpdateTags autoscaling:PutNotificationConfiguration "
         "autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities ec2:RunInstances",
         "autoscaling:UpdateAutoScalingGroup autoscaling:DeleteAutoScalingGroup autoscaling:DescribeAutoScalingGroups",
-        "autoScalingGroup:1:autoScalingGroupName/{group}",
+        "autoScalingGroup:1:autoScalingGroupName/{name}",
     ),
     "AWS::AutoScaling::ScheduledAction": (
         "autoscaling:PutScheduledUpdateGroupAction autoscaling:DescribeScheduledActions",
         "autoscaling:DeleteScheduledAction autoscaling:DescribeScheduledActions",
-        "autoScalingGroup:1:autoScalingGroupName/{group}",
+        "autoScalingGroup:1:autoScalingGroupName/{name}",
     ),
     "AWS::DynamoDB::Table": (
         "dynamodb:CreateTable dynamodb:DescribeTable dynamodb:TagResource",
@@ -99,22 +99,27 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
     "AWS::EFS::FileSystem": (
         "elasticfilesystem:CreateFileSystem elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
         "elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems",
-        "file-system/1",
+        "file-system/{name}",
     ),
     "AWS::EFS::MountTarget": (
         "elasticfilesystem:CreateMountTarget elasticfilesystem:DescribeMountTargets",
         "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
-        "file-system/1",
+        "file-system/{name}",
     ),
     "AWS::EMR::Cluster": (
         "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags iam:PassRole",
         "elasticmapreduce:TerminateJobFlows elasticmapreduce:DescribeCluster",
         "cluster/1",
     ),
+    "AWS::Events::Rule": (
+        "events:PutRule events:DescribeRule events:PutTargets events:TagResource",
+        "events:DeleteRule events:DescribeRule events:RemoveTargets events:ListTargetsByRule",
+        "rule/{name}",
+    ),
     "AWS::IAM::InstanceProfile": (
         "iam:CreateInstanceProfile iam:AddRoleToInstanceProfile iam:GetInstanceProfile iam:PassRole",
         "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile",
-        "role/{name}",
+        "instance-profile/{name}",
     ),
     "AWS::IAM::Policy": ("iam:PutRolePolicy iam:GetRolePolicy", "iam:DeleteRolePolicy", "role/{name}"),
     "AWS::IAM::Role": (
@@ -191,6 +196,8 @@ _UPDATES: Mapping[str, str] = {
     "AWS::EC2::VPCEndpoint": "ec2:CreateTags ec2:DeleteTags",
     "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:DescribeFileSystems "
     "elasticfilesystem:TagResource elasticfilesystem:UntagResource",
+    "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:RemoveTargets events:TagResource "
+    "events:UntagResource",
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:DeleteRolePolicy",
     "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy iam:PutRolePolicy "
     "iam:DeleteRolePolicy iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:TagRole iam:UntagRole",
@@ -205,30 +212,54 @@ _UPDATES: Mapping[str, str] = {
 _WITHOUT_REGION = ("iam",)
 
 
-def require(may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], doing: str) -> None:
+# Types whose calls are about another resource → the property that names it.
+_ABOUT = {
+    "AWS::AutoScaling::ScheduledAction": "AutoScalingGroupName",
+    "AWS::EFS::MountTarget": "FileSystemId",
+    "AWS::IAM::Policy": "Roles",
+    "AWS::Lambda::Permission": "FunctionName",
+    "AWS::SNS::Subscription": "TopicArn",
+    "AWS::SQS::QueuePolicy": "Queues",
+}
+
+
+def require(
+    may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], doing: str, name: str = ""
+) -> None:
     """Raise ResourceFailed, in AWS's words, unless the caller may create, update or delete a resource of this type.
 
-    `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources.
+    `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources; `name` is
+    the resource's own.
     """
     if may is None:
         return
     keys = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
-    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing))
+    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing, name))
     refusal = next(filter(None, refusals), "")
     if refusal:
         raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
 
 
-def calls(kind: str, stack: str, place: str, doing: str) -> Iterator[tuple[str, str]]:
-    """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about."""
+def calls(kind: str, stack: str, place: str, doing: str, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about.
+
+    One without a name gets one of those that CloudFormation makes.
+    """
     created, deleted, about = _CALLS.get(kind, ("", "", ""))
     chosen = {"create": created, "update": _UPDATES.get(kind, ""), "delete": deleted}[doing]
-    resource = about.format(group=f"{stack}-group", name=f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
+    resource = about.format(name=name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
     region, _, account = place.partition(":")
     for action in chosen.split():
         service = action.partition(":")[0]
         where = f":{account}" if service in _WITHOUT_REGION else f"{region}:{account}"
         yield action, f"arn:aws:{service}:{where}:{resource}"
+
+
+def name_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> str:
+    """Return the name of the resource that the calls for this one are about, as in its ARN; "" if it has none yet."""
+    given = properties.get(_ABOUT[kind], "") if kind in _ABOUT else physical_id
+    last = str(given[0] if isinstance(given, list) else given).rpartition("/")[2].rpartition(":")[2]
+    return f"{properties.get('Path', '/')[1:]}{last}" if kind == "AWS::IAM::Role" and last else last
 
 
 def types() -> Iterable[str]:

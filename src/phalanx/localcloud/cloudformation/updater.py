@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from phalanx.localcloud.cloudformation import service_roles
 from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk
@@ -18,7 +19,6 @@ from phalanx.localcloud.cloudformation.revisions import Revision
 from phalanx.localcloud.cloudformation.schemas import custom_name, replaces, takes_tags
 from phalanx.localcloud.cloudformation.worker import MODELS, Worker
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.iam import credentials
 
 REPLACING = "Requested update requires the creation of a new physical resource; hence creating one."
 LEFT = "One or more resources could not be deleted."
@@ -38,7 +38,8 @@ class Updater(Worker):
 
     def update(self, revision: Revision) -> None:
         """Start an update; the stack is UPDATE_IN_PROGRESS when this returns."""
-        self._may = credentials.may()
+        self.stack.role = revision.role
+        self._may = service_roles.rights(self.context, self.stack)
         self.stack.token, self.stack.updated_at = revision.token, self.context.clock.now()
         self._mark(UPDATING, "User Initiated")
         self.post(self._begin_update, revision)
@@ -49,7 +50,7 @@ class Updater(Worker):
 
     def continue_rollback(self) -> None:
         """Go on taking an update back; the stack is UPDATE_ROLLBACK_IN_PROGRESS when this returns."""
-        self._may = credentials.may()
+        self._may = service_roles.rights(self.context, self.stack)
         self._mark(ROLLING_BACK, "User Initiated")
         self.post(self._go_to, self._before)
 
@@ -122,7 +123,7 @@ class Updater(Worker):
         if touched and kind.update is None:
             raise ResourceFailed(f"The local cloud can't change {resource.declared.type} in place")
         if touched and kind.update is not None:
-            self._require_rights(resource.declared.type, "update")
+            self._require_rights(resource, "update")
             with MODELS:
                 attributes = kind.update(self._request(resource), before, resource.physical_id)
             resource.attributes = resource.attributes if attributes is None else attributes

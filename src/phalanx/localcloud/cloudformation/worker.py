@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from phalanx.localcloud.clock import Timer
-from phalanx.localcloud.cloudformation import rights
+from phalanx.localcloud.cloudformation import rights, service_roles
 from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk, reverse
@@ -23,7 +23,6 @@ from phalanx.localcloud.cloudformation.schemas import problems
 from phalanx.localcloud.cloudformation.signals import Signal, Wait, data_text, wait_of
 from phalanx.localcloud.cloudformation.template import Declared
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.iam.credentials import May
 
 log = logging.getLogger(__name__)
@@ -59,14 +58,14 @@ class Worker:
 
     def create(self) -> None:
         """Start the creation; the stack is CREATE_IN_PROGRESS when this returns."""
-        self._may = credentials.may()
+        self._may = service_roles.rights(self.context, self.stack)
         self.stack.mark("CREATE_IN_PROGRESS", self.context.clock.now(), "User Initiated")
         self.context.spawn(self._run, name=f"stack-{self.stack.name}")
         self.post(self._begin_creation)
 
     def delete(self, token: str | None, retain: Collection[str]) -> None:
         """Start the deletion, whatever the stack is doing; its status has changed when this returns."""
-        begun, self._may = threading.Event(), credentials.may()
+        begun, self._may = threading.Event(), service_roles.rights(self.context, self.stack)
         self.post(self._begin_deletion, token, retain, begun)
         begun.wait(timeout=30)
 
@@ -142,7 +141,7 @@ class Worker:
         declared, name = resource.declared, resource.declared.logical_id
         resource.properties = self._properties(declared)
         resource.metadata = resolve(dict(declared.metadata), self._scope)
-        self._require_rights(declared.type, "create")
+        self._require_rights(resource, "create")
         wait = wait_of(name, declared.type, resource.properties, resolve(dict(declared.creation_policy), self._scope))
         with MODELS:
             made = TYPES[declared.type].create(self._request(resource))
@@ -170,9 +169,10 @@ class Worker:
         name = resource.declared.logical_id
         self._scope.references[name], self._scope.attributes[name] = resource.physical_id, resource.attributes
 
-    def _require_rights(self, kind: str, doing: str) -> None:
-        place = f"{self.stack.region}:{self.context.account}"
-        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, doing)
+    def _require_rights(self, resource: Resource, doing: str) -> None:
+        kind, place = resource.declared.type, f"{self.stack.region}:{self.context.account}"
+        named = rights.name_of(kind, resource.physical_id, resource.properties)
+        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, doing, named)
 
     def _request(self, resource: Resource, stack_tags: Mapping[str, str] | None = None) -> Request:
         name, stack = resource.declared.logical_id, self.stack
@@ -349,7 +349,7 @@ class Worker:
             return
         self._mark_doomed(name, "DELETE_IN_PROGRESS")
         try:
-            self._require_rights(resource.declared.type, "delete")
+            self._require_rights(resource, "delete")
             with MODELS:
                 pending = TYPES[resource.declared.type].delete(self._request(resource), resource.physical_id)
             self.context.network_changed()

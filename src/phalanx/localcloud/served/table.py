@@ -49,6 +49,7 @@ SERVED = {
     "elasticmapreduce": """
         Describe* Get* List* AddJobFlowSteps AddTags CancelSteps ModifyInstanceGroups PutBlockPublicAccessConfiguration
         RemoveTags RunJobFlow SetTerminationProtection TerminateJobFlows""",
+    "events": "Describe* List*",
     "iam": """
         Get* List* Simulate* AddRoleToInstanceProfile AttachGroupPolicy AttachRolePolicy AttachUserPolicy
         AddUserToGroup CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole

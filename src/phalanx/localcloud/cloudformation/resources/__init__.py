@@ -6,6 +6,7 @@ from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - import
     access,
     buckets,
     emr,
+    events,
     fleet,
     functions,
     imagebuilder,
