@@ -153,9 +153,9 @@ DEFENCES = (
         "test_metadata.py -k role",
         (
             "template/access.py",
-            'return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), **more)',
+            'return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), **more)',
             'sends = _policy("x", [allow(["sqs:SendMessage"], "*")])\n'
-            '    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), Policies=[iam.Policy(**sends)])',
+            '    return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), Policies=[iam.Policy(**sends)])',
         ),
     ),
     defence(

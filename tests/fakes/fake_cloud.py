@@ -101,6 +101,8 @@ class FakeCloud:
     use_now: Use = field(default_factory=lambda: Use(1.0, 1.0, 1, 1, 0.0))
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
+    kept_until: list[float] = field(default_factory=list)
+    deleted_roles: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
     progress: dict[str, str] = field(default_factory=dict)
@@ -210,6 +212,9 @@ class FakeCloud:
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)
 
+    def keep_until(self, cluster, at_s):
+        self.kept_until.append(at_s)
+
     def start_nodes(self, cluster, workers):
         self.started.append(workers)
         self.roster = self.roster_after_start
@@ -234,6 +239,9 @@ class FakeCloud:
 
     def foreign(self, cluster, vpc):
         return self.others
+
+    def delete_role(self, role):
+        self.deleted_roles.append(role)
 
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)

@@ -80,6 +80,20 @@ def role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
     return lambda: aws.call("iam", "delete_role", RoleName=title)
 
 
+def removal_role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    """Make what outlives the stack of a forgotten cluster; another region's has another path."""
+    tags = [{**TAG, "Value": cluster}]
+    for region in ("us-east-1", "eu-west-1"):
+        given = {"RoleName": f"{cluster}-RemovalRole-{region}", "Path": f"/phalanx/{region}/", "Tags": tags}
+        aws.call("iam", "create_role", AssumeRolePolicyDocument=TRUST, **given)
+
+    def remove() -> None:
+        for region in ("us-east-1", "eu-west-1"):
+            aws.call("iam", "delete_role", RoleName=f"{cluster}-RemovalRole-{region}")
+
+    return remove
+
+
 def function(aws: AwsHere, cluster: str) -> Callable[[], Any]:
     title, made = f"{cluster}-Function-0123456789AB", io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -153,6 +167,7 @@ def group_by(title: str, tags: list[dict[str, Any]]) -> Callable[[AwsHere, str],
         (table, "table demo-RosterTable-0123456789AB"),
         (topic, "topic demo-FleetTopic-0123456789AB"),
         (log_group, "log group demo-LogGroup-0123456789AB"),
+        (removal_role, "role demo-RemovalRole-us-east-1"),
         (function, "function demo-Function-0123456789AB"),
         (launch_template, "launch template lt-"),
         (group_by("{}-workers", []), "Auto Scaling group demo-workers"),

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_cloud import HEAD_FAILED, STACK, FakeCloud, event, roster, write_key
+from fake_cloud import HEAD_FAILED, READY, STACK, FakeCloud, event, roster, write_key
 
 from phalanx import template
 from phalanx.clouds.protocol import Running, StackChange
@@ -142,6 +142,14 @@ def test_a_changed_file_is_shown_and_then_executed():
     assert cloud.reviewed == [({}, ["SshPublicKey"])]
     assert Cluster.load("demo").spec["type"] == "c5.xlarge"
     assert changed(cloud, shown.append, type="c5.xlarge", idle_s=1800).changed == {}
+
+
+def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted():
+    gone = StackChange("Remove", "RemovalRole", "AWS::IAM::Role")
+    cloud = FakeCloud(changes=[gone], script=[event(0, "RemovalRole", "CREATE_COMPLETE", "AWS::IAM::Role"), *READY])
+    up(cloud, down_after_s=7200)
+    changed(cloud, lambda proposal: None, down_after_s=None)
+    assert cloud.deleted_roles == ["physical-RemovalRole"]
 
 
 def test_what_is_not_approved_is_not_done():

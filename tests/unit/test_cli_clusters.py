@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_cloud import HEAD_FAILED, MISSING, roster
+from fake_cloud import HEAD_FAILED, MISSING, event, roster
 
 from phalanx.clouds.orphans import Orphans
 from phalanx.clouds.protocol import Running
@@ -242,6 +242,35 @@ def test_a_stopped_cluster_is_shown_as_such_and_up_starts_it(phalanx, cloud):
     assert "had stopped its nodes; starting them again" in phalanx.err
     assert "is ready after" in phalanx.out
     assert (cloud.started, cloud.ends) == ([1], [])
+
+
+def test_status_ls_and_extend_show_when_a_stopped_cluster_is_removed(phalanx, cloud):
+    phalanx("up")
+    stack = next(iter(cloud.stacks.values()))
+    stack.state = replace(stack.state, outputs={**stack.state.outputs, "DownAfter": str(7 * 86400)})
+    since = time.time() - 86400
+    cloud.running_now = Running(nodes=0, stopped=True, end_s=None, idle_since_s=since)
+    assert phalanx("status") == 0
+    assert "removal   in 5 d 23 h, at " in phalanx.out or "removal   in 6 d 00 h, at " in phalanx.out
+    assert phalanx("status", "--json") == 0
+    assert json.loads(phalanx.out)["removal_left_s"] == pytest.approx(6 * 86400, abs=60)
+    assert phalanx("ls") == 0
+    assert "REMOVAL" in phalanx.out and " d " in phalanx.out
+    assert phalanx("extend", "2d") == 0
+    assert cloud.kept_until == [pytest.approx(since + 9 * 86400, abs=1)] and cloud.ends == []
+    assert "The stack of stopped cluster demo is deleted in " in phalanx.out
+
+
+def test_up_makes_a_removed_cluster_again_and_leaves_nothing_of_the_first(phalanx, cloud):
+    phalanx("up")
+    (first,) = cloud.stacks.values()
+    first.state = replace(first.state, status="DELETE_COMPLETE")
+    first.script.append(event(90, "RemovalRole", "CREATE_COMPLETE", "AWS::IAM::Role"))
+    first.shown = len(first.script)
+    assert phalanx("up") == 0
+    assert "the stack of cluster demo was deleted since; making it again" in phalanx.err
+    assert cloud.deleted_roles == ["physical-RemovalRole"] and cloud.deleted_file_systems == []
+    assert len(cloud.stacks) == 2
 
 
 def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypatch):

@@ -75,6 +75,7 @@ def test_two_lines_are_enough(write):
         "keep": None,
         "lease_s": None,
         "idle_s": None,
+        "down_after_s": None,
         "budget": None,
         "mail": None,
         "boot": None,

@@ -122,7 +122,7 @@ WRONG = {
     "slots": st.integers(max_value=0) | st.integers(min_value=1025),
     "ssh_from": st.from_regex(r"\A[a-z:]{1,9}\Z").filter(lambda word: word not in ("auto", "anywhere")),
     "key_pair": st.from_regex(r"\A [a-z]{0,5}\Z"),
-    "node_timeout": st.from_regex(r"\A([0-9]{1,4}|[0-9]{1,3} ?(min|sec|d))\Z"),
+    "node_timeout": st.from_regex(r"\A([0-9]{1,4}|[0-9]{1,3} ?(min|sec|w))\Z"),
     "file_system": st.from_regex(r"\Afs-[g-z]{8}\Z"),
     "keep": st.from_regex(r"\A[a-z]{4,6}\Z"),
     "disk": st.dictionaries(st.sampled_from(["size_gib", "iops", "throughput_mib_s"]), st.just(0), min_size=1)

@@ -169,8 +169,10 @@ def test_storage_takes_nfs_alone_and_reaches_nothing(document):
 
 def test_a_boundary_limits_every_role_and_policies_are_of_jobs_alone():
     boundary, reads = "arn:aws:iam::123456789012:policy/b", "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
-    roles = resources(json.loads(synthesize(plan(permissions_boundary=boundary, policies=[reads]))), "AWS::IAM::Role")
-    assert {role["PermissionsBoundary"] for role in roles.values()} == {boundary}
+    document = json.loads(synthesize(plan(permissions_boundary=boundary, policies=[reads])))
+    roles = resources(document, "AWS::IAM::Role")
+    assert [role["PermissionsBoundary"] for role in roles.values()] == [{"Ref": "Boundary"}] * 4
+    assert document["Parameters"]["Boundary"]["Default"] == boundary
     assert {name: role.get("ManagedPolicyArns") for name, role in roles.items()} == {
         **dict.fromkeys(ROLES),
         "JobRole": [reads],

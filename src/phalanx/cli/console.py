@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,13 +65,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def duration(seconds: float) -> str:
-    """Format a duration: 4.2 s, 3 min 20 s, 5 h 03 min."""
+    """Format a duration: 4.2 s, 3 min 20 s, 5 h 03 min, 6 d 23 h."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60:02d} min" if hours < 72 else f"{hours // 24} d {hours % 24:02d} h"
+
+
+def moment(at_s: float) -> str:
+    """Return a time as it is shown to people: 2026-11-22 18:00 UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
 
 
 def _color() -> bool | None:

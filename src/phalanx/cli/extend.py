@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, print_json, say
+from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import ClusterError
 from phalanx.spec.spec_checks import WrongError, duration_s
@@ -32,7 +32,8 @@ def _seconds(_: click.Context, __: click.Parameter, value: str) -> int:
 def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None:
     """Move the end of the lease by TIME (default: 2h), counted from the present end.
 
-    A cluster without a lease gets one, counted from now. `phalanx up` starts a cluster whose lease has ended.
+    A cluster without a lease gets one, counted from now. `phalanx up` starts a cluster whose lease has ended; of one
+    that is stopped, this moves the time at which `down_after` removes it.
 
     \b
     Examples:
@@ -40,22 +41,27 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
       phalanx extend 8h
     """
     from phalanx.clouds.diagnosis import require_stack
+    from phalanx.cluster import forgotten
 
     cluster = load_cluster(name, file)
-    require_stack(cluster)
+    state = require_stack(cluster)
     cloud = clouds.get(cluster.cloud, cluster.region)
-    running = cloud.running(cluster.name)
+    running, now = cloud.running(cluster.name), time.time()
     if running is None or running.stopped:
-        raise ClusterError(f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.")
-    now = time.time()
+        due_s = forgotten.due_s(state, running)
+        if due_s is None:
+            raise ClusterError(f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.")
+        cloud.keep_until(cluster.name, due_s := max(now, due_s) + by)
+        _report(cluster.name, "removal", f"The stack of stopped cluster {cluster.name} is deleted", due_s, as_json)
+        return
     end_s = max(now, running.end_s or 0.0) + by
     cloud.end_at(cluster.name, end_s)
+    _report(cluster.name, "lease_end", f"The lease of cluster {cluster.name} ends", end_s, as_json)
+
+
+def _report(name: str, what: str, text: str, at_s: float, as_json: bool) -> None:
+    left_s = at_s - time.time()
     if as_json:
-        print_json({"cluster": cluster.name, "lease_end": moment(end_s), "left_s": round(end_s - now)})
+        print_json({"cluster": name, what: moment(at_s), "left_s": round(left_s)})
     else:
-        say(f"The lease of cluster {cluster.name} ends in {duration(end_s - now)}, at {moment(end_s)}.")
-
-
-def moment(at_s: float) -> str:
-    """Return a time as it is shown to people: 2026-11-22 18:00 UTC."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
+        say(f"{text} in {duration(left_s)}, at {moment(at_s)}.")

@@ -15,11 +15,11 @@ from phalanx.errors import PhalanxError
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
-COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "cost", "nodes", "address")
+COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "removal", "cost", "nodes", "address")
 
 
 _STOPPED = "stopped"
-_UNKNOWN: dict[str, Any] = {"lease_left_s": None, "cost_usd": None}
+_UNKNOWN: dict[str, Any] = {"lease_left_s": None, "removal_left_s": None, "cost_usd": None}
 
 
 @click.command("ls")
@@ -78,16 +78,17 @@ def _find(cluster: Cluster) -> dict[str, Any]:
         found = find_stack(cluster)
         if found is None:
             return {**_UNKNOWN, "state": "gone" if cluster.stack_id else "never created"}
-        left = time_left(cluster)
+        left = time_left(cluster, found)
         state = _STOPPED if left["stopped"] else found.status
         so_far = cost(cluster, found)["cost"]["so_far_usd"]
     except PhalanxError as error:
         return {**_UNKNOWN, "state": f"unknown: {error.message}"}
-    return {"state": state, "lease_left_s": left["lease_left_s"], "cost_usd": so_far}
+    times = {name: left[name] for name in ("lease_left_s", "removal_left_s")}
+    return {"state": state, **times, "cost_usd": so_far}
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    times = {"age": row["age_s"], "lease": row["lease_left_s"]}
+    times = {"age": row["age_s"], "lease": row["lease_left_s"], "removal": row["removal_left_s"]}
     shown = {name: None if seconds is None else duration(seconds) for name, seconds in times.items()}
     shown["cost"] = None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
     return [value if value is not None else "-" for value in ({**row, **shown}[column] for column in COLUMNS)]

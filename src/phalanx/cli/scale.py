@@ -83,7 +83,7 @@ def _hold_budget(scaling: Scaling) -> None:
     """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""
     if not scaling.cluster.spec.get("budget") or scaling.nodes <= scaling.roster.requested:
         return
-    from phalanx.cli.extend import moment
+    from phalanx.cli.console import moment
 
     end_s = scaling.end_of_budget()
     if end_s is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, print_json, say
+from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import PhalanxError
 from phalanx.spec.cloud_names import is_local
@@ -37,7 +37,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """
     cluster = load_cluster(name, file)
     state, roster = read_state(cluster)
-    left = time_left(cluster)
+    left = time_left(cluster, state)
     facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
     answers = cluster.ready and not facts["stopped"]
     facts.update(cost(cluster, state))
@@ -49,14 +49,18 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
         _print(facts)
 
 
-def time_left(cluster: Cluster) -> dict[str, Any]:
-    """Return whether the cluster has stopped its nodes, and when its lease ends."""
+def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
+    """Return whether the cluster has stopped its nodes, and when its lease ends or its stack is removed."""
+    from phalanx.cluster import forgotten
+
     running = clouds.get(cluster.cloud, cluster.region).running(cluster.name)
     end_s = running.end_s if running else None
+    due_s = forgotten.due_s(state, running)
     return {
         "stopped": running is not None and running.stopped,
         "ended": running.ended if running else "",
         "lease_left_s": None if end_s is None else max(0, round(end_s - time.time())),
+        "removal_left_s": None if due_s is None else max(0, round(due_s - time.time())),
     }
 
 
@@ -154,6 +158,11 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
+    if facts["removal_left_s"] is not None:
+        left_s = facts["removal_left_s"]
+        when = f"{duration(left_s)}, at {moment(time.time() + left_s)}"
+        say(f"removal   in {when}: then the stack is deleted, and data in EFS stay;")
+        say("          `phalanx extend` moves that, `phalanx up` starts the nodes")
     say(f"cost      {_cost_text(facts)}")
     say(f"age       {duration(facts['age_s'])}")
 

@@ -31,6 +31,9 @@ class AutoScaling:
     def end_at(self, cluster: str, at_s: float | None) -> None:
         leases.end_at(self._api, cluster, at_s)
 
+    def keep_until(self, cluster: str, at_s: float) -> None:
+        leases.keep_until(self._api, cluster, at_s)
+
     def start_nodes(self, cluster: str, workers: int) -> None:
         leases.start(self._api, cluster, workers)
 

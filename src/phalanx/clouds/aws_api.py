@@ -255,6 +255,9 @@ class ApiCloud(ABC):
     def end_at(self, cluster: str, at_s: float | None) -> None:
         self.machines.end_at(cluster, at_s)
 
+    def keep_until(self, cluster: str, at_s: float) -> None:
+        self.machines.keep_until(cluster, at_s)
+
     def start_nodes(self, cluster: str, workers: int) -> None:
         self.machines.start_nodes(cluster, workers)
 
@@ -307,6 +310,10 @@ class ApiCloud(ABC):
     def foreign(self, cluster: str, vpc: str) -> list[str]:
         return foreign.find(self, cluster, vpc)
 
+    def delete_role(self, role: str) -> None:
+        self.remove_policies(role)
+        self.exists("iam", "delete_role", RoleName=role)
+
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)
 
@@ -322,6 +329,7 @@ def _state(entry: Mapping[str, Any]) -> StackState:
         status=entry["StackStatus"],
         reason=entry.get("StackStatusReason", ""),
         created_s=entry["CreationTime"].timestamp(),
+        updated_s=entry["LastUpdatedTime"].timestamp() if entry.get("LastUpdatedTime") else 0.0,
         outputs={output["OutputKey"]: output["OutputValue"] for output in entry.get("Outputs", [])},
         parameters={value["ParameterKey"]: value.get("ParameterValue", "") for value in entry.get("Parameters", [])},
         tags={tag["Key"]: tag["Value"] for tag in entry.get("Tags", [])},

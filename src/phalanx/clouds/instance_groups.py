@@ -58,6 +58,9 @@ class InstanceGroups:
         if at_s is not None:
             raise ClusterError(f"cluster {cluster} can have no lease: EMR ends a cluster together with its nodes")
 
+    def keep_until(self, cluster: str, at_s: float) -> None:  # noqa: ARG002 - of the protocol
+        raise ClusterError(f"cluster {cluster} is never stopped: EMR ends a cluster together with its nodes")
+
     def start_nodes(self, cluster: str, workers: int) -> None:  # noqa: ARG002 - of the protocol
         raise ClusterError(f"EMR can't start nodes of cluster {cluster} again", "`phalanx down`, then `phalanx up`.")
 

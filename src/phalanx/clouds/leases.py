@@ -13,6 +13,8 @@ from phalanx.clouds.protocol import Running
 HEAD, WORKERS = "head", "workers"
 # Of an action that phalanx makes itself; one that the stack made keeps its name.
 _NAME = "phalanx-lease"
+# A tag of the head's group, which no node may change, and which the function of `down_after` reads.
+KEEP_TAG = "phalanx:keep-until"
 _NOTHING = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 
 
@@ -28,7 +30,39 @@ def running(api: Api, cluster: str) -> Running | None:
     # A cluster of an earlier version has no lease, and its head's group never is at 0.
     ends = [action["StartTime"].timestamp() for action in _actions(api, head)]
     sizes = [group["DesiredCapacity"] for group in groups.values()]
-    return Running(nodes=sum(sizes), stopped=groups[head]["DesiredCapacity"] == 0, end_s=min(ends, default=None))
+    return Running(
+        nodes=sum(sizes),
+        stopped=groups[head]["DesiredCapacity"] == 0,
+        end_s=min(ends, default=None),
+        idle_since_s=_idle_since_s(api, groups),
+        kept_until_s=_kept_until_s(groups[head]),
+    )
+
+
+def _idle_since_s(api: Api, groups: dict[str, dict[str, Any]]) -> float | None:
+    """Return when the last instance had ended, 0 if that was more than six weeks ago; None while there is one."""
+    if any(group["DesiredCapacity"] or group["Instances"] for group in groups.values()):
+        return None
+    last: list[float] = [0.0]
+    for name in groups:
+        found = api.call("autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, MaxRecords=1)
+        for activity in found["Activities"]:
+            if not activity.get("EndTime"):
+                return None
+            last.append(activity["EndTime"].timestamp())
+    return max(last)
+
+
+def _kept_until_s(group: dict[str, Any]) -> float:
+    tags = {tag["Key"]: tag["Value"] for tag in group.get("Tags", [])}
+    value = tags.get(KEEP_TAG, "")
+    return float(value) if value.isdecimal() else 0.0
+
+
+def keep_until(api: Api, cluster: str, at_s: float) -> None:
+    """Have a stopped cluster not removed before this time, in seconds since the epoch."""
+    of_group = {"ResourceId": f"{cluster}-{HEAD}", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
+    api.call("autoscaling", "create_or_update_tags", Tags=[{**of_group, "Key": KEEP_TAG, "Value": str(int(at_s))}])
 
 
 def outdated(api: Api, cluster: str) -> list[str]:

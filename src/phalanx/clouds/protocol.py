@@ -50,6 +50,7 @@ class StackState:
     outputs: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    updated_s: float = 0.0
 
     @property
     def in_progress(self) -> bool:
@@ -127,12 +128,16 @@ class Running:
 
     `stopped`: the head's group is at 0. `end_s`: when a scheduled action lowers both to 0, in seconds since the epoch;
     None if none does. `ended`: why the service has ended the cluster for good; "" while it has not.
+    `idle_since_s`: when the last node of a stopped cluster had ended; None while one runs. `kept_until_s`: until when a
+    user wants it kept, 0 for nothing.
     """
 
     nodes: int
     stopped: bool
     end_s: float | None
     ended: str = ""
+    idle_since_s: float | None = None
+    kept_until_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,10 @@ class Machines(Protocol):
 
     def end_at(self, cluster: str, at_s: float | None) -> None:
         """Have both groups lowered to 0 at this time, in seconds since the epoch; None: never."""
+        ...
+
+    def keep_until(self, cluster: str, at_s: float) -> None:
+        """Have a stopped cluster not removed before this time, in seconds since the epoch."""
         ...
 
     def start_nodes(self, cluster: str, workers: int) -> None:
@@ -301,6 +310,10 @@ class Cloud(Machines, Protocol):
 
     def foreign(self, cluster: str, vpc: str) -> list[str]:
         """Return a line for each thing in the VPC that is not the cluster's own."""
+        ...
+
+    def delete_role(self, role: str) -> None:
+        """Delete the role with its policies; no error when it is gone."""
         ...
 
     def delete_log_group(self, log_group: str) -> None:

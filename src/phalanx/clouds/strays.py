@@ -20,6 +20,8 @@ LOGICAL_IDS = {
 
 
 class Api(Protocol):
+    region: str
+
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
@@ -28,8 +30,9 @@ def find(api: Api, cluster: str) -> Iterator[str]:
     """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
 
     Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
+    Only the role that outlives a removed stack has its region in its path.
     """
-    for look in (_groups, _launch_templates, _functions, _named):
+    for look in (_groups, _launch_templates, _functions, _named, _roles):
         yield from look(api, cluster)
 
 
@@ -56,6 +59,14 @@ def _functions(api: Api, cluster: str) -> Iterator[str]:
             found = api.exists("lambda", "list_tags", Resource=function["FunctionArn"]) or {"Tags": {}}
             if found["Tags"].get(CLUSTER_TAG) == cluster:
                 yield f"function {function['FunctionName']}"
+
+
+def _roles(api: Api, cluster: str) -> Iterator[str]:
+    for role in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
+        if role["RoleName"].startswith(cluster[:_PREFIX]):
+            found = api.exists("iam", "list_role_tags", RoleName=role["RoleName"]) or {"Tags": []}
+            if {"Key": CLUSTER_TAG, "Value": cluster} in found["Tags"]:
+                yield f"role {role['RoleName']}"
 
 
 def _named(api: Api, cluster: str) -> Iterator[str]:

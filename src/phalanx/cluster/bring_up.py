@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from phalanx.clouds.protocol import Cloud, StackState
-from phalanx.cluster import boot_logs, causes, shortage
+from phalanx.cluster import boot_logs, causes, forgotten, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import collect, keep
@@ -173,6 +173,8 @@ class BringUp:
         """Remove what an earlier attempt left under the name, unless it is ready or being created."""
         found = self.cloud.describe_stack(self.spec.name)
         if found is None:
+            if forgotten.clean_up(self.cloud, self.spec.name):
+                yield Note(f"the stack of cluster {self.spec.name} was deleted since; making it again")
             return
         require_ours(found)
         if found.ready or found.creating or found.updating:

@@ -27,7 +27,7 @@ PROOF_DEADLINE_S = 5 * 60.0
 FILE_SYSTEM = "AWS::EFS::FileSystem"
 # What makes the head: its Auto Scaling group, or EMR.
 _HEAD_MAKERS = ("HeadGroup", "EmrCluster")
-ROLE = "AWS::IAM::Role"
+ROLE, REMOVAL_ROLE = "AWS::IAM::Role", "RemovalRole"
 # How often a head reports its progress (node.progress).
 _QUIET_S = 2.0
 
@@ -326,7 +326,7 @@ class Deletion:
             follower = yield from self._delete()
         if self._stuck(follower):
             raise CloudError(*self._why_stuck(follower, resources))
-        self._delete_evidence(resources)
+        self.delete_evidence(resources)
         yield from self._prove_gone(resources)
 
     def _until_updated(self) -> Iterator[StackEvent]:
@@ -366,11 +366,13 @@ class Deletion:
         message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
         return message, "Remove what uses these resources, then run `phalanx down` again."
 
-    def _delete_evidence(self, resources: Sequence[Resource]) -> None:
-        """Delete the file systems, and the log group, which the template retains for a failed creation."""
-        for resource in resources:
-            if resource.resource_type == "AWS::Logs::LogGroup" and resource.physical_id:
+    def delete_evidence(self, resources: Sequence[Resource]) -> None:
+        """Delete the file systems, and what the template retains: the log group, and the role of a removal."""
+        for resource in (one for one in resources if one.physical_id):
+            if resource.resource_type == "AWS::Logs::LogGroup":
                 self.stack.cloud.delete_log_group(resource.physical_id)
+            elif resource.logical_id == REMOVAL_ROLE:
+                self.stack.cloud.delete_role(resource.physical_id)
         for file_system in self._file_systems:
             self.stack.cloud.delete_file_system(file_system)
 

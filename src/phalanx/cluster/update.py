@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
-from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
+from phalanx.cluster.stack import REMOVAL_ROLE, UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.spec.spec import ClusterSpec
@@ -122,8 +122,18 @@ class Update:
 
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
         before = self._cloud.events(self._found.stack_id, None)
+        retained = self._retained(changes.changes)
         self._cloud.execute_changes(changes.change_set_id)
         yield from _follow(self._cloud, self._found, before[-1].event_id if before else None)
+        for role in retained:
+            self._cloud.delete_role(role)
+
+    def _retained(self, changes: Sequence[StackChange]) -> list[str]:
+        """Return the role that a removal would have used, if the stack is to have none: it would outlive the update."""
+        if not any((one.action, one.logical_id) == ("Remove", REMOVAL_ROLE) for one in changes):
+            return []
+        found = self._cloud.resources(self._found.stack_id)
+        return [one.physical_id for one in found if one.logical_id == REMOVAL_ROLE and one.physical_id]
 
 
 def follow(cloud: Cloud, found: StackState) -> Iterator[StackEvent]:

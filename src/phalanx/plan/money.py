@@ -127,6 +127,12 @@ def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
     return Limits(lease_s, idle_s)
 
 
+def removal_steps(down_after_s: int) -> tuple[int, int]:
+    """Return how often it is looked whether a stopped cluster is due for removal, and how long before it is warned."""
+    rate_s = min(_HOUR_S, max(60, down_after_s // 24 // 60 * 60))
+    return rate_s, max(rate_s, min(24 * _HOUR_S, down_after_s // 4))
+
+
 def _paid_s(spec: ClusterSpec, spent_usd: float) -> int | None:
     """Return for how long the budget pays all nodes and the network; None without a budget. Raises SpecError."""
     rate = usd_per_hour(spec, spec.nodes)

@@ -40,6 +40,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "cost_usd_of_lease": _cost_of_lease(plan),
         "lease_s": plan.limits.lease_s,
         "idle_s": plan.limits.idle_s,
+        "down_after_s": plan.spec.down_after_s,
         "deployment": plan.deployment,
         "resources": [{"what": what, "amount": much} for what, much in describe(plan)],
         "warnings": warnings(plan),
@@ -74,6 +75,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("cost", _cost(plan)),
         ("lease", _lease(plan)),
         ("idle", _idle(plan)),
+        ("removal", _removal(plan)),
     ]
     return [row for row in rows if row[1]]
 
@@ -254,9 +256,19 @@ def _idle(plan: Plan) -> str:
     return f"the nodes stop after {_time(idle_s)} without programs of users{default}" if idle_s else ""
 
 
+def _removal(plan: Plan) -> str:
+    after_s, kept = plan.spec.down_after_s, "the data in EFS stay" if plan.uses_efs else "its data end with the nodes"
+    return (
+        f"AWS deletes the stack {_time(after_s)} after its nodes have stopped, unless `up` came; {kept}"
+        if after_s
+        else ""
+    )
+
+
 def _time(seconds: int) -> str:
-    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
-    parts = ((hours, "h"), (minutes, "min"), (rest if seconds < 3600 else 0, "s"))
+    days = seconds // 86400 if seconds > 48 * 3600 else 0
+    hours, minutes, rest = seconds // 3600 - 24 * days, seconds // 60 % 60, seconds % 60
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest if seconds < 3600 else 0, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 

@@ -183,10 +183,7 @@ class ClusterSpec:
         default="",
     )
     key_pair: str | None = key(
-        "An EC2 key pair that may also log in, as the image's own user.",
-        KEY_PAIR,
-        "my-key",
-        default=None,
+        "An EC2 key pair that may also log in, as the image's own user.", KEY_PAIR, "my-key", default=None
     )
     node_timeout_s: int = key(
         "Time after which a node that has not answered counts as missing.",
@@ -313,6 +310,15 @@ class ClusterSpec:
         "$50",
         default=None,
     )
+    down_after_s: int | None = key(
+        "Time after which a cluster whose nodes were stopped is deleted by itself, unless `up` has started it again. "
+        "Data in EFS stay, whatever `keep` says, and `up` finds them under the same name.",
+        time_or_none_s(limits.LONGEST_DOWN_AFTER_S, "30 days is the longest"),
+        "7d",
+        unset="none",
+        beside=checks.down_after,
+        default=None,
+    )
     mail: str | None = key(
         "Address that gets a mail before the nodes are stopped; AWS first sends it a mail to confirm that.",
         MAIL,
@@ -325,7 +331,6 @@ class ClusterSpec:
         "pip install my-package\n",
         default=None,
     )
-
     emr: Mapping[str, Any] | None = key(
         "A cluster of Amazon EMR: the place in S3 for the agent and EMR's logs, its release and applications, and a "
         "service role of yours. For `cloud: emr` and `local-emr`, which need it.",
@@ -334,7 +339,6 @@ class ClusterSpec:
         unset=spec_emr.UNSET,
         default=None,
     )
-
     other_types: tuple[str, ...] = ()
     """The types after the first, if `type` is a list."""
 

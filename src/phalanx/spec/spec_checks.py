@@ -18,7 +18,7 @@ IMAGE = r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}|recipe:[a-z0-
 ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:auto|anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
-DURATION = r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
+DURATION = r"(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
 # It travels in base85, as parameters of one request, whose own limit is not documented (docs/aws-behaviour.md 1.28).
 LARGEST_BOOT_BYTES = 64 * 1024
 AUTO = "auto"
@@ -64,7 +64,7 @@ OF_THE_SYSTEM = (
     rf"|^/+(?:{'|'.join(directory[1:] for directory in _SYSTEM_DIRECTORIES)})/*$"
 )
 """A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
-UNIT_SECONDS = {"h": 3600, "m": 60, "s": 1}
+UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 class WrongError(ValueError):
@@ -112,6 +112,15 @@ def head_of_workers(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str
 def spot_workers(value: str, above: Mapping[str, Any]) -> str:
     if value == "spot" and above.get("nodes") == 1:
         raise WrongError("is for workers, and there are none: nodes is 1", "the head is on demand: remove the line")
+    return value
+
+
+def down_after(value: int, above: Mapping[str, Any]) -> int:
+    """Check that a cluster at AWS is not removed as soon as it is stopped, which it may be by mistake."""
+    if 0 < value < 3600 and not is_local(above.get("cloud", "local")):
+        raise WrongError(
+            f"is {value} s, and at AWS must be 1h or more: nodes are also stopped by mistake", "such as 7d"
+        )
     return value
 
 
@@ -173,7 +182,7 @@ def _checked_network(value: str, network: ipaddress.IPv4Network | ipaddress.IPv6
 
 
 def duration_s(value: str) -> int:
-    """Return the seconds of a text such as 90s, 10m or 1h30m."""
+    """Return the seconds of a text such as 90s, 10m, 1h30m or 7d."""
     parts = re.fullmatch(DURATION, value)
     if not value or not parts:
         hint = f"such as {value}s or {value}m" if value.isdecimal() and len(value) < 7 else "such as 90s, 10m or 1h30m"

@@ -32,6 +32,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "lease_s": _NEVER_STOPS,
     "idle_s": _NEVER_STOPS,
     "budget": _NEVER_STOPS,
+    "down_after_s": _NEVER_STOPS,
     "mail": ("EMR stops no nodes of which a mail could warn", "remove the line"),
 }
 """Why a cluster of EMR can't have a field of ClusterSpec, and what to do."""

@@ -8,6 +8,8 @@ MOST_TYPES = 10
 MOST_NETWORKS = 50
 LONGEST_NODE_TIMEOUT_S = 45 * 60
 LONGEST_LEASE_S = 365 * 24 * 3600
+# Auto Scaling remembers six weeks, in which the last node must have ended.
+LONGEST_DOWN_AFTER_S = 30 * 24 * 3600
 LONGEST_IDLE_S = 7 * 24 * 3600
 # AWS's limits are 10 policies of a role (its default) and 50 tags; phalanx and CloudFormation add tags of their own.
 MOST_POLICIES = 10

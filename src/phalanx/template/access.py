@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from troposphere import GetAtt, If, Ref, Sub, Template, ec2, iam
+from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_data import Place, places
-from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, arn
+from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, REMOVAL_ROLE, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
 NFS_PORT = 2049
 _WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 # Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
+CLOUDFORMATION = "cloudformation.amazonaws.com"
 EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
 
 
@@ -81,7 +82,7 @@ def node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     limits = boundary(plan)
     of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *address_of_head()]
-    of_function = [_history_of_head(), _logs(GetAtt("LogGroup", "Arn"))]
+    of_function = [_history_of_head(), logs(GetAtt("LogGroup", "Arn")), *_removal(plan)]
     of_nodes = [*every_node(plan), _end_of_head()]
     return (
         role("HeadRole", EC2, of_head, **limits),
@@ -96,13 +97,13 @@ def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile,
 
 def boundary(plan: Plan) -> dict[str, Any]:
     """Return the permissions boundary of all roles, if the spec has one."""
-    return {"PermissionsBoundary": plan.spec.permissions_boundary} if plan.spec.permissions_boundary else {}
+    return {"PermissionsBoundary": Ref("Boundary")} if plan.spec.permissions_boundary else {}
 
 
 def role(title: str, service: str | If, statements: list[dict[str, Any]], **more: Any) -> iam.Role:
     return iam.Role(
         title,
-        AssumeRolePolicyDocument=_trust({"Service": service}),
+        AssumeRolePolicyDocument=trust({"Service": service}),
         Policies=[iam.Policy(**_policy("phalanx", statements))],
         **more,
     )
@@ -120,7 +121,7 @@ def job_role(plan: Plan, *agents: str) -> iam.Role:
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
     trusted = {"AWS": [GetAtt(agent, "Arn") for agent in agents]}
-    return iam.Role("JobRole", AssumeRolePolicyDocument=_trust(trusted), **more)
+    return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), **more)
 
 
 def _data(given: Iterator[Place]) -> Iterator[dict[str, Any]]:
@@ -133,7 +134,7 @@ def _data(given: Iterator[Place]) -> Iterator[dict[str, Any]]:
         yield allow(["s3:GetObject", *(_WRITING if place.is_writable else ())], objects)
 
 
-def _trust(principal: dict[str, Any]) -> dict[str, Any]:
+def trust(principal: dict[str, Any]) -> dict[str, Any]:
     statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [statement]}
 
@@ -185,7 +186,7 @@ def every_node(plan: Plan) -> list[dict[str, Any]]:
     return [
         *([allow(mounts, _file_system())] if plan.uses_efs else []),
         *([_metrics()] if plan.spec.metrics == "yes" else []),
-        _logs(_own_stream()),
+        logs(_own_stream()),
     ]
 
 
@@ -211,7 +212,7 @@ def _own_stream() -> Sub:
     return arn("logs", "log-group:${LogGroup}:log-stream:${!aws:Ec2InstanceSourcePrivateIPv4}")
 
 
-def _logs(streams: Sub | GetAtt) -> dict[str, Any]:
+def logs(streams: Sub | GetAtt) -> dict[str, Any]:
     """Allow streams only: a late writer must not create a deleted group again (docs/aws-behaviour.md 1.22).
 
     The group's own ARN ends with ":*", which matches all of its streams.
@@ -236,5 +237,19 @@ def _history_of_head() -> dict[str, Any]:
     return allow(["autoscaling:DescribeScalingActivities"], "*")
 
 
-def allow(actions: list[str], resources: str | Ref | Sub | GetAtt | list[Any]) -> dict[str, Any]:
+def _removal(plan: Plan) -> list[dict[str, Any]]:
+    """Let the function look whether the cluster is forgotten, and have its stack deleted, by that role alone."""
+    if not plan.spec.down_after_s:
+        return []
+    only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}
+    return [
+        # It supports no resource-level permissions (docs/aws-behaviour.md 6).
+        allow(["autoscaling:DescribeAutoScalingGroups"], "*"),
+        allow(["cloudformation:DescribeStacks", "cloudformation:DeleteStack"], Ref("AWS::StackId")),
+        {**allow(["iam:PassRole"], GetAtt(REMOVAL_ROLE, "Arn")), "Condition": only},
+        allow(["sns:Publish"], Ref("FleetTopic")),
+    ]
+
+
+def allow(actions: list[str], resources: str | Ref | Sub | GetAtt | Split | list[Any]) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": actions, "Resource": resources}

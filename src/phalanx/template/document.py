@@ -18,6 +18,7 @@ from phalanx.template import (
     network,
     outputs,
     parameters,
+    removal,
     rendezvous,
     storage,
     userdata,
@@ -55,7 +56,7 @@ def build(plan: Plan) -> Template:
         emr_stack.add_to(template, plan)
     else:
         template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
-        for part in (parameters, network, access, storage, rendezvous, fleet, outputs):
+        for part in (parameters, network, access, storage, rendezvous, fleet, removal, outputs):
             part.add_to(template, plan)
     image = plan.facts.image.recipe if plan.facts.image else ""
     made_with = {"version": __version__, **({"image": image} if image else {})}

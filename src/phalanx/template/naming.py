@@ -19,6 +19,8 @@ DELETE: dict[str, Any] = {"DeletionPolicy": "Delete", "UpdateReplacePolicy": "De
 """For resources with data, explicitly: `phalanx down` leaves nothing of a cluster."""
 RETAIN_EXCEPT_ON_CREATE: dict[str, Any] = {"DeletionPolicy": "RetainExceptOnCreate", "UpdateReplacePolicy": "Retain"}
 """`phalanx down` decides whether to delete it; a failed creation does (docs/aws-behaviour.md 1.18)."""
+REMOVAL_ROLE = "RemovalRole"
+"""The logical id of the role with whose rights a forgotten cluster's stack is deleted: it outlives the stack."""
 RETAIN: dict[str, Any] = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 FILE_SYSTEM = If("MakesFileSystem", Ref("FileSystem"), Ref("FileSystemId"))

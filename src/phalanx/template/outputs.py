@@ -30,7 +30,8 @@ def for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 def _for_tools(plan: Plan) -> dict[str, Any]:
     """Return the outputs that need no description."""
-    return common(plan) | {name: Ref(name) for name in ("HeadGroup", "WorkersGroup", "FleetTopic")}
+    removal = {"DownAfter": str(plan.spec.down_after_s)} if plan.spec.down_after_s else {}
+    return common(plan) | {name: Ref(name) for name in ("HeadGroup", "WorkersGroup", "FleetTopic")} | removal
 
 
 def common(plan: Plan) -> dict[str, Any]:

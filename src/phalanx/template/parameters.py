@@ -22,7 +22,7 @@ _BLOCK = r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}"
 _GROUPS = (
     ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
     ("Network", ("Vpc", "PublicSubnet", "PrivateSubnet", "Networks")),
-    ("Access", ("SshLocation", "KeyPair", "SshPublicKey")),
+    ("Access", ("SshLocation", "KeyPair", "SshPublicKey", "Boundary")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
     ("Money", ("LeaseEnd", "Idle", "Mail")),
 )
@@ -41,6 +41,7 @@ _LABELS = {
     "SshLocation": "ssh from",
     "KeyPair": "EC2 key pair",
     "SshPublicKey": "Your public ssh key",
+    "Boundary": "Permissions boundary",
     "Slots": "Processes per node",
     "SharedDirectory": "Shared directory",
     "FileSystemId": "EFS file system of yours",
@@ -159,7 +160,14 @@ def _access(plan: Plan) -> dict[str, dict[str, Any]]:
             ),
             "MaxLength": 800,
         },
+        **_boundary(plan),
     }
+
+
+def _boundary(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return the boundary of all roles as a parameter, which is shorter than its ARN in each of them."""
+    given = plan.spec.permissions_boundary
+    return {"Boundary": _text(given, "ARN of a policy that bounds all roles.")} if given else {}
 
 
 def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:

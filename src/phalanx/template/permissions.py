@@ -45,6 +45,8 @@ _OF_TYPES: Mapping[str, str] = {
     "elasticfilesystem:DescribeMountTargets",
     "AWS::EMR::Cluster": "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags "
     "elasticmapreduce:TerminateJobFlows iam:PassRole",
+    "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:TagResource events:DeleteRule "
+    "events:RemoveTargets events:ListTargetsByRule",
     "AWS::IAM::InstanceProfile": "iam:CreateInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile "
     "iam:AddRoleToInstanceProfile iam:RemoveRoleFromInstanceProfile iam:PassRole",
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
@@ -68,6 +70,7 @@ _OF_CHANGES: Mapping[str, str] = {
     "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion",
     "AWS::EC2::VPC": "ec2:DeleteTags",
     "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:UntagResource",
+    "AWS::Events::Rule": "events:UntagResource",
     "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy "
     "iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:UntagRole",
     "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:UntagResource",
@@ -82,28 +85,27 @@ _OF_PROPERTIES: Mapping[tuple[str, str], str] = {
 }
 
 _OWN = """
-    autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
+    autoscaling:CreateOrUpdateTags autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
     autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
     autoscaling:UpdateAutoScalingGroup cloudformation:CreateChangeSet cloudformation:CreateStack
     cloudformation:DeleteChangeSet cloudformation:DeleteStack cloudformation:DescribeChangeSet
-    cloudformation:ExecuteChangeSet
-    cloudformation:DescribeStackEvents cloudformation:DescribeStacks cloudformation:ListStackResources
-    cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem dynamodb:ListTables dynamodb:PutItem
-    ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup ec2:DeleteVpcEndpoints ec2:DescribeAddresses
-    ec2:DescribeAvailabilityZones
-    ec2:DescribeCapacityReservations ec2:DescribeImages ec2:DescribeInstanceTypeOfferings
-    ec2:DescribeInstanceTypes ec2:DescribeInstances ec2:DescribeInternetGateways ec2:DescribeKeyPairs
-    ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates ec2:DescribeNatGateways ec2:DescribeNetworkAcls
-    ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups ec2:DescribeRouteTables ec2:DescribeSecurityGroups
-    ec2:DescribeSubnets ec2:DescribeVolumes ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcs
-    elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
-    elasticfilesystem:DescribeMountTargets elasticfilesystem:DescribeMountTargetSecurityGroups
-    iam:DeleteRolePolicy iam:DetachRolePolicy iam:GetInstanceProfile
-    iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies lambda:GetFunction
-    lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup logs:DescribeLogGroups logs:DescribeLogStreams
-    logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota servicequotas:GetServiceQuota
-    s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes sqs:ListQueues sqs:SendMessage
-    ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags ec2:DescribeTags
+    cloudformation:ExecuteChangeSet cloudformation:DescribeStackEvents cloudformation:DescribeStacks
+    cloudformation:ListStackResources cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem
+    dynamodb:ListTables dynamodb:PutItem ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup
+    ec2:DeleteVpcEndpoints ec2:DescribeAddresses ec2:DescribeAvailabilityZones ec2:DescribeCapacityReservations
+    ec2:DescribeImages ec2:DescribeInstanceTypeOfferings ec2:DescribeInstanceTypes ec2:DescribeInstances
+    ec2:DescribeInternetGateways ec2:DescribeKeyPairs ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates
+    ec2:DescribeNatGateways ec2:DescribeNetworkAcls ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups
+    ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVolumes
+    ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcs elasticfilesystem:DeleteFileSystem
+    elasticfilesystem:DescribeFileSystems elasticfilesystem:DescribeMountTargets
+    elasticfilesystem:DescribeMountTargetSecurityGroups iam:DeleteRole iam:DeleteRolePolicy iam:DetachRolePolicy
+    iam:GetInstanceProfile iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies iam:ListRoles
+    iam:ListRoleTags lambda:GetFunction lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup
+    logs:DescribeLogGroups logs:DescribeLogStreams logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota
+    servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
+    sqs:ListQueues sqs:SendMessage ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags
+    ec2:DescribeTags
 """
 
 OWN = tuple(_OWN.split())
@@ -123,7 +125,7 @@ OWN_OF_EMR = (
 _ANYWHERE = frozenset(
     {
         *("dynamodb:ListTables", "lambda:ListFunctions", "logs:DescribeLogGroups", "sns:ListTopics", "sqs:ListQueues"),
-        *("sns:Unsubscribe", "sns:GetSubscriptionAttributes", "iam:GetPolicy"),
+        *("sns:Unsubscribe", "sns:GetSubscriptionAttributes", "iam:GetPolicy", "iam:ListRoles"),
     }
 )
 # Of EC2, only what changes or removes something that exists can be bound to the cluster's tag.
@@ -132,7 +134,9 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
     "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
     "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
     "dynamodb": ("dynamodb:*:*:table/{prefix}*",),
-    "iam": ("iam::*:role/{prefix}*", "iam::*:instance-profile/{prefix}*"),
+    "events": ("events:*:*:rule/{prefix}*",),
+    # The role that removes a forgotten cluster has its region in its path.
+    "iam": ("iam::*:role/{prefix}*", "iam::*:role/phalanx/*/{prefix}*", "iam::*:instance-profile/{prefix}*"),
     "lambda": ("lambda:*:*:function:{prefix}*",),
     "logs": ("logs:*:*:log-group:{prefix}*",),
     "sns": ("sns:*:*:{prefix}*",),

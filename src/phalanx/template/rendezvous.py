@@ -10,7 +10,7 @@ from troposphere import GetAtt, Ref, Sub, Template, awslambda, cloudformation, d
 
 from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
-from phalanx.template import storage
+from phalanx.template import removal, storage
 from phalanx.template.access import RULES
 from phalanx.template.naming import DELETE, HEAD_GROUP
 from phalanx.template.shorten import shorten
@@ -118,7 +118,7 @@ def _function(plan: Plan) -> tuple[awslambda.Function, awslambda.Permission]:
     function = awslambda.Function(
         "Function",
         Runtime="python3.12",
-        Handler="index.handler",
+        Handler="index.look" if plan.spec.down_after_s else "index.handler",
         Code=awslambda.Code(ZipFile=_configured(plan)),
         Role=GetAtt("FunctionRole", "Arn"),
         Timeout=FUNCTION_TIMEOUT_S,
@@ -141,15 +141,24 @@ def _configured(plan: Plan) -> Sub:
     As variables they would be shown to everyone who may list functions.
     """
     group, handle = HEAD_GROUP.data["Fn::Sub"], f"${{{handle_name(plan)}}}"
-    settings = f"os.environ.update(HEAD_GROUP='{group}',WAIT_HANDLE='{handle}',FINAL={FINAL!r})"
-    return Sub(f"import os\n{settings}\n" + function_source().replace("${", "${!"))
+    given = {"HEAD_GROUP": group, "WAIT_HANDLE": handle, "FINAL": FINAL, **removal.settings(plan)}
+    settings = f"os.environ.update({','.join(f'{name}={value!r}' for name, value in given.items())})"
+    source = function_source(removes=bool(plan.spec.down_after_s))
+    return Sub(f"import os\n{settings}\n" + source.replace("${", "${!"))
 
 
 @functools.cache
-def function_source() -> str:
-    """Return the function's source, shortened like the agent, which saves 600 bytes."""
-    source = resources.files("phalanx.template") / "lambda_source" / "index.py"
-    return shorten({"index": source.read_text(encoding="utf-8")}, entries=("handler",))["index"]
+def function_source(removes: bool = False) -> str:
+    """Return the function's source, shortened like the agent, which saves 600 bytes.
+
+    `removes`: with what removes a forgotten cluster.
+    """
+    files = resources.files("phalanx.template") / "lambda_source"
+    names = ("index.py", "remover.py") if removes else ("index.py",)
+    lines = [line for name in names for line in (files / name).read_text(encoding="utf-8").splitlines()]
+    # What the second imports again takes bytes.
+    source = "\n".join(line for n, line in enumerate(lines) if not line.startswith("import ") or line not in lines[:n])
+    return shorten({"index": source}, entries=("handler", "look"))["index"]
 
 
 def ready(plan: Plan, *after: str) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:

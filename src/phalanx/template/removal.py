@@ -1,0 +1,146 @@
+"""The end of a forgotten cluster: a rule has the function look, and CloudFormation deletes the stack with its own role.
+
+CloudFormation can't go on with a role that it has deleted, so that role and its rights outlive the stack; `phalanx
+down`, `up` and `reap` remove them (docs/aws-behaviour.md 1.33).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from troposphere import AWSObject, GetAtt, Ref, Split, Sub, Template, awslambda, events, iam
+
+from phalanx.plan.money import removal_steps
+from phalanx.plan.plan import Plan
+from phalanx.template.access import CLOUDFORMATION, allow, boundary, trust
+from phalanx.template.naming import (
+    CLUSTER_TAG,
+    FILE_SYSTEM,
+    REMOVAL_ROLE,
+    RETAIN_EXCEPT_ON_CREATE,
+    arn,
+)
+
+PATH = Sub("/phalanx/${AWS::Region}/")
+"""IAM's roles belong to no region, and this one must be found again from its own."""
+
+# Type → what deletes it, beside descriptions. EC2's are bound by the cluster's tag, which nothing but the stack's own
+# resources have, and the others by ARN: so that a group of verbs is as exact as a list, and takes fewer bytes.
+_DELETES: Mapping[str, str] = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:UpdateAutoScalingGroup autoscaling:DeleteAutoScalingGroup",
+    "AWS::AutoScaling::ScheduledAction": "autoscaling:DeleteScheduledAction",
+    "AWS::DynamoDB::Table": "dynamodb:DeleteTable dynamodb:DescribeTable",
+    "AWS::EC2::EIP": "ec2:ReleaseAddress",
+    "AWS::EC2::LaunchTemplate": "ec2:Delete*",
+    "AWS::EC2::SecurityGroup": "ec2:Delete* ec2:Revoke*",
+    "AWS::EC2::SubnetRouteTableAssociation": "ec2:DisassociateRouteTable",
+    "AWS::EC2::VPCGatewayAttachment": "ec2:DetachInternetGateway",
+    "AWS::EFS::MountTarget": "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
+    "AWS::Events::Rule": "events:DeleteRule events:DescribeRule events:RemoveTargets events:ListTargetsByRule",
+    "AWS::IAM::InstanceProfile": "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:Get*",
+    "AWS::IAM::Role": "iam:DeleteRole iam:DeleteRolePolicy iam:Get* iam:List*",
+    "AWS::Lambda::Function": "lambda:DeleteFunction lambda:GetFunction",
+    "AWS::Lambda::Permission": "lambda:RemovePermission",
+    "AWS::SNS::Subscription": "sns:Unsubscribe sns:GetSubscriptionAttributes",
+    "AWS::SNS::Topic": "sns:DeleteTopic sns:GetTopicAttributes",
+    "AWS::SQS::Queue": "sqs:DeleteQueue sqs:GetQueueAttributes sqs:SetQueueAttributes",
+}
+# They support no resource-level permissions (docs/aws-behaviour.md 6).
+_ANYWHERE = ("autoscaling:Describe*", "ec2:Describe*", "sns:Unsubscribe", "sns:GetSubscriptionAttributes")
+_TAGGED = ("ec2:", "autoscaling:")
+# What names a resource of a type in a policy, as Fn::Sub has it.
+_ARNS = {
+    **dict.fromkeys(("DynamoDB::Table", "Events::Rule", "IAM::InstanceProfile", "IAM::Role"), "${{{}.Arn}}"),
+    **dict.fromkeys(("Lambda::Function", "SQS::Queue"), "${{{}.Arn}}"),
+    "SNS::Topic": "${{{}}}",
+}
+
+
+def add_to(template: Template, plan: Plan) -> None:
+    """Add it, if the spec wants it: after everything else, which it deletes."""
+    if not plan.spec.down_after_s:
+        return
+    for resource in (_role(plan), _rule(plan), _permission()):
+        template.add_resource(resource)
+    template.add_resource(_policy(template, plan))
+
+
+def _role(plan: Plan) -> iam.Role:
+    return iam.Role(
+        REMOVAL_ROLE,
+        AssumeRolePolicyDocument=trust({"Service": CLOUDFORMATION}),
+        Path=PATH,
+        **boundary(plan),
+        **RETAIN_EXCEPT_ON_CREATE,
+    )
+
+
+def _policy(template: Template, plan: Plan) -> iam.PolicyType:
+    document = {"Version": "2012-10-17", "Statement": [*_statements(template, plan)]}
+    return iam.PolicyType(
+        "RemovalPolicy",
+        PolicyName="removal",
+        Roles=[Ref(REMOVAL_ROLE)],
+        PolicyDocument=document,
+        **RETAIN_EXCEPT_ON_CREATE,
+    )
+
+
+def _statements(template: Template, plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield what deletes exactly this stack's resources, by ARN or by the cluster's tag."""
+    there = {name: str(one.resource_type) for name, one in template.resources.items() if name != REMOVAL_ROLE}
+    wanted = {action for kind in there.values() for action in _DELETES.get(kind, "").split()}
+    if plan.spec.policies:
+        wanted.add("iam:DetachRolePolicy")
+    tagged = {action for action in wanted if action.startswith(_TAGGED)}
+    yield allow(list(_ANYWHERE), "*")
+    yield allow(sorted(wanted - tagged - {*_ANYWHERE}), _owned(there, plan))
+    only = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
+    here = Split(" ", Sub(" ".join(arn(service, "*").data["Fn::Sub"] for service in ("ec2", "autoscaling"))))
+    yield {**allow(sorted(tagged), here), "Condition": only}
+    if plan.mount_target:
+        yield allow(["ec2:RevokeSecurityGroupIngress"], arn("ec2", f"security-group/{plan.mount_target.groups[0]}"))
+
+
+def _owned(there: Mapping[str, str], plan: Plan) -> Split:
+    """Return the ARNs of the stack's resources. Split out of one text they take half as many bytes."""
+    named = (_ARNS[kind[5:]].format(name) for name, kind in there.items() if kind[5:] in _ARNS)
+    if not plan.uses_efs:
+        return Split(" ", Sub(" ".join(named)))
+    files = "arn:${AWS::Partition}:elasticfilesystem:${AWS::Region}:${AWS::AccountId}:file-system/${Id}"
+    return Split(" ", Sub(" ".join([*named, files]), Id=FILE_SYSTEM))
+
+
+def settings(plan: Plan) -> dict[str, Any]:
+    """Return what the function must know, as Fn::Sub has it; nothing unless the spec wants a removal."""
+    if not plan.spec.down_after_s:
+        return {}
+    rate_s, warning_s = removal_steps(plan.spec.down_after_s)
+    return {
+        "STACK": "${AWS::StackId}",
+        "ROLE": f"${{{REMOVAL_ROLE}.Arn}}",
+        "TOPIC": "${FleetTopic}",
+        "DOWN_AFTER": str(plan.spec.down_after_s),
+        "WARNING": str(warning_s),
+        "RATE": str(rate_s),
+    }
+
+
+def _rule(plan: Plan) -> events.Rule:
+    minutes = removal_steps(plan.spec.down_after_s or 0)[0] // 60
+    return events.Rule(
+        "RemovalRule",
+        ScheduleExpression=f"rate({minutes} minute{'s' if minutes > 1 else ''})",
+        Targets=[events.Target("RemovalTarget", Id="function", Arn=GetAtt("Function", "Arn"))],
+    )
+
+
+def _permission() -> AWSObject:
+    return awslambda.Permission(
+        "RemovalPermission",
+        FunctionName=Ref("Function"),
+        Action="lambda:InvokeFunction",
+        Principal="events.amazonaws.com",
+        SourceArn=GetAtt("RemovalRule", "Arn"),
+    )

@@ -1,0 +1,314 @@
+"""`down_after`: a cluster that was stopped and forgotten is removed: the document, the function, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from clusters import aws_spec, plan, spec
+from plans import resources
+
+from phalanx.clouds.protocol import Running, StackState
+from phalanx.cluster.forgotten import due_s
+from phalanx.errors import SpecError
+from phalanx.localcloud.cloudformation import rights
+from phalanx.localcloud.iam.policy import Ask, Decision, decide
+from phalanx.plan.money import removal_steps
+from phalanx.plan.plan_text import as_dict, explain
+from phalanx.spec.spec_checks import duration_s
+from phalanx.template import synthesize
+from phalanx.template.permissions import policy
+from phalanx.template.rendezvous import function_source
+
+DAY_S = 86400
+STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
+PLACE = "us-east-1:123456789012"
+NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return json.loads(synthesize(plan(down_after_s=7 * DAY_S)))
+
+
+# ---- the document
+
+
+def test_without_the_key_there_is_nothing_of_it(document):
+    without = json.loads(synthesize(plan()))
+    more = {"RemovalRole", "RemovalPolicy", "RemovalRule", "RemovalPermission"}
+    assert set(document["Resources"]) - set(without["Resources"]) == more
+    assert "look" not in json.dumps(without["Resources"]["Function"])
+    assert "DownAfter" not in without["Outputs"] and document["Outputs"]["DownAfter"]["Value"] == "604800"
+
+
+def test_the_role_that_deletes_the_stack_outlives_it_and_nothing_else_new_does(document):
+    kept = {name for name, one in document["Resources"].items() if one.get("DeletionPolicy", "").startswith("Retain")}
+    assert kept == {"FileSystem", "LogGroup", "RemovalRole", "RemovalPolicy"}
+
+
+def statements(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the role's rights, with the names that the stack's resources would have."""
+    values = {"AWS::Partition": "aws", "AWS::Region": "us-east-1", "AWS::AccountId": "123456789012", "Id": "fs-1"}
+
+    def arn(name: str) -> str:
+        if name in values:
+            return values[name]
+        logical = name.removesuffix(".Arn")
+        kind = document["Resources"][logical]["Type"]
+        return next(where for _, where in rights.calls(kind, "demo", PLACE, "delete", f"demo-{logical}-1"))
+
+    def text(value: Any) -> Any:
+        if isinstance(value, dict) and "Fn::Split" in value:
+            found = value["Fn::Split"][1]["Fn::Sub"]
+            found = found if isinstance(found, str) else found[0]
+            for name in sorted({part.split("}")[0] for part in found.split("${")[1:]}):
+                found = found.replace(f"${{{name}}}", arn(name))
+            return found.split(" ")
+        return "demo" if value == {"Ref": "AWS::StackName"} else value
+
+    made = document["Resources"]["RemovalPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    for one in made:
+        one["Resource"] = text(one["Resource"])
+        for test in one.get("Condition", {}).values():
+            test.update({key: text(value) for key, value in test.items()})
+    return made
+
+
+def deletions(document: dict[str, Any], cluster: str = "demo") -> list[tuple[str, str]]:
+    """Return the calls that delete the stack's resources, each with its ARN."""
+    found = []
+    for name, one in document["Resources"].items():
+        if one.get("DeletionPolicy", "").startswith("Retain"):
+            continue
+        about = {"AWS::EFS::MountTarget": "fs-1", "AWS::Lambda::Permission": f"{cluster}-Function-1"}
+        about |= {"AWS::SQS::QueuePolicy": f"{cluster}-HeadQueue-1"}
+        groups = {"HeadGroup": "head", "WorkersGroup": "workers", "HeadLease": "head", "WorkersLease": "workers"}
+        physical = f"{cluster}-{groups[name]}" if name in groups else about.get(one["Type"], f"{cluster}-{name}-1")
+        if one["Type"] == "AWS::IAM::Policy":
+            physical = f"{cluster}-HeadRole-1"
+        found += rights.calls(one["Type"], cluster, PLACE, "delete", physical)
+    return found
+
+
+def refused(made: list[dict[str, Any]], asked: list[tuple[str, str]], tag: str = "demo") -> set[str]:
+    keys = {"aws:resourcetag/phalanx:cluster": [tag]}
+    return {action for action, arn in asked if decide(made, Ask(action, arn, keys)) is not Decision.ALLOWED}
+
+
+@pytest.mark.parametrize("more", [{}, {"policies": ["arn:aws:iam::aws:policy/ReadOnlyAccess"]}, {"storage": "head"}])
+def test_the_role_may_do_exactly_what_deletes_the_stack(more):
+    made = json.loads(synthesize(plan(down_after_s=DAY_S, **more)))
+    asked, found = deletions(made), statements(made)
+    assert refused(found, asked) == set()
+    detaching = (
+        [("iam:DetachRolePolicy", "arn:aws:iam::123456789012:role/demo-JobRole-1")] if "policies" in more else []
+    )
+    for action in {action for one in found for action in one["Action"]} - {"autoscaling:Describe*", "ec2:Describe*"}:
+        fewer = [{**one, "Action": [name for name in one["Action"] if name != action]} for one in found]
+        assert refused(fewer, asked + detaching), f"{action} is not needed"
+
+
+def test_the_role_touches_no_other_cluster_and_no_data(document):
+    found = statements(document)
+    other = deletions(document, "demo-2")
+    reading = {"ec2:Describe", "autoscaling:Describe", "sns:Unsubscribe", "sns:GetSubscription"}
+    changing = [one for one in other if not one[0].startswith(tuple(reading))]
+    mount = {"elasticfilesystem:DeleteMountTarget", "elasticfilesystem:DescribeMountTargets"}
+    assert refused(found, changing, "demo-2") == {action for action, _ in changing} - mount
+    data = [("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/fs-1")]
+    assert refused(found, data) == {"elasticfilesystem:DeleteFileSystem"}
+
+
+def test_only_the_function_may_have_the_stack_deleted_and_only_with_that_role(document):
+    roles = resources(document, "AWS::IAM::Role")
+    deleting = [name for name, one in roles.items() if "cloudformation:DeleteStack" in json.dumps(one)]
+    assert deleting == ["FunctionRole"]
+    (of_function,) = roles["FunctionRole"]["Policies"]
+    (passing,) = (s for s in of_function["PolicyDocument"]["Statement"] if s["Action"] == ["iam:PassRole"])
+    assert passing["Resource"] == {"Fn::GetAtt": ["RemovalRole", "Arn"]}
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "rate", "warned_s"),
+    [(7 * DAY_S, "rate(60 minutes)", DAY_S), (3600, "rate(2 minutes)", 900), (20, "rate(1 minute)", 60)],
+)
+def test_a_rule_looks_often_enough(after_s, rate, warned_s):
+    (rule,) = resources(json.loads(synthesize(plan(down_after_s=after_s))), "AWS::Events::Rule").values()
+    assert rule["ScheduleExpression"] == rate
+    assert removal_steps(after_s)[1] == warned_s
+
+
+def test_whoever_runs_up_may_make_and_delete_the_rule(document):
+    made = policy(document, "demo")["Statement"]
+    for doing in ("create", "update", "delete"):
+        for action, arn in rights.calls("AWS::Events::Rule", "demo", PLACE, doing):
+            assert decide(made, Ask(action, arn)) is Decision.ALLOWED
+    role = "arn:aws:iam::123456789012:role/phalanx/us-east-1/demo-RemovalRole-1"
+    for action in ("iam:CreateRole", "iam:DeleteRole", "iam:PutRolePolicy", "iam:ListRoleTags"):
+        assert decide(made, Ask(action, role)) is Decision.ALLOWED
+
+
+# ---- the spec and the plan
+
+
+def test_days_are_read_and_what_is_too_short_at_aws_is_refused():
+    assert [duration_s(text) for text in ("7d", "1d12h")] == [7 * DAY_S, 36 * 3600]
+    assert spec(down_after_s=20).down_after_s == 20, "in the local cloud"
+    with pytest.raises(SpecError, match="down_after: is 1800 s, and at AWS must be 1h or more"):
+        aws_spec(down_after_s=1800)
+    with pytest.raises(SpecError, match="30 days is the longest"):
+        aws_spec(down_after_s=31 * DAY_S)
+    with pytest.raises(SpecError, match="EMR ends a cluster with its nodes"):
+        spec(
+            cloud="emr", type="m5.xlarge", ssh_from="203.0.113.0/24", down_after_s=DAY_S, emr={"logs": "s3://bucket/x"}
+        )
+
+
+def test_a_plan_says_when_a_stopped_cluster_is_deleted():
+    made = plan(down_after_s=7 * DAY_S + 3600)
+    (line,) = (line for line in explain(made) if line.startswith("removal"))
+    assert "AWS deletes the stack 7 d 1 h after its nodes have stopped, unless `up` came; the data in EFS stay" in line
+    assert as_dict(made)["down_after_s"] == 7 * DAY_S + 3600
+
+
+# ---- the function
+
+
+class Aws:
+    """What the function asks AWS, and what it has it do."""
+
+    def __init__(self) -> None:
+        self.status, self.created = "CREATE_COMPLETE", NOW - timedelta(days=40)
+        self.groups: dict[str, dict[str, Any]] = {
+            name: {"AutoScalingGroupName": name, "DesiredCapacity": 0, "Instances": [], "Tags": []}
+            for name in ("demo-head", "demo-workers")
+        }
+        self.ended: dict[str, datetime | None] = dict.fromkeys(self.groups, NOW - timedelta(days=6))
+        self.deleted: list[dict[str, str]] = []
+        self.sent: list[dict[str, Any]] = []
+
+    def client(self, _service: str) -> Any:
+        return self
+
+    def describe_stacks(self, **given: Any) -> dict[str, Any]:
+        assert given == {"StackName": STACK}
+        return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
+
+    def describe_auto_scaling_groups(self, **given: Any) -> dict[str, Any]:
+        return {"AutoScalingGroups": [self.groups[name] for name in given["AutoScalingGroupNames"]]}
+
+    def describe_scaling_activities(self, **given: Any) -> dict[str, Any]:
+        end = self.ended[given["AutoScalingGroupName"]]
+        return {"Activities": [{"StatusCode": "Successful", **({"EndTime": end} if end else {})}]}
+
+    def delete_stack(self, **given: str) -> None:
+        self.deleted.append(given)
+
+    def publish(self, **given: Any) -> None:
+        self.sent.append(given)
+
+
+@pytest.fixture
+def aws() -> Aws:
+    return Aws()
+
+
+@pytest.fixture
+def look(aws, monkeypatch):
+    """The packed function, as at a time after NOW."""
+    settings = {"DOWN_AFTER": 7 * DAY_S, "WARNING": DAY_S, "RATE": 3600, "STACK": STACK, "ROLE": "arn:role"}
+    for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head"}.items():
+        monkeypatch.setenv(name, str(value))
+    program: dict[str, Any] = {"__name__": "index"}
+    exec(compile(function_source(removes=True), "index.py", "exec"), program)
+    program["boto3"] = SimpleNamespace(client=aws.client)
+
+    def run(**after: float) -> None:
+        time = (NOW + timedelta(**after)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        program["look"]({"source": "aws.events", "time": time}, None)
+
+    return run
+
+
+def test_a_stack_is_deleted_once_no_node_has_run_for_so_long(aws, look):
+    look(hours=23, minutes=59)
+    assert aws.deleted == []
+    look(hours=24)
+    assert aws.deleted == [{"StackName": STACK, "RoleARN": "arn:role"}]
+
+
+def test_the_later_group_counts_and_a_cluster_that_was_started_again_begins_anew(aws, look):
+    aws.ended["demo-workers"] = NOW - timedelta(days=5)
+    look(days=1)
+    assert aws.deleted == []
+    look(days=2)
+    assert len(aws.deleted) == 1
+
+
+@pytest.mark.parametrize("change", ["runs", "starts", "ends", "updates"])
+def test_a_cluster_whose_nodes_run_start_or_end_is_left_alone(aws, look, change):
+    if change == "runs":
+        aws.groups["demo-head"]["Instances"] = [{"InstanceId": "i-1"}]
+    elif change == "starts":
+        aws.groups["demo-head"]["DesiredCapacity"] = 1
+    elif change == "ends":
+        aws.ended["demo-workers"] = None
+    else:
+        aws.status = "UPDATE_IN_PROGRESS"
+    look(days=30)
+    assert (aws.deleted, aws.sent) == ([], [])
+
+
+def test_an_extension_puts_it_off(aws, look):
+    kept = NOW + timedelta(days=3)
+    aws.groups["demo-head"]["Tags"] = [{"Key": "phalanx:keep-until", "Value": str(int(kept.timestamp()))}]
+    look(days=2, hours=23)
+    assert aws.deleted == []
+    look(days=3)
+    assert len(aws.deleted) == 1
+
+
+def test_one_mail_warns_a_day_before_whenever_the_looks_are(aws, look):
+    for minute in range(-27 * 60, 23 * 60, 60):
+        look(minutes=minute + 17)
+    (sent,) = aws.sent
+    assert sent["TopicArn"] == "arn:topic" and sent["MessageAttributes"]["kind"]["StringValue"] == "notice"
+    assert "demo is stopped; its stack will be deleted at 2026-11-24 12:00 UTC, its data in EFS not" in sent["Message"]
+    assert aws.deleted == []
+
+
+def test_what_autoscaling_no_longer_remembers_was_long_ago_but_never_before_the_stack(aws, look, monkeypatch):
+    monkeypatch.setattr(aws, "describe_scaling_activities", lambda **_: {"Activities": []})
+    aws.created = NOW - timedelta(days=6)
+    look()
+    assert aws.deleted == []
+    aws.created = NOW - timedelta(days=60)
+    look()
+    assert len(aws.deleted) == 1
+
+
+def test_it_still_does_what_the_other_function_does(look, aws):
+    program: dict[str, Any] = {"__name__": "index"}
+    exec(compile(function_source(removes=True), "index.py", "exec"), program)
+    program["look"]({"Records": []}, None)
+    assert aws.deleted == []
+
+
+# ---- what is shown
+
+
+def test_the_date_that_is_shown_is_the_function_s():
+    state = StackState("demo", STACK, "CREATE_COMPLETE", created_s=1000.0, outputs={"DownAfter": "600"})
+    stopped = Running(0, stopped=True, end_s=None, idle_since_s=5000.0)
+    assert due_s(state, stopped) == 5600
+    assert due_s(replace(state, updated_s=5100.0), stopped) == 5700
+    assert due_s(state, replace(stopped, kept_until_s=9000.0)) == 9000
+    assert due_s(replace(state, outputs={}), stopped) is None
+    assert due_s(state, replace(stopped, idle_since_s=None)) is None
+    assert due_s(state, None) is None
