@@ -117,6 +117,7 @@ def with_exchange(model: DistributedDataParallel, choice: str, images: torch.Ten
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(arguments.seed)
     training, validation = load_training(arguments.data)
+    training.indices = training.indices[: arguments.images]
     sampler = DistributedSampler(training, shuffle=True, seed=arguments.seed)
     training_batches = batches(training, sampler, arguments.batch_size)
     validation_batches = batches(validation, Shard(validation), 500)
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="images per process and step (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--threads", type=int, default=1, help="threads per process, on a CPU (%(default)s)")
+    parser.add_argument("--images", type=int, help="train on the first N images only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=128, help="width of the hidden layer (%(default)s)")
     parser.add_argument("--exchange", help="how to exchange gradients: a choice of phalanx.torch, or `suggest`")

@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,3 +142,63 @@ def test_this_machine_copies_to_s3_and_back_and_goes_on_with_an_upload(pets, buc
     assert pets.phalanx("data", "rm", "s3://my-bucket/mine", "--yes").stdout == "deleted 2 objects\n"
     refused = pets.phalanx("data", "get", "s3://no-bucket/mine", check=False)
     assert "there is no bucket no-bucket" in refused.stderr
+
+
+# Counts its epochs, and saves each as a library does: a new file that is renamed.
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+
+out = Path(os.environ["PHALANX_CHECKPOINT"])
+done = int((out / "epoch").read_text()) if (out / "epoch").exists() else 0
+print("goes on after", done, flush=True)
+for epoch in range(done + 1, done + 1 + int(sys.argv[1])):
+    (out / "new").write_text(str(epoch))
+    (out / "new").replace(out / "epoch")
+    print("saved", epoch, flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def newest(bucket: Any) -> str:
+    listed = json.loads(bucket.get_object(Bucket="my-bucket", Key="runs/mnist/checkpoint.json")["Body"].read())
+    (one,) = listed["files"].values()
+    return bucket.get_object(Bucket="my-bucket", Key=one["key"])["Body"].read().decode()
+
+
+def test_checkpoints_in_s3_outlive_the_shared_directory(pets, bucket, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    job = ("run", "--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--name", "mnist")
+    checkpoint = ("--checkpoint", "s3://my-bucket/runs/mnist")
+    first = pets.phalanx(*job, *checkpoint, "--", "python3", "train.py", "2", "0")
+    assert "[0] goes on after 0" in first.stdout and newest(bucket) == "2"
+    # As on a new cluster of that name.
+    pets.on("deeplearning-worker1", "rm -r /efs/.phalanx/s3")
+    again = pets.phalanx("run", "--resume", "mnist", "--directory", str(tmp_path))
+    assert "[0] goes on after 2" in again.stdout and newest(bucket) == "4"
+    assert re.search(r"\[checkpoints\] 1 file, 1 bytes from s3://my-bucket/runs/mnist/, by job \S+", again.stdout)
+    listed = bucket.list_objects_v2(Bucket="my-bucket", Prefix="runs/mnist/")["Contents"]
+    assert len(listed) == 2
+
+    # While it runs, and when it is stopped.
+    long = pets.phalanx(*job, *checkpoint, "--detach", "--", "python3", "train.py", "1", "600").stdout.strip()
+    deadline = time.monotonic() + 60
+    while newest(bucket) != "5" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert newest(bucket) == "5"
+    refused = pets.phalanx("run", "--resume", long, "--directory", str(tmp_path), check=False)
+    assert f"job {long} keeps its checkpoints in /efs/.phalanx/s3/my-bucket~runs~mnist/files" in refused.stderr
+    pets.on("deeplearning-worker1", "echo 6 > /efs/.phalanx/s3/my-bucket~runs~mnist/files/epoch")
+    pets.phalanx("stop", long)
+    assert newest(bucket) == "6\n"
+
+
+def test_a_job_that_may_not_write_its_checkpoints_begins_nothing(pets, tmp_path):
+    job = ("run", "--directory", str(tmp_path), "--launcher", "exec", "-n", "1")
+    for url, reason in (
+        ("s3://my-bucket/pets", "s3://my-bucket/pets/checkpoint.json: no permission (PUT)"),
+        ("s3://no-bucket/x", "s3://no-bucket/x/checkpoint.json: "),
+    ):
+        refused = pets.phalanx(*job, "--checkpoint", url, "--", "echo", "began", check=False)
+        assert refused.returncode == 1 and f"--checkpoint {url}/: {reason}" in refused.stderr
+        assert "began" not in refused.stdout

@@ -93,9 +93,9 @@ def test_a_directory_that_can_not_be_made_is_refused(two_nodes, code):
     assert list_jobs(two_nodes) == []
 
 
-@pytest.mark.parametrize("path", ["../x", "a/../b", "s3://bucket/x", "", "a\nb", "x/.."])
+@pytest.mark.parametrize("path", ["../x", "a/../b", "s3://bucket", "s3://bucket/../x", "s3://b/*", "", "a\nb", "x/.."])
 def test_what_is_no_path_of_the_cluster_is_refused(path):
-    with pytest.raises(JobError, match="is no directory of the cluster"):
+    with pytest.raises(JobError, match="is neither a directory of the cluster nor a prefix in S3"):
         JobSpec(("true",), checkpoint=path)
 
 

@@ -60,8 +60,8 @@ class JobSpec:
     `links` are symbolic links in the copy of the code: their paths there, and what they lead to on the nodes, absolute
     or relative to the shared directory.
     `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
-    time uses it. `resume` is an earlier job with such a directory: all but the code, the secrets and, if it is given,
-    the command comes from that job.
+    time uses it. With an s3:// prefix it is also kept there. `resume` is an earlier job with such a directory: all but
+    the code, the secrets and, if it is given, the command comes from that job.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. With `nodes_min` and `nodes_max` (both or none; torchrun)
     the job continues with the nodes that are left, and grows again. `options` are the launcher's own, by name;
@@ -85,7 +85,7 @@ class JobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: str | None = _option(
         "--checkpoint",
-        "A directory for checkpoints on the shared directory, which outlives the job: PHALANX_CHECKPOINT.",
+        "A directory for checkpoints, PHALANX_CHECKPOINT, that outlives the job: on the shared directory, or in S3.",
         default=None,
     )
     resume: str | None = _option("--resume", "Go on from this job's checkpoints, with its command.", default=None)
@@ -113,10 +113,10 @@ class JobSpec:
         self._check_nodes()
         self._check_via()
         self._check_resume()
-        if self.checkpoint is not None and not _PATH.fullmatch(self.checkpoint):
+        if self.checkpoint is not None and not (_PATH.fullmatch(self.checkpoint) or _is_prefix(self.checkpoint)):
             raise JobError(
-                f"--checkpoint '{self.checkpoint}' is no directory of the cluster",
-                "Give a path on the shared directory, such as checkpoints/mnist.",
+                f"--checkpoint '{self.checkpoint}' is neither a directory of the cluster nor a prefix in S3",
+                "Give a path on the shared directory, such as checkpoints/mnist, or s3://bucket/prefix.",
             )
         for path in self.links:
             if path.startswith("/") or not set(path.split("/")).isdisjoint({"", ".", ".."}):
@@ -177,6 +177,13 @@ class JobSpec:
                 "-n sets a fixed number of processes, which --nodes lets change",
                 "Set the processes of each node with -N.",
             )
+
+
+def _is_prefix(url: str) -> bool:
+    # Here, because most jobs keep nothing in S3.
+    from phalanx.spec.spec_data import PREFIX_URL
+
+    return bool(re.fullmatch(PREFIX_URL, url))
 
 
 class JobOptions(TypedDict, total=False):

@@ -17,7 +17,7 @@ from typing import Callable, Iterator, List, Mapping, Set
 
 from phalanx.objects import checksums, keys_as_files
 from phalanx.objects.s3_client import Answer, Bucket, Client, Object
-from phalanx.objects.workers import Keys, spread
+from phalanx.objects.workers import Keys, Spread, spread
 
 PIECE_BYTES = 8 << 20
 _DAMAGED = "{} arrived with a wrong checksum; the same command fetches it again"
@@ -58,12 +58,19 @@ def download(bucket: Bucket, prefix: str, directory: str, keys: Keys, show: Show
     found = list_objects(bucket, prefix, keys)
     folder = prefix[: prefix.rfind("/") + 1]
     keys_as_files.require_files(one.key[len(folder) :] for one in found)
-    missing = _missing(found, folder, directory)
+    return fetch(bucket, {one: os.path.join(directory, one.key[len(folder) :]) for one in found}, directory, keys, show)
+
+
+def fetch(
+    bucket: Bucket, paths: Mapping[Object, str], directory: str, keys: Keys, show: Show, spread: Spread = spread
+) -> Progress:
+    """Copy each object to its path in `directory`. Raises CopyError, S3Error, OSError."""
+    missing = {one: path for one, path in paths.items() if not _is_there(one, path)}
     ranges = [piece for one, path in missing.items() if _is_large(one) for piece in _ranges_left(one, path)]
     files = [Piece(one, path, 0, one.size) for one, path in missing.items()]
     left = sum(piece.length for piece in ranges) + sum(one.length for one in files if not _is_large(one.item))
     _require_space(directory, left)
-    total = Progress(len(found), len(found), sum(one.size for one in found), sum(one.size for one in found))
+    total = Progress(len(paths), len(paths), sum(one.size for one in paths), sum(one.size for one in paths))
     objects, copied = total.objects - len(files), total.bytes - left
     # First the large files' ranges, so that one is checked while others arrive.
     for piece in spread(_fetch_range, bucket, ranges, keys, _length):
@@ -88,11 +95,6 @@ def list_objects(bucket: Bucket, prefix: str, keys: Keys) -> List[Object]:
     if not found:
         raise CopyError(f"there is nothing at s3://{bucket.name}/{prefix}")
     return found
-
-
-def _missing(found: List[Object], folder: str, directory: str) -> Mapping[Object, str]:
-    paths = {one: os.path.join(directory, one.key[len(folder) :]) for one in found}
-    return {one: path for one, path in paths.items() if not _is_there(one, path)}
 
 
 def _is_there(item: Object, path: str) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Tuple
 
 from phalanx.objects import checksums
 from phalanx.objects.download import CopyError, Progress, Show
 from phalanx.objects.s3_client import XML, Bucket, Client, S3Error, error_of
-from phalanx.objects.workers import Keys, spread
+from phalanx.objects.workers import Keys, in_threads, spread
 
 PART_BYTES = 8 << 20
 _MOST_PARTS = 10_000
@@ -52,7 +52,7 @@ def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> 
     total = Progress(len(files), len(files), sum(one.size for one in files), sum(one.size for one in files))
     with closing(Client(bucket, keys)) as client:
         missing = _missing(client, prefix, files)
-        uploads = {one: _upload_id(client, one) for one in missing if one.size > PART_BYTES}
+        uploads = {one: _begun(client, one) or _begin(client, one) for one in missing if one.size > PART_BYTES}
         parts = [part for one, upload_id in uploads.items() for part in _parts_left(client, one, upload_id)]
         parts += [Part(one.path, one.key, 0, one.size) for one in missing if one not in uploads]
         sent = total.bytes - sum(part.length for part in parts)
@@ -63,6 +63,29 @@ def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> 
         for one, upload_id in uploads.items():
             _complete(client, one, upload_id)
     return total, left_out
+
+
+def send(bucket: Bucket, files: List[File], keys: Keys) -> None:
+    """Copy files to keys that are new, from this process alone. A failure leaves no part of an upload, a kill may.
+
+    Raises CopyError, S3Error, OSError.
+    """
+    with closing(Client(bucket, keys)) as client:
+        uploads: Dict[File, str] = {}
+        try:
+            for one in files:
+                if one.size > PART_BYTES:
+                    uploads[one] = _begin(client, one)
+            parts = [part for one, upload_id in uploads.items() for part in _parts(one, upload_id)]
+            parts += [Part(one.path, one.key, 0, one.size) for one in files if one not in uploads]
+            for _ in in_threads(_send, bucket, parts, keys, lambda part: part.length):
+                pass
+            for one in list(uploads):
+                _complete(client, one, uploads.pop(one))
+        finally:
+            for one, upload_id in uploads.items():
+                with suppress(S3Error):
+                    client.call("DELETE", one.key, {"uploadId": upload_id})
 
 
 def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
@@ -105,26 +128,31 @@ def _etag(file: File, size_there: int) -> str:
         return checksums.etag_of_parts(content, file.size, part_bytes(file.size))
 
 
-def _upload_id(client: Client, file: File) -> str:
-    """Return the newest upload of this key that was begun and not completed, or a new one."""
+def _begun(client: Client, file: File) -> str:
+    """Return the newest upload of this key that was begun and not completed; "" if there is none."""
     page = client.document("GET", "", {"uploads": "", "prefix": file.key})
     begun = [one for one in page.iter(f"{XML}Upload") if one.findtext(f"{XML}Key") == file.key]
-    if begun:
-        return begun[-1].findtext(f"{XML}UploadId", "")
-    made = client.document("POST", file.key, {"uploads": ""})
-    return made.findtext(f"{XML}UploadId", "")
+    return begun[-1].findtext(f"{XML}UploadId", "") if begun else ""
+
+
+def _begin(client: Client, file: File) -> str:
+    return client.document("POST", file.key, {"uploads": ""}).findtext(f"{XML}UploadId", "")
 
 
 def _parts_left(client: Client, file: File, upload_id: str) -> Iterator[Part]:
     """Yield the parts that S3 does not have with the file's content."""
     there = _etags(client, file, upload_id)
-    length = part_bytes(file.size)
     with open(file.path, "rb") as content:
-        for number, offset in enumerate(range(0, file.size, length), 1):
-            part = Part(file.path, file.key, offset, min(length, file.size - offset), number, upload_id)
-            content.seek(offset)
-            if number not in there or there[number] != checksums.md5_of(content, part.length):
+        for part in _parts(file, upload_id):
+            content.seek(part.offset)
+            if part.number not in there or there[part.number] != checksums.md5_of(content, part.length):
                 yield part
+
+
+def _parts(file: File, upload_id: str) -> Iterator[Part]:
+    length = part_bytes(file.size)
+    for number, offset in enumerate(range(0, file.size, length), 1):
+        yield Part(file.path, file.key, offset, min(length, file.size - offset), number, upload_id)
 
 
 def _etags(client: Client, file: File, upload_id: str) -> Dict[int, str]:

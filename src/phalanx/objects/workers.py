@@ -21,6 +21,8 @@ from phalanx.objects.s3_client import Bucket, Client, S3Error
 Keys = Callable[[], Credentials]
 Item = TypeVar("Item")
 Work = Callable[[Client, Any], None]
+Spread = Callable[..., Iterator[Any]]
+"""`spread`, or `in_threads`."""
 
 THREADS = 16
 """For each process: a call to S3 is answered after 20 to 50 ms, whatever its size."""
@@ -37,10 +39,7 @@ def spread(
     """Do `work(client, item)` for all items; yield each item that is done. Raises what `work` raises, and S3Error."""
     batches = _batches(list(items), size)
     if len(batches) < 2:
-        with closing(Crew(bucket)) as crew:
-            for batch in batches:
-                crew.do(work, keys(), batch)
-                yield from batch
+        yield from _here(work, bucket, batches, keys)
         return
     processes = min(_MOST_PROCESSES, len(batches), os.cpu_count() or 1)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin)
@@ -50,6 +49,20 @@ def spread(
         raise S3Error("a process that copies was killed; is the memory full?") from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_threads(
+    work: Work, bucket: Bucket, items: Iterable[Item], keys: Keys, size: Callable[[Item], int]
+) -> Iterator[Item]:
+    """Do the same in this process alone, where others can't import what runs here."""
+    yield from _here(work, bucket, _batches(list(items), size), keys)
+
+
+def _here(work: Work, bucket: Bucket, batches: Iterable[List[Item]], keys: Keys) -> Iterator[Item]:
+    with closing(Crew(bucket)) as crew:
+        for batch in batches:
+            crew.do(work, keys(), batch)
+            yield from batch
 
 
 class Crew:

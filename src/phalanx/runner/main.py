@@ -79,6 +79,12 @@ def _environment(arguments: List[str]) -> int:
     return bring(arguments[0])
 
 
+def _copier(arguments: List[str]) -> int:
+    from phalanx.runner.verbs.copier import copy
+
+    return copy(arguments[0])
+
+
 def _environments(arguments: List[str]) -> int:
     from phalanx.runner.environments.inventory import list_environments
 
@@ -134,6 +140,7 @@ _VERBS = {
     "settle": _settle,
     "environment": _environment,
     "environments": _environments,
+    "copier": _copier,
     "reap": _reap,
     "give": _give,
     "take": _take,

@@ -16,6 +16,9 @@ LIBRARY = "library"
 SUBMITTER = "submitter.json"
 # The list of what work/ is made from, where the code is not sent whole.
 MANIFEST = "code.json"
+# In the job's directory, from the process that keeps its checkpoints in S3: `ready` once they are here, `over` and
+# `problem` at its end.
+COPIER_STATUS = "copier.json"
 # The last member of a submission's archive.
 LAST_SENT = "imports.py"
 

@@ -17,6 +17,9 @@ _SEGMENT = r"(?!\.{1,2}(?:/|$| ))[A-Za-z0-9!_.()=+@,-]{1,128}"
 _PREFIX = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}"
 _URL = rf"s3://{_BUCKET}(?:/(?:{_PREFIX}/?)?)?(?:{_WRITABLE})?"
 
+PREFIX_URL = rf"s3://{_BUCKET}/{_PREFIX}/?"
+"""One prefix, which is not the whole bucket."""
+
 DATA = texts(
     r"[a-z][a-z0-9_-]{0,31}",
     _URL,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Roster
     from phalanx.runner.batch.allocation import Allocation
     from phalanx.runner.batch.scheduling import Scheduler
+    from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
 _REFUSED = 2
 _NO_SLOTS = 1
@@ -56,6 +57,7 @@ class Campaign:
         self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
         self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
         self._shares = ""  # a message: which slots other jobs use, too
+        self._copy: Optional[CheckpointCopy] = None
         self._unreached = ""  # the message of the last attempt, if that began nothing
         self._free_tries = _FREE_TRIES
         stage.on_wait = self._on_wait
@@ -70,7 +72,7 @@ class Campaign:
             self._release()
 
     def _run_attempts(self) -> None:
-        over = self._prepare()
+        over = self._prepare() or self._bring_checkpoints()
         if over:
             self._end(over)
             return
@@ -102,6 +104,21 @@ class Campaign:
             recipes = job_variables(self._job["environment"], self._directory)
             env = {**recipes, **self._job["env"], **own}
             self._job = {**self._job, "env": env}
+            self._write(message=message)
+        return over
+
+    def _bring_checkpoints(self) -> Dict[str, Any]:
+        """Bring the checkpoints that the job keeps in S3, if it does. Return how the job ended when that failed."""
+        if not self._job.get("mirror"):
+            return {}
+        # Here, because most jobs keep none there.
+        from phalanx.runner.head.checkpoint_copy import CheckpointCopy
+
+        message = self._state["message"]
+        copy = CheckpointCopy(self._stage, self._directory, self._job, read_roster().head.name)
+        over = copy.begin(lambda text: self._write(message=text))
+        if not over:
+            self._copy = copy
             self._write(message=message)
         return over
 
@@ -302,6 +319,8 @@ class Campaign:
         self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED, "nodes": self._nodes})
 
     def _end(self, outcome: Dict[str, Any]) -> None:
+        if self._copy:
+            outcome = self._copy.end(outcome, lambda text: self._write(message=text))
         if self._stage.output.error:
             outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
         self._release()

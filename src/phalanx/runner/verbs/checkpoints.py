@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 VARIABLE = "PHALANX_CHECKPOINT"
 """In the environment of each process: the absolute path of the job's directory for checkpoints."""
 
+_S3 = "s3://"
+_HOMES = ".phalanx/s3"
 # What belongs to a submission, and not to the job that it continues.
 _OWN = ("id", "submitted_at", "stack", "resume")
 
@@ -56,7 +58,10 @@ def claim(directory: str, job: Dict[str, Any], running: List[str]) -> None:
         return
     jobs = os.path.dirname(directory)
     shared = os.path.dirname(os.path.dirname(jobs))
-    path = os.path.normpath(os.path.join(shared, job["checkpoint"]))
+    job["mirror"] = _mirror(job, shared)
+    path = os.path.normpath(
+        os.path.join(shared, f"{job['mirror']['home']}/files" if job["mirror"] else job["checkpoint"])
+    )
     if not path.startswith(f"{os.path.normpath(shared)}/"):
         raise RefusedError(f"--checkpoint {job['checkpoint']} is not below {shared}\nOnly that is on all nodes.")
     for other in running:
@@ -67,6 +72,23 @@ def claim(directory: str, job: Dict[str, Any], running: List[str]) -> None:
     except OSError as error:
         raise RefusedError(f"--checkpoint: can't make {path}: {error.strerror}") from None
     job["env"] = {**job["env"], VARIABLE: path}
+
+
+def _mirror(job: Dict[str, Any], shared: str) -> Dict[str, str]:
+    """Return where in S3 the directory is kept, and where it is here; {} for one that is only here."""
+    if not job["checkpoint"].startswith(_S3):
+        return {}
+    bucket, _, prefix = job["checkpoint"][len(_S3) :].partition("/")
+    _, partition, _, region = job["stack"].split(":")[:4]
+    endpoint = f"https://s3.{region}.{'amazonaws.com.cn' if partition == 'aws-cn' else 'amazonaws.com'}"
+    return {
+        "bucket": bucket,
+        "prefix": f"{prefix.rstrip('/')}/",
+        "region": region,
+        "endpoint": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or endpoint,
+        # One name, because a prefix may contain another one; "~" is in no bucket's name and in no prefix.
+        "home": os.path.join(shared, _HOMES, "~".join([bucket, *prefix.strip("/").split("/")])),
+    }
 
 
 def _path_of(directory: str) -> str:
