@@ -154,7 +154,7 @@ DEFENCES = (
         (
             "template/access.py",
             'return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), **more)',
-            'sends = _policy("x", [allow(["sqs:SendMessage"], "*")])\n'
+            'sends = policy("x", [allow(["sqs:SendMessage"], "*")])\n'
             '    return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), Policies=[iam.Policy(**sends)])',
         ),
     ),

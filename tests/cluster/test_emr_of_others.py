@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -64,6 +65,16 @@ class Others(Emr):
         del sent["Instances"]["Ec2SubnetId"]
         return self.api.run_job_flow(**sent)["JobFlowId"]
 
+    def state_of_nodes(self, cluster: str) -> list[str]:
+        """Return what could be left on each node, without the processes of this login."""
+        _master, *others = (node["PrivateIpAddress"] for node in self.instances(cluster, "RUNNING"))
+        public = self.instances(cluster)[0]["PublicIpAddress"]
+        found = [self.ssh("hadoop", public, f"sudo bash -c {shlex.quote(LEFT)}")]
+        for other in others:
+            there = f"ssh -o StrictHostKeyChecking=no {other} sudo bash -c {shlex.quote(shlex.quote(LEFT))}"
+            found.append(self.ssh("hadoop", public, there, agent=True))
+        return ["\n".join(line for line in one.splitlines() if not re.search(_OF_LOGIN, line)) for one in found]
+
     def _attributes(self) -> dict[str, Any]:
         return {
             "Ec2KeyName": "mine",
@@ -98,11 +109,21 @@ class Others(Emr):
         return json.loads(done.stdout)["ClusterId"]
 
 
+_OF_LOGIN = r"sshd|bash -c|ps -eo|sort|sudo|controller"
+# What phalanx could have left on a node.
+LEFT = """\
+getent passwd phalanx; ls -d /opt/phalanx /opt/deeplearning /etc/ssh/phalanx /var/lib/phalanx /home/phalanx 2>/dev/null
+find /etc/ssh/*.d /etc/systemd/system /etc/profile.d /etc/udev -type f -o -type l 2>/dev/null
+ip rule; ip -6 rule; cat /etc/hosts /etc/environment /etc/fstab; mount | wc -l; ps -eo user:20,args --no-headers | sort
+"""
+
+
 @pytest.fixture(scope="module")
 def others() -> Iterator[Others]:
     with served() as service:
         service.__class__ = Others
         service.prepare()
+        (service.terminal.directory / "phalanx.yaml").unlink()
         yield service
 
 
@@ -165,3 +186,99 @@ def test_wrong_arguments_end_the_cluster_and_the_log_names_them(others, argument
     assert reason["Code"] == "BOOTSTRAP_FAILURE"
     instance = others.instances(made)[0]["Ec2InstanceId"]
     until(lambda: message in others.log(f"{made}/node/{instance}/bootstrap-actions/1/stderr"), message)
+
+
+def adopt(others: Others, cluster: str, *arguments: str, check: bool = True) -> Any:
+    return others.terminal.phalanx(
+        "adopt", "--emr", cluster, "--cloud", "local-emr", "-i", str(others.key), *arguments, check=check
+    )
+
+
+def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, theirs):
+    terminal, before = others.terminal, others.state_of_nodes(theirs)
+    shown = adopt(others, theirs, "mine", "--yes")
+    assert "policy   on the role EMR_EC2_DefaultRole" in shown.stderr
+    assert "shared   /efs, which is mounted on all nodes" in shown.stderr
+    assert "Cluster mine is known here now: 2 of 2 nodes." in shown.stdout
+    assert "2 ready of 2" in terminal.phalanx("status").stdout
+    addresses = {node["address"] for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
+    assert addresses == {node["PrivateIpAddress"] for node in others.instances(theirs)}
+    job = ["sh", "-c", "cat /home/hadoop/worker_ip_file /efs/file; id -un; echo $RANK > out-$RANK"]
+    ran = terminal.phalanx("run", "--launcher", "exec", "-n", "2", "-N", "1", "--name", "first", "--", *job).stdout
+    assert ran.count("phalanx") == ran.count("shared") == 2
+    assert all(address in ran for address in addresses)
+    assert "shared" in terminal.phalanx("logs", "first").stdout
+    assert terminal.phalanx("ssh", "deeplearning-worker2", "--", "hostname").stdout.startswith("ip-")
+    assert "does not change its size" in terminal.phalanx("scale", "3", check=False).stderr
+    assert "nothing is wrong" in terminal.phalanx("why", check=False).stdout.lower()
+    ended = terminal.phalanx("down", "--yes")
+    assert ended.stderr.count("is as it was before") == 2, ended.stderr
+    assert f"Cluster mine is given back; its EMR cluster {theirs} goes on" in ended.stdout
+    assert others.describe(theirs)["Status"]["State"] == "WAITING"
+    for is_now, was in zip(others.state_of_nodes(theirs), before, strict=True):
+        assert not (set(is_now.splitlines()) ^ set(was.splitlines()))
+    iam = api(terminal, "iam")
+    assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
+    assert others.step(theirs, "cat", "/efs/file") == ("COMPLETED", "shared\n")
+
+
+def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(others, theirs):
+    assert "there is no EMR cluster j-0 in us-east-1" in adopt(others, "j-0", "--yes", check=False).stderr
+    other = others.terminal.directory / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=30)
+    refused = adopt(others, theirs, "--yes", "-i", str(other), check=False).stderr
+    assert f"the master of EMR cluster {theirs} can't be reached by ssh as hadoop" in refused
+    assert "it does not accept this machine's key" in refused
+    assert "Choose the file with the private key of mine by -i." in refused
+    others.step(theirs, "sudo", "sh", "-c", "mkdir -p /half && mount --bind /half /half")
+    half = adopt(others, theirs, "--yes", "--shared", "/half", check=False).stderr
+    core = others.instances(theirs, "RUNNING")[1]["Ec2InstanceId"]
+    assert f"/half is mounted on the other nodes, and not on {core}" in half
+    others.step(theirs, "sudo", "umount", "/half")
+    assert json.loads(others.terminal.phalanx("ls", "--json").stdout) == []
+    assert not list((others.terminal.state / "clusters").glob("*"))
+
+
+def test_an_adoption_that_fails_is_undone(others, theirs):
+    before = others.state_of_nodes(theirs)
+    failed = adopt(others, theirs, "bad", "--yes", "--shared", "/proc/shared", check=False)
+    assert f"EMR cluster {theirs} could not be adopted" in failed.stderr
+    assert "/proc/shared" in failed.stderr
+    assert "the EMR cluster goes on as it was" in failed.stderr
+    for is_now, was in zip(others.state_of_nodes(theirs), before, strict=True):
+        assert not (set(is_now.splitlines()) ^ set(was.splitlines()))
+    stacks = api(others.terminal, "cloudformation").list_stacks(
+        StackStatusFilter=["CREATE_COMPLETE", "ROLLBACK_COMPLETE"]
+    )
+    assert stacks["StackSummaries"] == []
+    assert not list((others.terminal.state / "clusters").glob("*"))
+
+
+def test_without_a_file_system_the_master_serves_the_shared_directory_and_files_go_both_ways(others, theirs):
+    terminal = others.terminal
+    shown = adopt(others, theirs, "served", "--yes", "--shared", "/served").stderr
+    assert "shared   /served of the master's disk, over NFS: nothing is mounted there" in shown
+    (terminal.directory / "data").write_text("data\n")
+    terminal.phalanx("put", "data")
+    line = "cat /served/data; uname -n > /served/from-$RANK"
+    ran = terminal.phalanx("run", "--launcher", "exec", "-n", "2", "-N", "1", "--", "sh", "-c", line)
+    assert ran.stdout.count("data") == 2
+    assert others.step(theirs, "ls", "/served")[1].split() == ["data", "from-0", "from-1"]
+    assert f"its EMR cluster {theirs} goes on" in terminal.phalanx("down", "--yes").stdout
+
+
+def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, theirs, monkeypatch):
+    terminal = others.terminal
+    adopt(others, theirs, "shared-one", "--yes")
+    key = terminal.state / "clusters/shared-one/id_ed25519"
+    copy = terminal.directory / "copy"
+    shutil.copy(key, copy)
+    shutil.rmtree(terminal.state / "clusters/shared-one")
+    shown = terminal.phalanx("adopt", "shared-one", "--cloud", "local-emr", "-i", str(copy)).stdout
+    assert "Cluster shared-one is known here now: 2 of 2 nodes." in shown
+    assert terminal.phalanx("ssh", "--", "id", "-un").stdout == "phalanx\n"
+    again = adopt(others, theirs, "twice", "--yes", check=False).stderr
+    assert again.count("is a node of cluster shared-one") == 2
+    assert (
+        f"Cluster shared-one is given back; its EMR cluster {theirs} goes on" in terminal.phalanx("down", "-y").stdout
+    )

@@ -11,7 +11,7 @@ import pytest
 from clusters import FACTS, spec
 
 from phalanx.clouds.instance_groups import InstanceGroups
-from phalanx.clouds.protocol import Resource
+from phalanx.clouds.protocol import Resource, StackState
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.errors import SpecError
 from phalanx.plan import quotas
@@ -199,8 +199,8 @@ class FakeApi:
     def __init__(self, status: dict[str, Any]) -> None:
         self.status = status
 
-    def describe_stack(self, name: str) -> str:
-        return name
+    def describe_stack(self, name: str) -> StackState:
+        return StackState(name, f"arn:{name}", "CREATE_IN_PROGRESS", "", 0.0)
 
     def resources(self, _name: str) -> list[Resource]:
         return [Resource("EmrCluster", "j-1", "AWS::EMR::Cluster")]

@@ -1,40 +1,122 @@
-"""phalanx adopt: take over a cluster that this machine did not create."""
+"""phalanx adopt: take over a cluster that this machine did not create, or an EMR cluster."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import say
+from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
+from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import is_emr
+
+if TYPE_CHECKING:
+    from phalanx.clouds.aws_api import ApiCloud
+    from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.node.roster import Roster
 
 
 @click.command("adopt")
-@click.argument("name")
-@click.option("--cloud", type=click.Choice(sorted(clouds.MODULES)), default="aws", show_default=True, help="Its cloud.")
+@click.argument("name", required=False)
+@click.option("--emr", metavar="ID", help="Adopt this EMR cluster (j-…), which phalanx did not make, as NAME.")
+@click.option("--cloud", type=click.Choice(sorted(clouds.MODULES)), help="Its cloud; default: aws, or emr with --emr.")
 @click.option("--region", default="us-east-1", show_default=True, help="Its region.")
 @click.option(
     "-i",
     "--identity",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The private key to the stack's SshPublicKey; default: the one in ~/.ssh that fits.",
+    help="The private key to the stack's SshPublicKey, or to the EMR cluster's key pair; default: those in ~/.ssh.",
 )
+@click.option("--shared", metavar="DIR", default="/efs", show_default=True, help="With --emr: the shared directory.")
+@click.option("--min", "least", type=click.IntRange(1), help="With --emr: the fewest nodes; default: all.")
+@click.option("-y", "--yes", is_flag=True, help="With --emr: don't ask for confirmation.")
 @debug_option
-def command(name: str, cloud: str, region: str, identity: Path | None) -> None:
+def command(
+    name: str | None,
+    emr: str | None,
+    cloud: str | None,
+    region: str,
+    identity: Path | None,
+    shared: str,
+    least: int | None,
+    yes: bool,
+) -> None:
     """Take over a cluster that another machine created, or somebody in CloudFormation's console.
 
     Afterwards `status`, `run`, `ssh`, `down` and all other commands work here. A copy of the private key is stored with
     the cluster's record.
 
+    With --emr, an EMR cluster that phalanx did not make gets what jobs need: a small stack, a policy on the role of its
+    nodes, and the agent on each node, by ssh. It shows all of that, and asks. `down` removes it again, and the EMR
+    cluster goes on.
+
     \b
     Examples:
       phalanx adopt demo --region eu-central-1
       phalanx adopt demo -i ~/.ssh/cluster_key
+      phalanx adopt --emr j-0123456789ABC -i ~/.ssh/my-key.pem
     """
     from phalanx.cluster.adopt import adopt
 
-    cluster, roster = adopt(clouds.get(cloud, region), name, identity)
+    if emr:
+        from phalanx.cluster.adopt_emr import Wanted
+
+        cluster, roster = _adopt_emr(emr, cloud or "emr", region, Wanted(name or "", shared, least or 0, identity), yes)
+    elif name:
+        cluster, roster = adopt(clouds.get(cloud or "aws", region), name, identity)
+    else:
+        raise SpecError("which cluster?", "Write its name, or --emr with the id of an EMR cluster.")
     say(f"Cluster {cluster.name} is known here now: {len(roster.nodes)} of {roster.requested} nodes.")
     say("Next: `phalanx status`, `phalanx run -- python train.py`, `phalanx ssh`, `phalanx down`.")
+
+
+def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bool) -> tuple[Cluster, Roster]:
+    from phalanx.cli.progress import Watch
+    from phalanx.clouds import domains, emr_found
+    from phalanx.cluster.adopt_emr import EmrAdoption
+
+    if not is_emr(cloud):
+        raise SpecError(f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.")
+    if not yes:
+        require_terminal()
+    started_s = time.monotonic()
+    api = cast("ApiCloud", clouds.get(cloud, region))
+    adoption = EmrAdoption(api, domains.of(region), emr_found.find(api, cluster_id), wanted)
+    try:
+        for line in _terms(adoption):
+            note(line)
+        if not yes:
+            confirm(f"Adopt the EMR cluster {cluster_id} as {adoption.name}?")
+        with Watch(f"adopting {cluster_id}", started_s) as watch:
+            watch.follow(adoption.steps())
+    finally:
+        adoption.close()
+    assert adoption.result is not None
+    return adoption.result
+
+
+def _terms(adoption: EmrAdoption) -> list[str]:
+    """Say what adoption adds."""
+    found, terms = adoption.found, adoption.terms
+    lines = [
+        f"EMR cluster {found.cluster_id} ({found.name}), {len(found.instances)} nodes, becomes cluster {terms.name}:",
+        f"  stack    {terms.name}: a queue, a table, a log group and a role for jobs; no machine",
+        f"  policy   on the role {found.role}, for these: every cluster with this role has it",
+        "  nodes    the user phalanx, the agent, and its settings of ssh, by ssh as hadoop",
+    ]
+    if terms.served_by_head:
+        lines.append(f"  shared   {terms.shared} of the master's disk, over NFS: nothing is mounted there")
+    else:
+        lines.append(f"  shared   {terms.shared}, which is mounted on all nodes")
+    if not found.head_trains:
+        lines.append(f"  head     the master is {found.master_type}, and runs no processes of jobs")
+    if found.task_instances:
+        lines.append(f"  left out {found.task_instances} task instances")
+    if found.ends_itself:
+        lines.append("  warning  EMR ends this cluster after its last step")
+    return lines

@@ -47,7 +47,7 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
     wanted, cloud, region = found
     if not yes:
         require_terminal()
-        confirm(f"Delete cluster {wanted} ({cloud})?{_running_jobs(wanted)}")
+        confirm(f"{_question(wanted, cloud)}{_running_jobs(wanted)}")
     started_s = time.monotonic()
     take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
     from phalanx.cli.progress import Watch
@@ -59,6 +59,18 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
             note(f"interrupted; the deletion of {wanted} continues. `phalanx down` follows it again.")
             return 130
     return _report(wanted, take_down, watch.elapsed_s, as_json)
+
+
+def _question(name: str, cloud: str) -> str:
+    from phalanx.cluster.cluster_record import Cluster
+
+    try:
+        adopted = Cluster.load(name).spec.get("adopted")
+    except ClusterError:
+        adopted = None
+    if adopted:
+        return f"Remove phalanx from the EMR cluster {adopted} ({name})? The EMR cluster goes on."
+    return f"Delete cluster {name} ({cloud})?"
 
 
 def _running_jobs(name: str) -> str:
@@ -144,6 +156,8 @@ def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> i
     if as_json:
         facts = {"cluster": name or None, "existed": existed, "left": [], "kept": _kept_as_json(kept)}
         print_json({**facts, "took_s": round(took_s, 3)})
+    elif done and done.goes_on:
+        say(f"Cluster {name} is given back; its EMR cluster {done.goes_on} goes on (checked in {duration(took_s)}).")
     elif existed:
         rest = "nothing else of it is left" if kept else "nothing of it is left"
         say(f"Cluster {name} is deleted; {rest} (checked in {duration(took_s)}).")

@@ -14,6 +14,7 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
+from phalanx.cluster.emr_release import Released
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
 from phalanx.waits import waiting
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Step as ClusterStep
     from phalanx.images.making import BuildLine
 
-    Step = ClusterStep | BuildLine
+    Step = ClusterStep | BuildLine | Released
 
 _COLORS = {"COMPLETE": "green", "FAILED": "red"}
 
@@ -163,4 +164,6 @@ def _text(step: Any) -> str:
         return f"GuardDuty's {', '.join(step.lines)}: deleted, so that the VPC can be deleted"
     if isinstance(step, RoleFreed):
         return f"role {step.role}: {', '.join(step.policies)}, so that it can be deleted"
+    if isinstance(step, Released):
+        return f"{step.node} was not cleaned up: {step.problem}" if step.problem else f"{step.node} is as it was before"
     return step.text

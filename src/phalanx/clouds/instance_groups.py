@@ -94,10 +94,11 @@ class InstanceGroups:
 
     def _cluster(self, cluster: str) -> dict[str, Any]:
         """Return EMR's description of the stack's cluster; {} before there is one."""
-        if self._api.describe_stack(cluster) is None:
+        state = self._api.describe_stack(cluster)
+        if state is None:
             return {}
         made = (one.physical_id for one in self._api.resources(cluster) if one.logical_id == RESOURCE)
-        cluster_id = next(made, "")
+        cluster_id = state.emr_cluster or next(made, "")
         return self._api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"] if cluster_id else {}
 
     def _instances(self, cluster_id: str, kind: str) -> Iterator[dict[str, Any]]:

@@ -69,6 +69,11 @@ class StackState:
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 
     @property
+    def emr_cluster(self) -> str:
+        """The EMR cluster that the stack has adopted, which goes on without it; "" for any other stack."""
+        return self.parameters.get("EmrCluster", "")
+
+    @property
     def ours(self) -> bool:
         """Whether the stack is of phalanx's template; a ready one from the console has its outputs, and no tag."""
         return self.tags.get(CLUSTER_TAG) == self.name or {"RosterTable", "AgentVersion"} <= self.outputs.keys()

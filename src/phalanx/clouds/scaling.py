@@ -30,6 +30,11 @@ class Scaling:
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         cluster.require_ready()
+        if adopted := cluster.spec.get("adopted"):
+            raise ClusterError(
+                f"cluster {cluster.name} is the adopted EMR cluster {adopted}: phalanx does not change its size",
+                "Change it with `aws emr modify-instance-groups`; then `phalanx down`, and adopt it again.",
+            )
         require_running(cluster)
         self.cluster, self.nodes = cluster, nodes
         self.cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))

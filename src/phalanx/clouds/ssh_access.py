@@ -27,6 +27,9 @@ class NotAllowed(ClusterError):  # noqa: N818 - reads as what happened
 def head_group(cloud: Cloud, cluster: Cluster) -> str:
     """Return the id of the head's security group. Raises ClusterError if there is none."""
     found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
+    state = None if found else cloud.describe_stack(cluster.stack_id)
+    if state is not None and state.outputs.get(_GROUP):
+        return state.outputs[_GROUP]
     if not found:
         raise ClusterError(f"cluster {cluster.name} has no security group for its head", "`phalanx status` shows it.")
     return found[0]

@@ -95,6 +95,11 @@ class BringUp:
         if found is None:
             yield from self._create()
             return
+        if found.emr_cluster:
+            raise ClusterError(
+                f"cluster {found.name} is the adopted EMR cluster {found.emr_cluster}, which no file describes",
+                "`phalanx run` uses it, and `phalanx down` gives it back. Choose another `name` for a new cluster.",
+            )
         self._require_key(found)
         if found.creating:
             self._refuse_changes(found)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
 from phalanx.errors import ClusterError, PhalanxError
+
+if TYPE_CHECKING:
+    from phalanx.cluster.emr_release import Released
 
 # Files that phalanx can create again do not count as data.
 _MADE_AGAIN = (".phalanx/environments", ".phalanx/tools")
@@ -47,13 +51,27 @@ class TakeDown:
     def found(self) -> bool:
         return self._state is not None
 
-    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
+    @property
+    def goes_on(self) -> str:
+        """The EMR cluster that was adopted, and goes on without phalanx; "" for a cluster of phalanx's own."""
+        return self._state.emr_cluster if self._state else ""
+
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted | Released]:
         """Yield progress. Raises CloudError, which names what could not be removed."""
         if self._state is not None:
+            if self.goes_on:
+                yield from self._release()
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             yield from Deletion(stack, self._doomed).steps()
         forget(self.name)
         self.cloud.stop_if_idle()
+
+    def _release(self) -> Iterator[Released]:
+        record = self._record()
+        if record is not None:
+            from phalanx.cluster.emr_release import release
+
+            yield from release(self.cloud, record)
 
     def _find(self) -> StackState | None:
         """Return the stack of that name, or the one whose id is in the record.

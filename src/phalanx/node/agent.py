@@ -90,7 +90,7 @@ def _fleets(aws: Aws, settings: Settings) -> tuple[services.Fleet, services.Flee
     if settings.emr:
         from phalanx.node import core_group  # here, because only EMR's nodes need it
 
-        workers = core_group.Core(aws, settings.emr)
+        workers = (core_group.Fixed if settings.fixed else core_group.Core)(aws, settings.emr)
         return workers, workers
     return services.Fleet(aws, settings.workers_group), services.Fleet(aws, settings.head_group)
 

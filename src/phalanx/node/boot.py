@@ -84,7 +84,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
 
     return [
         *([("fabric", lambda: run(_OFFERS_EFA, patience_s))] if settings.efa else []),
-        *([("address", lambda: _take_address(agent, patience_s))] if settings.head else []),
+        *([("address", lambda: _take_address(agent, patience_s))] if settings.address else []),
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),

@@ -81,3 +81,13 @@ class Core(Fleet):
     def _ask(self, action: str, **payload: Any) -> dict[str, Any]:
         target = f"ElasticMapReduce.{action}"
         return self._aws.json("elasticmapreduce", target, {"ClusterId": self._cluster, **payload})
+
+
+class Fixed(Core):
+    """The core instance group of a user's own cluster, which is read and never changed."""
+
+    def set_desired(self, number: int) -> None:
+        """Do nothing."""
+
+    def terminate(self, instance_id: str, replaced: bool) -> None:
+        """Do nothing."""

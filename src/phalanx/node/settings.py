@@ -43,12 +43,14 @@ class Settings:
     worker_role: str
     """Unique id of the workers' role, by which the head recognizes their messages; "" on a worker."""
     address: str
-    """Allocation of the Elastic IP, which the head takes; "" on a worker."""
+    """Allocation of the Elastic IP, which the head takes; "" on a worker, and where there is none."""
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""
     emr: str = ""
     """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
+    fixed: str = ""
+    """"1" if the EMR cluster is a user's own, whose size is not the head's to change."""
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:

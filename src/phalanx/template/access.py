@@ -87,7 +87,7 @@ def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile,
     return (
         role("HeadRole", EC2, of_head, **limits),
         role("WorkerRole", EC2, membership_of_worker(), **limits),
-        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **_policy("nodes", of_nodes)),
+        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **policy("nodes", of_nodes)),
         role("FunctionRole", "lambda.amazonaws.com", of_function, **limits),
         job_role(plan, "HeadRole", "WorkerRole"),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
@@ -104,12 +104,12 @@ def role(title: str, service: str | If, statements: list[dict[str, Any]], **more
     return iam.Role(
         title,
         AssumeRolePolicyDocument=trust({"Service": service}),
-        Policies=[iam.Policy(**_policy("phalanx", statements))],
+        Policies=[iam.Policy(**policy("phalanx", statements))],
         **more,
     )
 
 
-def _policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
+def policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
@@ -117,7 +117,7 @@ def job_role(plan: Plan, *agents: str) -> iam.Role:
     """Make the jobs' role, with the user's policies and data; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
     more = boundary(plan)
     if plan.spec.data:
-        more["Policies"] = [iam.Policy(**_policy("data", [*_data(places(plan.spec.data))]))]
+        more["Policies"] = [iam.Policy(**policy("data", [*_data(places(plan.spec.data))]))]
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
     trusted = {"AWS": [GetAtt(agent, "Arn") for agent in agents]}
@@ -186,8 +186,13 @@ def every_node(plan: Plan) -> list[dict[str, Any]]:
     return [
         *([allow(mounts, _file_system())] if plan.uses_efs else []),
         *([_metrics()] if plan.spec.metrics == "yes" else []),
-        logs(_own_stream()),
+        own_logs(),
     ]
+
+
+def own_logs() -> dict[str, Any]:
+    """Let a node write its boot log."""
+    return logs(_own_stream())
 
 
 def _end_of_head() -> dict[str, Any]:

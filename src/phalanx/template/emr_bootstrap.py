@@ -7,6 +7,8 @@ clusters of one version of phalanx.
 from __future__ import annotations
 
 import hashlib
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from troposphere import AWSHelperFn, Sub
@@ -47,6 +49,13 @@ def script() -> str:
     """Return the text of the object."""
     worker = " ".join(f"{name}=" for name in _OF_HEAD)
     return _SCRIPT.format(version=__version__, agent=userdata.first_stage(), worker=worker, kept=" ".join(_KEPT))
+
+
+def with_arguments(arguments: Sequence[str]) -> str:
+    """Return the text with its arguments within it, to be read by a shell, with the variables of a login."""
+    set_them = f"set -- {shlex.join(arguments)}"
+    tidy = "trap 'rm -f \"${start-}\"' EXIT"
+    return f"set -a\n. /etc/environment\nset +a\n{tidy}\n{set_them}\n{script()}"
 
 
 def url(plan: Plan) -> str:

@@ -13,7 +13,7 @@ LOG_RETENTION_DAYS = 14
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (*_of_efs(plan), _log_group()):
+    for resource in (*_of_efs(plan), log_group()):
         template.add_resource(resource)
 
 
@@ -66,7 +66,7 @@ def _mount_target(plan: Plan) -> efs.MountTarget:
     )
 
 
-def _log_group() -> logs.LogGroup:
+def log_group() -> logs.LogGroup:
     """Make the log group, which outlives a rollback: nothing else shows why a node did not come up.
 
     Only `Retain` achieves that: RetainExceptOnCreate deletes when a creation is rolled back (docs/aws-behaviour.md

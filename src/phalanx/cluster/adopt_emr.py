@@ -1,0 +1,161 @@
+"""Adopt an EMR cluster that phalanx did not make: a stack with the rendezvous, and the agent on its nodes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from phalanx.clouds.protocol import Cloud, StackEvent, StackState
+from phalanx.cluster import cluster_record as store
+from phalanx.cluster import emr_release
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.emr_nodes import USER, Nodes
+from phalanx.cluster.ready import record_ready
+from phalanx.cluster.stack import Creation, Deletion, Progress, Stack
+from phalanx.errors import ClusterError, PhalanxError, StackFailed
+from phalanx.node import outcome
+from phalanx.node.roster import Roster
+from phalanx.plan.emr_cluster import EmrCluster, Instance
+from phalanx.template import emr_adopted
+from phalanx.template.emr_adopted import Terms
+
+NODE_TIMEOUT_S = 600
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,26}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user chose. `name` may be ""; `least` is the fewest nodes, 0 for all."""
+
+    name: str = ""
+    shared: str = "/efs"
+    least: int = 0
+    identity: Path | None = None
+
+
+class EmrAdoption:
+    """Look at an EMR cluster's nodes; then adopt it by iterating `steps()`, and read `result`."""
+
+    def __init__(self, cloud: Cloud, domain: str, found: EmrCluster, wanted: Wanted) -> None:
+        self.cloud, self.found, self._domain = cloud, found, domain
+        self.name = wanted.name or (found.name if _NAME.fullmatch(found.name) else found.cluster_id)
+        self._refuse_another()
+        self._nodes = Nodes(found, self.name, cloud.ssh_route(), wanted.identity)
+        try:
+            served = self._judge(self._nodes.look(wanted.shared), wanted.shared)
+        except PhalanxError:
+            self.close()
+            raise
+        least = wanted.least or len(found.instances)
+        self.terms = Terms(found, self.name, least, NODE_TIMEOUT_S, wanted.shared, served)
+        self.result: tuple[Cluster, Roster] | None = None
+        self._problem = ""
+
+    def close(self) -> None:
+        """Close the connections to the nodes, and leave no file of a cluster that was not adopted."""
+        self._nodes.close()
+        directory = store.cluster_directory(self.name)
+        if directory.exists() and not any(directory.iterdir()):
+            directory.rmdir()
+
+    def steps(self) -> Iterator[Progress]:
+        """Yield progress. Raises StackFailed when it failed and was undone."""
+        self.terms = replace(self.terms, ssh_public_key=store.make_key(self.name))
+        document, parameters = emr_adopted.request(self.terms)
+        try:
+            stack = Stack(self.cloud, self.name, self.cloud.create_stack(self.name, document, parameters))
+        except PhalanxError:
+            Cluster(self.name, "", "").forget()
+            raise
+        creation, begun = Creation(stack), False
+        for step in creation.steps():
+            yield step
+            if not begun and _has_begun(step, emr_adopted.CONDITION):
+                begun = True
+                threading.Thread(target=self._boot, args=(stack,), daemon=True).start()
+        if creation.state is None or not creation.ready:
+            yield from self._undo(creation)
+        else:
+            self.result = record_ready(self.cloud, creation.state, settings(self.cloud, creation.state), USER)
+
+    def _boot(self, stack: Stack) -> None:
+        """Start the agent on all nodes; the stack fails if that is impossible on the master."""
+        made = {one.logical_id: one.physical_id for one in self.cloud.resources(stack.stack_id)}
+        job_role = f"{self.found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
+        scripts = {
+            one: emr_adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
+            for one in self.found.instances
+        }
+        try:
+            failed = self._nodes.boot(scripts)
+            if self.found.master in failed:
+                self._problem = failed[self.found.master]
+        except Exception as error:
+            self._problem = str(error)
+        if self._problem:
+            outcome.signal(made[emr_adopted.HANDLE], "FAILURE", f"the agent could not be started: {self._problem}")
+
+    def _undo(self, creation: Creation) -> Iterator[Progress]:
+        """Release the nodes, delete the stack, and raise StackFailed with the reason."""
+        failure = creation.failure()
+        self._release()
+        yield from Deletion(creation.stack).steps()
+        Cluster(self.name, "", "").forget()
+        raise StackFailed(
+            f"EMR cluster {self.found.cluster_id} could not be adopted:\n{failure}",
+            "Everything that was added is removed again; the EMR cluster goes on as it was.",
+        )
+
+    def _release(self) -> None:
+        for one in reversed(self.found.instances):
+            emr_release.release_node(self._nodes.remote(one), one.instance_id)
+
+    def _refuse_another(self) -> None:
+        if self.cloud.describe_stack(self.name) is not None or self.name in store.known():
+            raise ClusterError(
+                f"a cluster or stack {self.name} exists already",
+                "Choose another name: `phalanx adopt --emr J-ID NAME`.",
+            )
+
+    def _judge(self, has: Mapping[Instance, set[str]], shared: str) -> bool:
+        """Return whether the master has to serve the shared directory. Raises ClusterError with all that is wrong."""
+        wrong: list[str] = []
+        for one, marks in has.items():
+            wrong += [f"{one.instance_id} has no {what}" for mark, what in _NEEDED.items() if mark not in marks]
+            agents = [mark.split("/")[1] for mark in marks if mark.startswith("stack/")]
+            wrong += [f"{one.instance_id} is a node of cluster {agent}" for agent in agents]
+        without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
+        if without and len(without) < len(has):
+            wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
+        if wrong:
+            hint = f"Mount one file system at {shared} on all nodes, or choose another --shared." if without else ""
+            raise ClusterError("\n".join(wrong), hint)
+        return bool(without)
+
+
+_NEEDED = {"sudo": f"sudo for {USER}", "python": "Python 3.9 as /usr/bin/python3"}
+
+
+def settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
+    """Return what the record of an adopted cluster contains in place of a file's keys."""
+    given = state.parameters
+    return {
+        "name": state.name,
+        "cloud": cloud.name,
+        "region": cloud.region,
+        "nodes": int(given["Workers"]) + 1,
+        "min": int(given["MinNodes"]),
+        "type": given["InstanceType"],
+        "head": {"type": given["HeadType"]} if given["HeadType"] != given["InstanceType"] else None,
+        "shared": given["SharedDirectory"],
+        "node_timeout_s": int(given["NodeTimeout"]),
+        "adopted": given[emr_adopted.CLUSTER],
+    }
+
+
+def _has_begun(step: Progress, logical_id: str) -> bool:
+    return isinstance(step, StackEvent) and (step.logical_id, step.status) == (logical_id, "CREATE_IN_PROGRESS")

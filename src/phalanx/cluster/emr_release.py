@@ -1,0 +1,44 @@
+"""Give an adopted EMR cluster back: remove from its nodes what the agent has made there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from phalanx.clouds.protocol import Cloud
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.emr_nodes import USER
+from phalanx.cluster.stack import read_roster
+from phalanx.errors import PhalanxError
+from phalanx.ssh.remote import Remote
+
+_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Released:
+    """A node is as it was before, or `problem` says why that is not sure."""
+
+    node: str
+    problem: str = ""
+
+
+def release(cloud: Cloud, cluster: Cluster) -> Iterator[Released]:
+    """Release all nodes, the head last: the way to the others leads through it."""
+    running = cloud.running(cluster.name)
+    if not cluster.ready or running is None or running.ended:
+        return
+    roster = read_roster(cloud, cluster.table)
+    for member in sorted(roster.members if roster else (), key=lambda node: node.head):
+        yield release_node(cluster.remote_to(member, USER), member.name)
+
+
+def release_node(remote: Remote, name: str) -> Released:
+    """Release a node that can be reached."""
+    source = (resources.files("phalanx.node") / "release.py").read_bytes()
+    try:
+        remote.run("sudo -n /usr/bin/python3 -IS -", input=source, timeout_s=_WITHIN_S)
+    except PhalanxError as error:
+        return Released(name, error.message)
+    return Released(name)

@@ -1,0 +1,177 @@
+"""Undo what the agent has made on a node of an adopted cluster. `down` sends it to each node, where root runs it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+
+USER = "phalanx"
+# The marks of node.files.
+BEGIN, END = "# phalanx: begin", "# phalanx: end"
+UNITS = ("phalanx", "phalanx-firewall")
+MADE = (
+    "/etc/profile.d/phalanx.sh",
+    "/etc/udev/rules.d/60-phalanx.rules",
+    "/etc/exports.d/phalanx.exports",
+    "/etc/ssh/sshd_config.d/60-phalanx.conf",
+    "/etc/ssh/ssh_config.d/60-phalanx.conf",
+    "/etc/ssh/phalanx",
+    "/opt/deeplearning",
+    "/var/lib/phalanx",
+    "/run/phalanx.sock",
+    f"/home/{USER}",
+    "/opt/phalanx",
+)
+SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab")
+ACCOUNTS = ("passwd", "group", "shadow")
+# Those of node.firewall.
+RULES = (
+    "rule del pref 1 to 169.254.169.254 lookup 7312",
+    "rule del pref 2 to 169.254.169.254 prohibit",
+    "route flush table 7312",
+    "-6 rule del pref 1 to fd00:ec2::254 prohibit",
+)
+
+
+def main() -> None:
+    uid = uid_of(USER)
+    stop_agent()
+    if uid > 0:
+        end_processes(uid)
+        for rule in RULES:
+            run("ip", *rule.split())
+    for line in block("/etc/fstab"):
+        run("umount", "-l", line.split()[1])
+    for path in SHARED:
+        keep_others(path)
+    keep_lines("/etc/ssh/ssh_known_hosts", "@cert-authority deeplearning-*,")
+    for name in ACCOUNTS if uid >= 0 else ():
+        keep_lines(f"/etc/{name}", f"{USER}:")
+    for path in (*MADE, f"/etc/systemd/system/user@{uid}.service"):
+        remove(path)
+    run("exportfs", "-ra")
+    reload_sshd()
+
+
+def uid_of(user: str) -> int:
+    """Return the uid of a user; -1 if there is no such user."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return -1
+
+
+def stop_agent() -> None:
+    """Stop the agent, which systemd runs, or which runs by itself and writes its own log."""
+    systemd = os.path.isdir("/run/systemd/system")
+    for unit in UNITS:
+        if systemd:
+            run("systemctl", "disable", "--now", unit)
+        for path in glob.glob(f"/etc/systemd/system/*.wants/{unit}.service"):
+            remove(path)
+        remove(f"/etc/systemd/system/{unit}.service")
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        # One that still boots.
+        program, _, script = read(path).partition("\0-IS\0")
+        if program.endswith("python3") and "\n#agent=" in read(script.rstrip("\0")):
+            end(int(path.split("/")[2]))
+    for output in glob.glob("/proc/[0-9]*/fd/1"):
+        if links_to(output, "/opt/phalanx/agent.log"):
+            end(int(output.split("/")[2]))
+
+
+def end_processes(uid: int) -> None:
+    """End all processes of the job user; those that they start meanwhile, too."""
+    while found := [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/status") if owner(path) == uid]:
+        for pid in found:
+            end(pid)
+
+
+def owner(status: str) -> int:
+    """Return the uid of a process; -1 for one that has ended, or that nobody has waited for yet."""
+    fields = {line.partition(":")[0]: line.split()[1:] for line in read(status).splitlines()}
+    return int(fields["Uid"][0]) if fields.get("State", ["Z"])[0] not in "ZX" else -1
+
+
+def block(path: str) -> list[str]:
+    """Return the lines that the agent has added to a file of others."""
+    ours = read(path).partition(f"\n{BEGIN}")[2].partition(END)[0]
+    return ours.splitlines()[1:]
+
+
+def keep_others(path: str) -> None:
+    """Remove the agent's block from a file of others."""
+    text = read(path)
+    before, begin, rest = text.partition(BEGIN)
+    if begin:
+        replace(path, before + rest.partition(END)[2].partition("\n")[2])
+
+
+def keep_lines(path: str, prefix: str) -> None:
+    """Remove the lines that begin with this prefix."""
+    text = read(path)
+    kept = "".join(line for line in text.splitlines(True) if not line.startswith(prefix))
+    if kept != text:
+        replace(path, kept)
+
+
+def read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def replace(path: str, text: str) -> None:
+    """Replace a file at once, with its mode."""
+    mode, beside = os.stat(path).st_mode & 0o777, f"{path}.phalanx"
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    os.rename(beside, path)
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def links_to(path: str, target: str) -> bool:
+    try:
+        return os.readlink(path) == target
+    except OSError:
+        return False
+
+
+def reload_sshd() -> None:
+    """Have the listening sshd read its settings again."""
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        title = read(path)
+        if title.startswith("sshd: ") and "[listener]" in title:
+            end(int(path.split("/")[2]), signal.SIGHUP)
+
+
+def end(pid: int, how: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        pass
+
+
+def run(*argv: str) -> None:
+    """Run a command, which may have nothing to do."""
+    try:
+        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What keeps an EMR cluster from being adopted, and what the document of an adoption contains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from phalanx.clouds import emr_found
+from phalanx.errors import CloudError, ClusterError
+from phalanx.plan.emr_cluster import EmrCluster, Instance
+from phalanx.template import emr_adopted
+from phalanx.template.emr_adopted import Terms
+
+FOUND = EmrCluster(
+    cluster_id="j-1",
+    name="theirs",
+    instances=(Instance("i-1", "10.0.0.1", True), Instance("i-2", "10.0.0.2", False)),
+    master_address="203.0.113.9",
+    master_type="m5.xlarge",
+    type="g5.xlarge",
+    gpus=1,
+    image="ami-1",
+    network="10.0.0.0/24",
+    group="sg-1",
+    key_pair="mine",
+    role="EMR_EC2_DefaultRole",
+    role_arn="arn:aws:iam::1:role/EMR_EC2_DefaultRole",
+    role_id="AROA1",
+    task_instances=0,
+    ends_itself=False,
+)
+
+
+class FakeEmr:
+    """EMR with one cluster, as DescribeCluster and ListInstanceGroups describe it."""
+
+    region = "us-east-1"
+
+    def __init__(self, state: str = "WAITING", masters: int = 1, **more: Any) -> None:
+        status = {"State": state, "StateChangeReason": {"Message": "as it is"}}
+        of_ec2 = {"Ec2KeyName": "mine", "Ec2SubnetId": "subnet-1", "IamInstanceProfile": "EMR_EC2_DefaultRole"}
+        self.cluster = {"Id": "j-1", "Status": status, "ReleaseLabel": "emr-7.9.0", "Ec2InstanceAttributes": of_ec2}
+        self.cluster |= {"InstanceCollectionType": "INSTANCE_GROUP", "Tags": [], **more}
+        self.groups = [{"InstanceGroupType": "MASTER", "RequestedInstanceCount": masters}]
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        assert (service, operation) == ("emr", "describe_cluster")
+        if arguments["ClusterId"] == self.cluster["Id"]:
+            return {"Cluster": self.cluster}
+        error = {"Code": "InvalidRequestException", "Message": "Cluster id 'j-0' is not valid."}
+        raise CloudError("refused") from ClientError({"Error": error}, "DescribeCluster")
+
+    def pages(self, _service: str, operation: str, _key: str, **_: Any) -> Iterator[Any]:
+        assert operation == "list_instance_groups"
+        yield from self.groups
+
+
+def refused(cluster_id: str = "j-1", **given: Any) -> str:
+    with pytest.raises(ClusterError) as error:
+        emr_found.find(FakeEmr(**given), cluster_id)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cluster_id": "j-0"}, "there is no EMR cluster j-0 in us-east-1"),
+        ({"state": "TERMINATED_WITH_ERRORS"}, "EMR cluster j-1 is TERMINATED_WITH_ERRORS: as it is"),
+        ({"state": "TERMINATING"}, "EMR cluster j-1 is TERMINATING"),
+        ({"state": "BOOTSTRAPPING"}, "EMR cluster j-1 is BOOTSTRAPPING"),
+        ({"InstanceCollectionType": "INSTANCE_FLEET"}, "has instance fleets: only uniform instance groups"),
+        (
+            {"ReleaseLabel": "emr-5.8.0"},
+            "has the release emr-5.8.0, whose Python is older than 3.9: 7.0.0 is the first",
+        ),
+        ({"Ec2InstanceAttributes": {}}, "was made without an EC2 key pair"),
+        ({"Tags": [{"Key": "phalanx:cluster", "Value": "demo"}]}, "`phalanx adopt demo --cloud emr` takes it over"),
+        ({"masters": 3}, "has 3 master nodes"),
+    ],
+)
+def test_a_cluster_that_can_not_be_adopted_is_refused_with_the_reason(given, said):
+    assert said in refused(**given)
+
+
+def test_all_reasons_are_given_at_once():
+    said = refused(InstanceCollectionType="INSTANCE_FLEET", ReleaseLabel="emr-6.15.0")
+    assert said.count("EMR cluster j-1 has") == 2
+
+
+def terms(**given: Any) -> Terms:
+    return Terms(FOUND, "demo", 2, 600, "/efs", served_by_head=False, **given)
+
+
+def test_the_document_makes_no_machine_and_fits_into_a_request():
+    document, parameters = emr_adopted.request(terms())
+    kinds = {one["Type"] for one in json.loads(document)["Resources"].values()}
+    assert not {kind for kind in kinds if kind.startswith(("AWS::EC2", "AWS::EMR", "AWS::EFS", "AWS::AutoScaling"))}
+    assert len(document.encode()) <= 51_200
+    assert parameters.keys() == json.loads(document)["Parameters"].keys()
+
+
+def test_the_policy_is_on_the_nodes_role_under_the_cluster_s_name_and_changes_no_group():
+    resources = json.loads(emr_adopted.request(terms())[0])["Resources"]
+    policy = resources["NodePolicy"]["Properties"]
+    assert (policy["PolicyName"], policy["Roles"]) == ("phalanx-demo", [{"Ref": "NodeRole"}])
+    actions = {action for one in policy["PolicyDocument"]["Statement"] for action in one["Action"]}
+    assert {one for one in actions if one.startswith("elasticmapreduce")} == {
+        "elasticmapreduce:ListInstanceGroups",
+        "elasticmapreduce:ListInstances",
+    }
+
+
+def test_a_master_of_another_type_than_the_core_nodes_runs_no_processes_of_jobs():
+    made = {"HeadQueue": "q", "RosterTable": "t", "LogGroup": "l", emr_adopted.HANDLE: "https://handle"}
+    master, core = (emr_adopted.boot(terms(), one, "id", "d", made, "job").decode() for one in FOUND.instances)
+    assert "slots=-1" in master
+    assert "slots=0" in core
+    assert "gpus=g5.xlarge=1" in core
