@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,10 @@ from phalanx.localcloud.nodes.machine import NodeError
 
 # EC2's status checks need minutes to notice a host that dies silently (docs/aws-behaviour.md 3.16).
 NOTICED_AFTER_S = 120.0
+
+
+# What only this program's process has in its command line: the agent is the node's user data.
+_PROGRAMS = {"agent": "/var/lib/cloud/instance/scripts/part-001", "sshd": "[listener]"}
 
 
 class FaultError(ValueError):
@@ -33,6 +38,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
     freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while
     interrupt      {"instance_id", "notice_s": 120}: EC2 takes a spot instance back, after its notice
+    end            {"instance_id", "program"}: the kernel kills its sshd or its agent, as when memory runs out
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -111,6 +117,10 @@ def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
 
+def _end(context: Context, fault: dict[str, Any]) -> None:
+    context.runner.signal(_running(fault), signal.SIGKILL, _PROGRAMS[fault["program"]])
+
+
 def _freeze(context: Context, fault: dict[str, Any]) -> None:
     context.runner.freeze(_running(fault), float(fault.get("for_s", AWAY_S)))
 
@@ -133,6 +143,7 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "partition": _partition,
     "link": _link,
     "interrupt": _interrupt,
+    "end": _end,
     "stall": _stall,
     "freeze": _freeze,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -79,7 +80,11 @@ class NodeRunner:
 
     def stall(self, instance_id: str, stalled: bool) -> None:
         """Stop all of the node's processes, as if it thrashed, or continue them. Its ports still accept connections."""
-        self._ask("stall", instance_id=instance_id, stalled=stalled)
+        self.signal(instance_id, signal.SIGSTOP if stalled else signal.SIGCONT)
+
+    def signal(self, instance_id: str, number: int, words: str = "") -> None:
+        """Send a signal to all of the node's processes, or to those with these words in their command line."""
+        self._ask("signal", instance_id=instance_id, number=int(number), words=words)
 
     def freeze(self, instance_id: str, for_s: float) -> None:
         """Let a node's shared directories answer nothing for so long."""

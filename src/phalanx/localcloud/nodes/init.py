@@ -153,8 +153,12 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
     os.execve("/bin/sh", ["init", "/sbin/init"], environment)
 
 
+# As its unit does (Restart=on-failure, RestartPreventExitStatus=255): a killed sshd is started again.
+_SSHD = "until /usr/sbin/sshd -D -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
+
+
 def _start_sshd(environment: Mapping[str, str]) -> None:
-    """In a child, start early services, generate the host key as cloud-init does at the first boot, and become sshd."""
+    """In a child, start early services, generate the host key as cloud-init does at the first boot, and keep sshd."""
     if os.fork():
         return
     try:
@@ -163,7 +167,7 @@ def _start_sshd(environment: Mapping[str, str]) -> None:
         if not Path(_HOST_KEY).exists():
             keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
             os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
-        os.execve("/usr/sbin/sshd", ["/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log"], dict(environment))
+        os.execve("/bin/sh", ["sh", "-c", _SSHD], dict(environment))
     except OSError as problem:
         _log(f"sshd can't be started: {problem}")
     finally:

@@ -10,11 +10,14 @@ from pathlib import Path
 _ROUNDS_MOST = 20
 
 
-def signal_all(process_one: int, number: int) -> None:
-    """Send a signal to all processes in the namespace of this node's process 1, that one included."""
+def signal_all(process_one: int, number: int, words: str = "") -> None:
+    """Send a signal to all processes in the namespace of this node's process 1, that one included.
+
+    `words`: only to those with these words in their command line.
+    """
     signalled: set[int] = set()
     for _ in range(_ROUNDS_MOST):
-        new = _inside(process_one) - signalled
+        new = {pid for pid in _inside(process_one) if words in _command_line(pid)} - signalled
         if not new:
             return
         for pid in new:
@@ -27,6 +30,13 @@ def _inside(process_one: int) -> set[int]:
     own = _namespace(process_one)
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
     return {pid for pid in pids if own and _namespace(pid) == own}
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    except OSError:  # it ended meanwhile
+        return ""
 
 
 def _namespace(pid: int) -> str:

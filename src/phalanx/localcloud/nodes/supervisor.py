@@ -190,9 +190,9 @@ class Supervisor:
         (vpc.unplug if request["cut"] else vpc.plug)(node.link)
         self._answer(request["id"])
 
-    def _do_stall(self, request: dict[str, Any]) -> None:
+    def _do_signal(self, request: dict[str, Any]) -> None:
         node = self._running(request["instance_id"])
-        processes.signal_all(node.pid, signal.SIGSTOP if request["stalled"] else signal.SIGCONT)
+        processes.signal_all(node.pid, request["number"], request["words"])
         self._answer(request["id"])
 
     def _do_freeze(self, request: dict[str, Any]) -> None:
