@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -49,6 +50,9 @@ class LocalCloud(ApiCloud):
         return endpoint.wait()
 
     def session(self) -> Session:
+        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
+        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
+            return Session(region_name=self.region)
         return Session(
             aws_access_key_id=self.endpoint.access_key_id,
             aws_secret_access_key=self.endpoint.secret_access_key,

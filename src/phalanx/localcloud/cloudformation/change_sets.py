@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from phalanx.localcloud.cloudformation.errors import Refused
-from phalanx.localcloud.cloudformation.model import Stack
+from phalanx.localcloud.cloudformation.model import STACKS, Stack
 from phalanx.localcloud.cloudformation.revisions import Change, Detail, Revision
 
 IN_REVIEW = "REVIEW_IN_PROGRESS"
@@ -58,6 +58,7 @@ class ChangeSets:
         if any(one.name == name for one in self.of(stack)):
             raise Refused(f"ChangeSet {name} already exists", "AlreadyExistsException")
         arn = f"{stack.stack_id.partition(':stack/')[0]}:changeSet/{name}/{uuid.uuid4()}"
+        STACKS[arn] = stack.stack_id
         execution = "UNAVAILABLE" if failure else "AVAILABLE"
         made = ChangeSet(arn, name, stack, now, failure, changes, revision, execution)
         self._all[arn] = made

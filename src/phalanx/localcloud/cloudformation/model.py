@@ -13,6 +13,9 @@ from phalanx.localcloud.cloudformation.template import Declared, Template
 
 STACK_TYPE = "AWS::CloudFormation::Stack"
 
+STACKS: dict[str, str] = {}
+"""The stack of each change set, by the change set's ARN: what IAM judges calls about change sets on."""
+
 
 @dataclass(frozen=True)
 class Event:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from moto.iam.models import iam_backends
 
 from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.iam import calls, credentials, errors, policy, propagation, resources, signature, sts
+from phalanx.localcloud.iam import calls, credentials, errors, policy, propagation, resources, signature, sts, usage
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
 
@@ -23,6 +23,7 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 def install(context: Context) -> None:
     """Remove the sessions of an earlier local cloud in this process."""
     credentials.forget_all()
+    usage.install(context)
     propagation.install(context)
 
 
@@ -79,10 +80,18 @@ def judge(context: Context, session: Session, call: Call) -> str:
     rights = rights_of(context, session.role)
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
-    for target in found or [resources.Target(resources.ANY)]:
-        decision = rights.decide(policy.Ask(call.action, target.arn, {**keys, **target.keys}))
-        if decision is not policy.Decision.ALLOWED:
-            return errors.denial(session.arn(context.account), call.action, target.arn, decision)
+    asked = [
+        policy.Ask(call.action, target.arn, {**keys, **target.keys})
+        for target in found or [resources.Target(resources.ANY)]
+    ]
+    return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
+
+
+def _denial(context: Context, session: Session, rights: policy.Rights, ask: policy.Ask) -> str:
+    decision = rights.decide(ask)
+    if decision is not policy.Decision.ALLOWED:
+        return errors.denial(session.arn(context.account), ask.action, ask.resource, decision)
+    usage.note(context, session.role, ask)
     return ""
 
 
@@ -91,9 +100,7 @@ def _refusal(
 ) -> str:
     """Judge what a service does with the rights of its caller, as CloudFormation does."""
     ask = policy.Ask(action, arn, {**_keys(context, session, call), **keys})
-    decision = rights_of(context, session.role).decide(ask)
-    allowed = decision is policy.Decision.ALLOWED
-    return "" if allowed else errors.denial(session.arn(context.account), action, arn, decision)
+    return _denial(context, session, rights_of(context, session.role), ask)
 
 
 def rights_of(context: Context, role_name: str) -> policy.Rights:

@@ -14,9 +14,11 @@ from typing import Any
 from moto.autoscaling.exceptions import ValidationError
 from moto.dynamodb.models import dynamodb_backends
 from moto.ec2.models import ec2_backends
+from moto.efs.models import efs_backends
 
 from phalanx.localcloud.autoscaling import group_named, group_of
 from phalanx.localcloud.autoscaling.group import Group
+from phalanx.localcloud.cloudformation.model import STACKS
 from phalanx.localcloud.emr.records import TAGS
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.policy import Keys
@@ -130,8 +132,43 @@ def an_object(call: Call, _account: str) -> Iterator[Target]:
 
 def stack(call: Call, account: str) -> Iterator[Target]:
     """CloudFormation, by stack id or name."""
-    name = str(call.params.get("StackName", ANY))
+    name = str(call.params.get("StackName") or STACKS.get(str(call.params.get("ChangeSetName")), ANY))
     yield Target(name if name.startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{account}:stack/{name}/*")
+
+
+def iam_role(call: Call, account: str) -> Iterator[Target]:
+    """IAM, operations on a role."""
+    yield Target(f"arn:aws:iam::{account}:role/{call.params.get('RoleName', ANY)}")
+
+
+def instance_profile(call: Call, account: str) -> Iterator[Target]:
+    """IAM, operations on an instance profile."""
+    yield Target(f"arn:aws:iam::{account}:instance-profile/{call.params.get('InstanceProfileName', ANY)}")
+
+
+def function(call: Call, account: str) -> Iterator[Target]:
+    """Lambda, by the function's name or ARN."""
+    name = str(call.params.get("FunctionName") or call.params.get("Resource") or ANY)
+    yield Target(name if name.startswith("arn:") else f"arn:aws:lambda:{call.region}:{account}:function:{name}")
+
+
+def file_system(call: Call, account: str) -> Iterator[Target]:
+    """EFS, by the file system's id."""
+    found = efs_backends[account][call.region].file_systems_by_id.get(str(call.params.get("FileSystemId")))
+    tags = {tag["Key"]: tag["Value"] for tag in (found.info_json()["Tags"] if found else ())}
+    arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{call.params.get('FileSystemId')}"
+    yield Target(arn, _tag_keys("elasticfilesystem", tags))
+
+
+def security_group(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on a security group."""
+    yield _ec2(call, account, "security-group", str(call.params.get("GroupId", ANY)))
+
+
+def vpc_endpoints(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on VPC endpoints."""
+    for endpoint in call.values("VpcEndpointId"):
+        yield _ec2(call, account, "vpc-endpoint", endpoint)
 
 
 def job_flow(call: Call, account: str) -> Iterator[Target]:
@@ -319,6 +356,23 @@ TABLE: dict[str, Finder] = {
     "ec2:TerminateInstances": instances,
     "ec2:CreateTags": tagged,
     "ec2:DeleteTags": tagged,
+    **dict.fromkeys(
+        ("iam:GetRole", "iam:ListRolePolicies", "iam:ListAttachedRolePolicies", "iam:DeleteRolePolicy"), iam_role
+    ),
+    "iam:DetachRolePolicy": iam_role,
+    "iam:GetInstanceProfile": instance_profile,
+    "lambda:GetFunction": function,
+    "lambda:ListTags": function,
+    "logs:DeleteLogGroup": log_group,
+    "sns:GetTopicAttributes": topic,
+    "elasticfilesystem:DeleteFileSystem": file_system,
+    "ec2:AuthorizeSecurityGroupIngress": security_group,
+    "ec2:DeleteSecurityGroup": security_group,
+    "ec2:DeleteVpcEndpoints": vpc_endpoints,
+    "cloudformation:CreateChangeSet": stack,
+    "cloudformation:DescribeChangeSet": stack,
+    "cloudformation:ExecuteChangeSet": stack,
+    "cloudformation:DeleteChangeSet": stack,
     "cloudformation:SignalResource": stack,
     "cloudformation:DescribeStacks": stack,
     "cloudformation:DescribeStackResource": stack,
