@@ -45,13 +45,12 @@ def test_no_role_may_do_everything(document, role):
             assert set(statement["Action"]) <= WITHOUT_RESOURCES
 
 
-def test_a_worker_can_only_say_hello_read_log_and_mount_and_end_a_lost_head(document):
+def test_a_worker_can_only_say_hello_read_log_and_end_a_lost_head(document):
     (ends,) = [s for s in statements(document, "WorkerRole") if "autoscaling" in s["Action"][0]]
     assert ends["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-head")
     assert actions(document, "WorkerRole") == {
         "autoscaling:TerminateInstanceInAutoScalingGroup",
         *("sqs:SendMessage", "dynamodb:GetItem", "logs:CreateLogStream", "logs:PutLogEvents"),
-        *("elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite", "elasticfilesystem:ClientRootAccess"),
     }
 
 

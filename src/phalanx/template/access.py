@@ -9,7 +9,7 @@ from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_data import Place, places
-from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, REMOVAL_ROLE, arn
+from phalanx.template.naming import CLUSTER_TAG, REMOVAL_ROLE, arn
 from phalanx.template.network import ANYWHERE
 
 _EVERYTHING = "-1"
@@ -182,9 +182,8 @@ def membership_of_worker() -> list[dict[str, Any]]:
 
 
 def every_node(plan: Plan) -> list[dict[str, Any]]:
-    mounts = [f"elasticfilesystem:{action}" for action in ("ClientMount", "ClientWrite", "ClientRootAccess")]
+    """Allow no mounts: without the helper's option `iam`, EFS asks for no rights (docs/aws-behaviour.md 6)."""
     return [
-        *([allow(mounts, _file_system())] if plan.uses_efs else []),
         *([_metrics()] if plan.spec.metrics == "yes" else []),
         own_logs(),
     ]
@@ -205,11 +204,6 @@ def _metrics() -> dict[str, Any]:
     # It supports no resource-level permissions; the namespace is all that can be bound (docs/aws-behaviour.md 6).
     only = {"StringEquals": {"cloudwatch:namespace": "phalanx"}}
     return {**allow(["cloudwatch:PutMetricData"], "*"), "Condition": only}
-
-
-def _file_system() -> Sub:
-    named = arn("elasticfilesystem", "file-system/${Id}").data["Fn::Sub"]
-    return Sub(named, Id=FILE_SYSTEM)
 
 
 def _own_stream() -> Sub:
