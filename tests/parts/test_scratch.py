@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.runner.starter import guard
 from phalanx.runner.starter.scratch import Scratch
 
 SHARED = Path("/dev/shm")
@@ -77,3 +79,8 @@ def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monk
         daemon.kill()
     scratch.remove()
     assert list(place.iterdir()) == []
+
+
+def test_a_full_disk_is_reported_in_words(capfd):
+    guard._complain(OSError(errno.ENOSPC, "No space left on device", "/tmp/phalanx-1"))
+    assert capfd.readouterr().err == "it has no room for a job: No space left on device: /tmp/phalanx-1\n"

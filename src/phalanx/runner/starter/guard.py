@@ -4,7 +4,9 @@ from __future__ import annotations
 
 # The C half, for the reason that lean.py gives.
 import _signal  # pyright: ignore[reportMissingImports]
+import errno
 import os
+import sys
 import time
 
 from phalanx.runner.reaper import Sweep
@@ -15,6 +17,7 @@ from phalanx.runner.system import MARK, PR_SET_PDEATHSIG, adopt_orphans, prctl, 
 _FAILED = 1
 _ABANDONED = 3
 _GRACE_S = 1.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SWEEP_EVERY_S = 0.02
 
 
@@ -48,12 +51,20 @@ def _become_starter(job_id: str, work: str) -> None:
         starter = Starter(job_id, work)
         starter.run()
         status = _ABANDONED if starter.abandoned else 0
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
+    except Exception as error:
+        _complain(error)
     finally:
         os._exit(status)
+
+
+def _complain(error: Exception) -> None:
+    """Print why the starter ended, for the runner: a full disk in words, and a bug of ours with its traceback."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        print(f"it has no room for a job: {error.strerror}: {error.filename}", file=sys.stderr)
+        return
+    import traceback
+
+    traceback.print_exception(type(error), error, error.__traceback__)
 
 
 def _end_orphans(job_id: str) -> None:
