@@ -186,6 +186,9 @@ class FakeCloud:
         made = {e.logical_id: e for e in self.stacks[stack_id].script if e.resource_type != STACK}
         return [Resource(e.logical_id, e.physical_id, e.resource_type) for e in made.values()]
 
+    def drift(self, resources):
+        return []
+
     def delete_stack(self, stack_id):
         stack = self.stacks[stack_id]
         stack.state = replace(stack.state, status="DELETE_IN_PROGRESS")

@@ -41,7 +41,9 @@ def of_stack(*events: StackEvent, **more) -> Evidence:
     return Evidence(status="ROLLBACK_COMPLETE", events=events, **more)
 
 
+LOST = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
 PLANTED = {
+    "a route that somebody deleted": (Evidence(status="CREATE_COMPLETE", drift=(LOST,)), "somebody has removed a part"),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "quota of vCPUs of a worker": (Evidence(status="CREATE_COMPLETE", missing=(VCPUS,)), "quota of vCPUs"),
     "quota of Spot": (of_stack(event("Max spot instance count exceeded.")), "quota of Spot"),

@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import change_sets, foreign, remains, transcript
+from phalanx.clouds import change_sets, drift, foreign, remains, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
@@ -233,6 +233,9 @@ class ApiCloud(ABC):
     def resources(self, stack_id: str) -> list[Resource]:
         entries = self.pages("cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack_id)
         return [_resource(entry) for entry in entries if entry.get("PhysicalResourceId")]
+
+    def drift(self, resources: Sequence[Resource]) -> list[str]:
+        return drift.find(self, resources)
 
     def delete_stack(self, stack_id: str) -> None:
         self.exists("cloudformation", "delete_stack", StackName=stack_id)

@@ -88,7 +88,12 @@ def find() -> Endpoint | None:
 
 def find_process() -> Endpoint | None:
     """Return the record of a local cloud whose process runs, whether it answers or not."""
-    endpoint = _recorded()
+    return recorded(state())
+
+
+def recorded(directory: Path) -> Endpoint | None:
+    """Return the record of the local cloud that has this directory, and runs."""
+    endpoint = _recorded(directory)
     return endpoint if endpoint is not None and _alive(endpoint.pid) else None
 
 
@@ -204,6 +209,16 @@ def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
         raise LocalCloudError(f"the link can't be shaped: {answer['message']}")
 
 
+def inject(there: Endpoint, faults: dict[str, Any]) -> None:
+    """Put faults into a local cloud (phalanx.localcloud.faults). Raises LocalCloudError."""
+    try:
+        code, answer = _request(there, "POST", "/faults", faults)
+    except OSError as error:
+        raise LocalCloudError(f"the local cloud does not answer: {error}") from error
+    if code != 200:
+        raise LocalCloudError(f"the fault is not possible: {answer['message']}")
+
+
 def stand_ins() -> int:
     """Return how many stand-ins for GPUs a new node has if its type has GPUs (phalanx.localcloud.gpus)."""
     kept = state() / "gpus"
@@ -273,9 +288,9 @@ def _wait_gone(endpoint: Endpoint) -> None:
         time.sleep(0.02)
 
 
-def _recorded() -> Endpoint | None:
+def _recorded(directory: Path) -> Endpoint | None:
     try:
-        record = json.loads((state() / "endpoint.json").read_text())
+        record = json.loads((directory / "endpoint.json").read_text())
         known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
         return Endpoint(**{**known, "pid": int(record["pid"]), "warnings": tuple(record.get("warnings", ()))})
     except (OSError, ValueError, TypeError, AttributeError, LookupError):

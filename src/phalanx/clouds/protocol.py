@@ -285,6 +285,10 @@ class Cloud(Machines, Protocol):
 
     def resources(self, stack_id: str) -> list[Resource]: ...
 
+    def drift(self, resources: Sequence[Resource]) -> list[str]:
+        """Return what people have removed of these by hand and nodes need, a sentence each. Raises CloudError."""
+        ...
+
     def delete_stack(self, stack_id: str) -> None:
         """Start deleting the stack; no error when it is gone."""
         ...

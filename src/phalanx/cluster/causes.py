@@ -49,6 +49,11 @@ CAUSES = (
     LEASE,
     STOPPED,
     Cause(
+        "somebody has removed a part of what the stack made",
+        "Add it again, as the evidence names it; or run `phalanx down`, then `phalanx up`.",
+        r"has lost (its route|its rules|a policy)",
+    ),
+    Cause(
         "the account's quota of vCPUs for this type is used up",
         "`phalanx plan` shows the quota and what is in use; request more with `aws service-quotas "
         "request-service-quota-increase`, or choose fewer nodes or a smaller type.",

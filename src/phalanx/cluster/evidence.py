@@ -15,7 +15,8 @@ _GROUPS = ("head", "workers")
 
 def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
     """Return all evidence about a stack that still exists. Raises CloudError."""
-    made = {one.logical_id: one.physical_id for one in cloud.resources(state.stack_id)}
+    resources = cloud.resources(state.stack_id)
+    made = {one.logical_id: one.physical_id for one in resources}
     table, running = made.get("RosterTable", ""), cloud.running(state.name)
     roster = read_roster(cloud, table) if table else None
     progress = cloud.item(table, "progress") if table and roster is None else None
@@ -26,6 +27,7 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
         events=tuple(event for event in cloud.events(state.stack_id, None) if event.failed),
         activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
         missing=tuple(one.reason for one in roster.missing) if roster else (),
+        drift=tuple(cloud.drift(resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,
         logs=cloud.boot_logs(made["LogGroup"]) if with_logs and "LogGroup" in made else {},
         stopped=running is not None and running.stopped and not running.ended and state.ready,

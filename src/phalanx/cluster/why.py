@@ -25,7 +25,8 @@ class Evidence:
     """What is known about a cluster: its stack's status and events, its groups' activities, newest first, and logs.
 
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
-    reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0.
+    reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
+    removed by hand.
     """
 
     status: str = ""
@@ -36,6 +37,7 @@ class Evidence:
     progress: Mapping[str, str] | None = None
     logs: Mapping[str, str] | None = None
     stopped: bool = False
+    drift: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -46,7 +48,8 @@ class Evidence:
         given = json.loads(text)
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
-        return cls(**{**given, "events": events, "activities": activities, "missing": tuple(given["missing"])})
+        lists = {name: tuple(given.get(name, ())) for name in ("missing", "drift")}
+        return cls(**{**given, **lists, "events": events, "activities": activities})
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.stopped:
         yield from _stops(evidence.activities)
         return
+    yield from (Finding("what the stack made", lost) for lost in evidence.drift)
     if evidence.verdict:
         yield Finding("up", evidence.verdict)
     failed = [event for event in evidence.events if event.is_cause or event.status == "DELETE_FAILED"]
