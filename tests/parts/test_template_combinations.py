@@ -1,29 +1,30 @@
 """Options of phalanx.yaml in random combinations: each is refused by a plan, or its document passes cfn-lint.
 
-PHALANX_COMBINATIONS sets how many are tried.
+PHALANX_COMBINATIONS sets how many are tried, and PHALANX_SEED which (`make soak PART=combinations`).
 """
 
 from __future__ import annotations
 
 import os
-import random
-import subprocess
-import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
+from cfnlint.api import ManualArgs, lint
 from clusters import FACTS, aws_spec
+from hypothesis import HealthCheck, event, given, seed, settings
+from hypothesis import strategies as st
 
 from phalanx.errors import SpecError
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, Plan, make_plan
+from phalanx.spec.spec import ClusterSpec
 from phalanx.template import LIMIT_BYTES, request, synthesize
 
 NUMBER = int(os.environ.get("PHALANX_COMBINATIONS", "20"))
-CFN_LINT = "from cfnlint.runner import main; import sys; sys.exit(main())"
+SEED = int(os.environ.get("PHALANX_SEED", "1"))
 ARN = "arn:aws:iam::123456789012:policy/p"
 BLOCK = Reservation("cr-0123abcd", True, "active", "p5.48xlarge", "us-east-1a", 4)
 HEAD = Subnet("subnet-0123456789abcdef0", "vpc-0123456789abcdef0", "us-east-1a", "10.1.0.0/24", 251, INTERNET)
@@ -31,31 +32,39 @@ WORKERS = replace(HEAD, subnet_id="subnet-0123456789abcdef1", cidr="10.1.1.0/24"
 CARDS = tuple(Card(index, 2, "efa-only") for index in range(32))
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
+    "boot": ("apt-get update\n", "x" * 9000),
+    "budget": ("$50",),
     "capacity": ("spot", "cr-0123abcd"),
+    "data": ({"imagenet": "s3://my-bucket/imagenet", "runs": "s3://other-bucket/runs/ rw"},),
     "disk": ({"size_gib": 100}, {"type": "io2", "iops": 9000}),
     "efa": ("yes",),
     "file_system": ("fs-0123456789abcdef0",),
     "head": ({"type": "m5.large"},),
+    "idle_s": (1800,),
     "image": ("ami-0123456789abcdef0", "amazon-linux-2023"),
     "keep": ("no",),
     "key_pair": ("mine",),
     "lease_s": (8 * 3600,),
+    "mail": ("me@example.com",),
     "network": (
         {"cidr": "172.16.0.0/27"},
         {"cidr": "192.168.4.0/22"},
         {"head_subnet": HEAD.subnet_id},
         {"head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id},
     ),
+    "node_timeout_s": (1200,),
     "nodes": (1, 4, 20),
     "permissions_boundary": (ARN,),
     "placement": ("cluster", "mine"),
     "policies": ((ARN,),),
     "slots": (2,),
+    "shared": ("/data",),
     "ssh_from": (("203.0.113.0/24", "198.51.100.7/32"), "anywhere"),
     "metrics": ("yes",),
     "storage": ("head",),
     "tags": ({"team": "vision"},),
     "throughput": ("elastic",),
+    "zones": (("us-east-1a",), ("us-east-1b", "us-east-1a")),
     "type": ("p5.48xlarge", "g5.8xlarge"),
 }
 FACTS_BY_TYPE = {
@@ -63,12 +72,6 @@ FACTS_BY_TYPE = {
     "g5.8xlarge": replace(FACTS, gpus=1, vcpus=32, cards=CARDS[:1], strategies=("cluster",)),
     "c5.large": replace(FACTS, cards=(), strategies=("cluster",)),
 }
-
-
-def chosen(generator: random.Random) -> dict[str, Any]:
-    """Choose a value for some of the options."""
-    keys = generator.sample(sorted(OPTIONS), generator.randint(2, 8))
-    return {key: generator.choice(OPTIONS[key]) for key in keys}
 
 
 def planned(fields: dict[str, Any]) -> Plan | None:
@@ -96,17 +99,24 @@ def test_every_pair_of_options_makes_a_document_that_fits_or_is_refused():
     assert 10 < refused < 200
 
 
-def test_random_combinations_pass_cfn_lint(tmp_path):
-    generator = random.Random(1)
-    plans = [plan for _ in range(NUMBER) if (plan := planned(chosen(generator)))]
-    assert len(plans) > NUMBER / 4
-    files = [tmp_path / f"{number}.json" for number in range(len(plans))]
-    for file, plan in zip(files, plans, strict=True):
-        file.write_text(synthesize(plan))
-    lint = subprocess.run(
-        [sys.executable, "-c", CFN_LINT, "--include-checks", "I", "--", *map(str, files)],
-        capture_output=True,
-        text=True,
-        timeout=30 * NUMBER,
-    )
-    assert (lint.returncode, lint.stdout, lint.stderr) == (0, "", "")
+def combinations_of_options() -> st.SearchStrategy[dict[str, Any]]:
+    """Choose a value for some of the options."""
+    names = st.lists(st.sampled_from(sorted(OPTIONS)), min_size=2, max_size=9, unique=True)
+    return names.flatmap(lambda keys: st.fixed_dictionaries({key: st.sampled_from(OPTIONS[key]) for key in keys}))
+
+
+@seed(SEED)
+@settings(max_examples=NUMBER, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fields=combinations_of_options())
+def test_random_combinations_pass_cfn_lint(fields):
+    plan = planned(fields)
+    event("refused" if plan is None else "linted")
+    if plan is not None:
+        found = lint(synthesize(plan), config=ManualArgs(include_checks=["I"], regions=[plan.spec.region]))
+        assert [f"{one.rule.id} {one.message} {one.path}" for one in found] == []
+
+
+def test_every_option_is_in_the_combinations():
+    """Of clusters on AWS: another service, and what only names them, have tests of their own."""
+    known = {one.name for one in fields(ClusterSpec)}
+    assert known - {"name", "cloud", "region", "min", "emr", "other_types"} == set(OPTIONS)
