@@ -26,7 +26,7 @@ ORDER = (
     ("jobs",),
     ("reach", "images"),
     ("plugins",),
-    ("api",),
+    ("api", "drill"),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -56,7 +56,7 @@ MAY_PRINT = (
 ONLY_ON_LINUX = re.compile(
     r"/proc/|/sys/|/dev/shm|memfd_create|pidfd_|epoll|prctl|sched_|O_TMPFILE|O_PATH|SO_PEERCRED|eventfd|splice|AF_NETLINK"
 )
-LINUX_ROOMS = ("phalanx.localcloud", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
+LINUX_ROOMS = ("phalanx.localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {"phalanx.ssh.bounded": {"memfd_create"}, "phalanx.clouds.endpoint": {"/proc/"}}
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
@@ -167,7 +167,8 @@ def modules() -> list[Module]:
 
 
 def core() -> list[Module]:
-    return [module for module in modules() if module.part not in ("api", "cli", "plugins", "localcloud")]
+    above = ("api", "cli", "drill", "plugins", "localcloud")
+    return [module for module in modules() if module.part not in above]
 
 
 def test_imports_are_absolute() -> None:

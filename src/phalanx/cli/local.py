@@ -1,4 +1,4 @@
-"""phalanx local: inspect or stop the local cloud on this machine, change its weather or nodes, or build images."""
+"""phalanx local: inspect or stop the local cloud of this machine, change its weather or nodes, drill, build images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from phalanx.cli.console import print_json, print_table, say
+from phalanx.cli.drill import drill
 from phalanx.cli.images import image
 from phalanx.cli.interrupt import interrupt
 from phalanx.cli.link import link
@@ -130,6 +131,7 @@ def delete(file_system: str) -> None:
     say(f"{file_system} is deleted.")
 
 
+command.add_command(drill)
 command.add_command(image)
 command.add_command(interrupt)
 command.add_command(link)

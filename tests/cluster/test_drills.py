@@ -1,0 +1,59 @@
+"""`phalanx local drill`: three seeds, each with one cluster that must end well; and Ctrl-C leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import Terminal, a_terminal, process_file, wait_until_gone
+
+pytestmark = pytest.mark.cluster
+
+# sshd of a worker is killed; `up` is interrupted in bad weather; somebody deletes a route.
+SEEDS = (1, 5, 10)
+
+
+@pytest.fixture
+def terminal():
+    with a_terminal("name: bystander\ncloud: local\nnodes: 1\n") as made:
+        yield made
+
+
+def drill(terminal: Terminal, seed: int) -> dict:
+    done = terminal.phalanx("local", "drill", "--seed", str(seed), "--only", "0", "--json", timeout_s=550, check=False)
+    assert done.stdout, done.stderr
+    (result,) = json.loads(done.stdout)
+    return result
+
+
+def test_clusters_of_three_seeds_end_well(terminal):
+    with ThreadPoolExecutor(len(SEEDS)) as pool:
+        results = list(pool.map(lambda seed: drill(terminal, seed), SEEDS))
+    assert [one["problems"] for one in results] == [[]] * len(SEEDS)
+    assert all(one["struck"] and "not struck" not in one["struck"] for one in results)
+    assert not terminal.state.exists() or not list(terminal.state.rglob("endpoint.json")), "it is apart from the user's"
+
+
+def test_ctrl_c_ends_a_drill_with_its_cluster(terminal):
+    temporary = terminal.directory.parent / "tmp"
+    temporary.mkdir()
+    drilling = terminal.start("local", "drill", "--seed", "1", "--only", "0", TMPDIR=str(temporary))
+    assert drilling.stdout
+    while "idle" not in drilling.stdout.readline():
+        assert drilling.poll() is None
+    started = {int(one.name) for one in Path("/proc").glob("[0-9]*") if is_below(int(one.name), temporary)}
+    assert started
+    drilling.send_signal(signal.SIGINT)
+    shown = drilling.communicate(timeout=120)[0]
+    assert (drilling.returncode, "interrupted" in shown) == (130, True), shown
+    assert not wait_until_gone(started, timeout_s=20)
+    assert list(temporary.iterdir()) == []
+
+
+def is_below(pid: int, directory: Path) -> bool:
+    return os.fsencode(directory) in process_file(pid, "cmdline")

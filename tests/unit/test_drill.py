@@ -1,0 +1,49 @@
+"""Drills: which scenarios a seed brings, and what the command shows of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from phalanx.drill import trial
+from phalanx.drill.faults import FAULTS, possible
+from phalanx.drill.scenarios import HEAD, WORKER, Scenario, plan
+from phalanx.drill.trial import Result
+
+
+def test_a_seed_brings_the_same_scenarios_whatever_their_number():
+    assert plan(9, 7, possible()) == plan(200, 7, possible())[:9]
+    assert plan(9, 7, possible()) != plan(9, 8, possible())
+
+
+def test_each_fault_comes_in_each_of_its_steps_before_one_comes_twice():
+    everything = plan(len(possible()), 1, possible())
+    assert sorted((one.fault, one.step) for one in everything) == sorted(possible())
+    assert {one.victim for one in everything} == {HEAD, WORKER}
+    assert {one.weather for one in everything} == {True, False}
+
+
+def test_a_step_that_can_t_succeed_has_a_reason_to_name():
+    assert [name for name, fault in FAULTS.items() if not set(fault.fatal) <= set(fault.names)] == []
+
+
+def test_the_scenarios_are_listed_by_their_numbers(phalanx):
+    assert phalanx("local", "drill", "--list", "--seed", "7", "--only", "3", "--json") == 0
+    (shown,) = json.loads(phalanx.out)
+    assert Scenario(**shown) == plan(4, 7, possible())[3]
+
+
+@pytest.mark.parametrize(("problems", "code"), [([], 0), (["run: lost"], 1)])
+def test_a_drill_that_failed_is_shown_and_decides_the_exit_code(phalanx, monkeypatch, problems, code):
+    monkeypatch.setattr(trial, "run", lambda scenario, *_: Result(scenario, problems=problems))
+    assert phalanx("local", "drill", "--seed", "7", "--count", "2") == code
+    assert "seed 7, 2 scenarios; `phalanx local drill --seed 7 --only N` repeats one" in phalanx.err
+    assert phalanx.err.count(problems[0] if problems else "ready again, and gone after `down`") == 2
+    assert f"{0 if problems else 2} of 2 scenarios of seed 7" in phalanx.out
+
+
+def test_a_machine_that_became_busy_proves_nothing(phalanx, monkeypatch):
+    made = Result(plan(1, 1, possible())[0], problems=["late"], void="the machine had 9 tasks for each CPU")
+    assert not made.failed
+    assert made.verdict.startswith("void: the machine had 9")
