@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import WaiterError
-from cluster_networks import ANYWHERE, API, WEB, Network, wait_until
+from cluster_networks import ANYWHERE, API, DYNAMODB, WEB, Network, wait_until
 from local_clouds import api, create_as_the_console
 
 from conftest import Terminal, shared_of
@@ -169,6 +169,7 @@ def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Ne
 def test_workers_get_out_by_the_private_route_only(network: Network):
     with network.without_route("PrivateRouteTable", NatGatewayId=network.made["NatGateway"]):
         network.becomes("dropped", "worker2", WEB, API)
+        assert network.reach("worker2", DYNAMODB) == ["reached"], "its gateway endpoint needs no way out"
         inside = [(IMDS_ADDRESS, 80), (DNS_ADDRESS, 53), (network.nodes["worker3"], 22)]
         assert network.reach("worker2", *inside) == ["reached"] * 3
         assert network.reach("worker1", API) == ["reached"], "the head has a route of its own"

@@ -22,7 +22,9 @@ from phalanx.ssh.remote import close_all
 REACH_S = 2.5
 SOON_S = 60.0
 ANYWHERE = "0.0.0.0/0"
-API = (API_ADDRESS, API_PORT)
+# Of a service without an endpoint, for which nodes need their way out.
+API = (API_ADDRESS, f"{API_PORT}/sts")
+DYNAMODB = (API_ADDRESS, f"{API_PORT}/dynamodb")
 # It belongs to nobody (RFC 5737): the stand-in for the internet accepts connections before it looks for their target.
 WEB = ("198.51.100.7", 443)
 REACH = f"""\
@@ -33,9 +35,19 @@ def ask(address):
     names.settimeout({REACH_S})
     names.sendto(bytes.fromhex("00070100000100000000000001610461727061000001 0001"), (address, 53))  # a.arpa
     names.recv(512)
+def call(connection, service):
+    signed = "Authorization: AWS4-HMAC-SHA256 Credential=x/20261123/us-east-1/" + service + "/aws4_request, y=z"
+    connection.sendall(("GET / HTTP/1.0\\r\\n" + signed + "\\r\\n\\r\\n").encode())
+    connection.recv(1)
 def reach(address, port):
+    port, _, service = port.partition("/")
     try:
-        ask(address) if port == "53" else socket.create_connection((address, int(port)), {REACH_S}).close()
+        if port == "53":
+            ask(address)
+            return "reached"
+        with socket.create_connection((address, int(port)), {REACH_S}) as connection:
+            if service:
+                call(connection, service)
     except TimeoutError:
         return "dropped"
     except ConnectionRefusedError:
@@ -71,14 +83,14 @@ class Network:
         for config in self.terminal.state.glob("clusters/*/ssh_config"):
             close_all(config)
 
-    def reach(self, node: str, *places: tuple[str, int]) -> list[str]:
+    def reach(self, node: str, *places: tuple[str, int | str]) -> list[str]:
         """Return for each place whether a connection from the node is "reached", "refused" or "dropped"."""
         targets = " ".join(f"{address} {port}" for address, port in places)
         # as root, because jobs do not reach the metadata service
         command = f"sudo python3 /tmp/reach.py {targets}"
         return self.terminal.phalanx("ssh", "--admin", node, "--", command).stdout.split()
 
-    def becomes(self, expected: str, node: str, *places: tuple[str, int]) -> None:
+    def becomes(self, expected: str, node: str, *places: tuple[str, int | str]) -> None:
         """Wait until all of these places are reached, or none is."""
         wait_until(lambda: set(self.reach(node, *places)) == {expected}, f"{places} to be {expected} from {node}")
 

@@ -315,6 +315,20 @@ def test_a_gateway_endpoint_leads_to_a_service_that_exists(cloud):
     assert "'com.amazonaws.us-east-1.s4' does not exist" in cloud.reason(stack, "Other", "CREATE_FAILED")
 
 
+@pytest.mark.parametrize(
+    ("resource", "what"),
+    [
+        (made("AWS::EC2::Subnet", VpcId=ref("Vpc"), Ipv6CidrBlock="2001:db8::/64"), "Ipv6CidrBlock"),
+        (made("AWS::EC2::Route", RouteTableId=ref("Public"), VpcPeeringConnectionId="pcx-1"), "VpcPeeringConnectionId"),
+        (made("AWS::EC2::VPCPeeringConnection", VpcId=ref("Vpc"), PeerVpcId="vpc-1"), "VPCPeeringConnection"),
+        (made("AWS::EC2::VPCCidrBlock", VpcId=ref("Vpc"), AmazonProvidedIpv6CidrBlock=True), "VPCCidrBlock"),
+    ],
+)
+def test_peering_and_ipv6_are_refused_before_anything_is_made(cloud, resource, what):
+    with pytest.raises(ClientError, match=f"The local cloud does not support the .*{what}"):
+        cloud.create({**NETWORK, "One": resource})
+
+
 def test_a_vpc_with_a_foreign_endpoint_is_not_deleted(cloud):
     stack = cloud.made(NETWORK)
     ec2, vpc = cloud.client("ec2"), cloud.physical(stack, "Vpc")

@@ -50,6 +50,28 @@ def least(shape: Any, depth: int = 0) -> Any:
     return rules.get("min", SCALARS[shape.type_name])
 
 
+@pytest.mark.parametrize(
+    ("operation", "given", "what"),
+    [
+        ("CreateVpc", {"CidrBlock": "10.0.0.0/16", "AmazonProvidedIpv6CidrBlock": True}, "AmazonProvidedIpv6CidrBlock"),
+        ("CreateSubnet", {"VpcId": "vpc-1", "Ipv6CidrBlock": "2001:db8::/64"}, "Ipv6CidrBlock"),
+        ("ModifySubnetAttribute", {"SubnetId": "s", "AssignIpv6AddressOnCreation": {"Value": True}}, "AssignIpv6Addr"),
+        ("RunInstances", {"MinCount": 1, "MaxCount": 1, "Ipv6AddressCount": 1}, "Ipv6AddressCount"),
+        ("CreateRoute", {"RouteTableId": "rtb-1", "VpcPeeringConnectionId": "pcx-1"}, "VpcPeeringConnectionId"),
+        ("CreateVpcPeeringConnection", {"VpcId": "vpc-1", "PeerVpcId": "vpc-2"}, "CreateVpcPeeringConnection"),
+        ("CreateEgressOnlyInternetGateway", {"VpcId": "vpc-1"}, "CreateEgressOnlyInternetGateway"),
+    ],
+)
+def test_peering_and_ipv6_are_refused_by_name(cloud: Stacks, operation: str, given: dict[str, Any], what: str):
+    with pytest.raises(ClientError, match=f"UnsupportedOperation.*does not serve .*{what}"):
+        cloud.plain_client("ec2")._make_api_call(operation, given)
+
+
+def test_what_turns_ipv6_off_is_no_request_for_it(cloud: Stacks):
+    made = cloud.client("ec2").create_vpc(CidrBlock="10.9.0.0/16", AmazonProvidedIpv6CidrBlock=False)
+    cloud.client("ec2").delete_vpc(VpcId=made["Vpc"]["VpcId"])
+
+
 def answers(client: Any, given: bool) -> dict[str, tuple[int, str, str]]:
     """Call every operation, with the least parameters or with none; return each one's status, code and message."""
     found = {}

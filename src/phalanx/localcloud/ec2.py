@@ -186,6 +186,9 @@ _mark_deleted: Any = EC2Backend.delete_vpc_endpoints
 
 def _delete_vpc_endpoints(self: EC2Backend, vpce_ids: list[str] | None = None) -> None:
     """Delete endpoints with their routes and interfaces; moto only marks the endpoints as deleted."""
+    for endpoint in [self.vpc_end_points[one] for one in vpce_ids or () if one in self.vpc_end_points]:
+        for interface in [self.enis[one] for one in endpoint.network_interface_ids or () if one in self.enis]:
+            interface.subnet.del_subnet_ip(interface.private_ip_address)
     _mark_deleted(self, vpce_ids)
     for endpoint_id in vpce_ids or []:
         self.vpc_end_points.pop(endpoint_id, None)

@@ -17,6 +17,8 @@ from phalanx.localcloud.api import WsgiApp
 log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 75
 ACCEPT_PAUSE_S = 0.05
+VPC = "localcloud.vpc"
+"""The key of a request's VPC in its WSGI environment, "" for one from this machine."""
 
 
 class _Handler(MotoRequestHandler):
@@ -24,6 +26,10 @@ class _Handler(MotoRequestHandler):
     disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     timeout = IDLE_TIMEOUT_S
+
+    def make_environ(self) -> dict[str, Any]:
+        address: tuple[Any, ...] = self.client_address
+        return {**super().make_environ(), VPC: address[2]}
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
         log.debug("%s %s", self.requestline, code)
@@ -42,11 +48,11 @@ class HttpServer:
         self._listeners: list[socket.socket] = []
         self.attach(listener)
 
-    def attach(self, listener: socket.socket) -> None:
-        """Serve one more listening socket until `detach`."""
+    def attach(self, listener: socket.socket, vpc_id: str = "") -> None:
+        """Serve one more listening socket until `detach`; requests tell in which VPC it listens, if it does."""
         self._listeners.append(listener)
         name = "http-{}:{}".format(*listener.getsockname()[:2])
-        threading.Thread(target=self._accept, args=(listener,), name=name, daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener, vpc_id), name=name, daemon=True).start()
 
     def detach(self, listeners: Iterable[socket.socket]) -> None:
         """Stop accepting on these sockets and close them."""
@@ -60,7 +66,7 @@ class HttpServer:
         self.detach(list(self._listeners))
         self._server.server_close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, vpc_id: str) -> None:
         while True:
             try:
                 connection, address = listener.accept()
@@ -71,7 +77,7 @@ class HttpServer:
                 log.warning("accept: %s", problem)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._server.process_request(connection, address)
+            self._server.process_request(connection, (*address[:2], vpc_id))
 
 
 def close(listener: socket.socket) -> None:

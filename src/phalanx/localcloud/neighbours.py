@@ -51,8 +51,6 @@ def _guard_duty(backend: EC2Backend, vpc_id: str, subnet_id: str) -> str:
     endpoint = backend.create_vpc_endpoint(
         vpc_id, service, "Interface", None, [], [subnet_id], security_group_ids=[group.id], tags=dict(_MANAGED)
     )
-    for interface in endpoint.network_interface_ids or []:
-        backend.modify_network_interface_attribute(interface, [group.id])
     return f"GuardDuty's endpoint {endpoint.id}"
 
 

@@ -79,7 +79,7 @@ class VpcDoors:
         with self._lock:
             if vpc_id not in self._open:
                 self._open[vpc_id] = self._runner.listen(vpc_id, API_ADDRESS, API_PORT)
-                self._http.attach(self._open[vpc_id])
+                self._http.attach(self._open[vpc_id], vpc_id)
                 self._runner.open_way_out(vpc_id)
                 self._imds.attach(vpc_id, self._runner.listen(vpc_id, IMDS_ADDRESS, IMDS_PORT))
                 self._guard.open(vpc_id)
@@ -145,11 +145,12 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
     from phalanx.localcloud.dialer import Dialer
     from phalanx.localcloud.http import HttpServer
     from phalanx.localcloud.imds import Imds
+    from phalanx.localcloud.network import doorway
     from phalanx.localcloud.network.guard import Guard
 
     guard = Guard(context.runner, ec2.network(context))
     context.network_changed = guard.changed
-    http = HttpServer(guard.around(app), listener)
+    http = HttpServer(doorway.around(guard, guard.around(app)), listener)
     context.at_stop(http.close)
     doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)), guard)
     context.serve_vpc, context.close_vpc = doors.open, doors.close

@@ -13,6 +13,7 @@ from phalanx.localcloud.cloudformation.model import Stack
 from phalanx.localcloud.cloudformation.resources import TYPES
 from phalanx.localcloud.cloudformation.schemas import known_types
 from phalanx.localcloud.cloudformation.template import Declared, Template
+from phalanx.localcloud.served.table import WITHOUT_EFFECT
 
 BODY_LIMIT_BYTES = 51_200
 OBJECT_LIMIT_BYTES = 1_000_000
@@ -25,6 +26,8 @@ CREATION_POLICY_TYPES = (
     "AWS::AppStream::Fleet",
 )
 IAM_NAMES = ("RoleName", "InstanceProfileName", "UserName", "GroupName", "ManagedPolicyName")
+
+_OFF = (False, "false", "False", 0, "0", "")
 
 Rule = Callable[[Template], "str | None"]
 
@@ -99,6 +102,15 @@ def _unknown_types(template: Template) -> str | None:
         return f"Template format error: Unrecognized resource types: [{', '.join(unknown)}]"
     absent = sorted(types - set(TYPES))
     return f"The local cloud does not support the resource types: [{', '.join(absent)}]" if absent else None
+
+
+def _without_effect(template: Template) -> str | None:
+    """Refuse properties for IPv6 and for ways to other networks, which nothing here would have."""
+    for name, item in template.resources.items():
+        asked = sorted(WITHOUT_EFFECT & {key for key, value in item.properties.items() if value not in _OFF})
+        if asked and item.type.startswith("AWS::EC2::"):
+            return f"The local cloud does not support the properties of {name} ({item.type}): [{', '.join(asked)}]"
+    return None
 
 
 def _undefined_conditions(template: Template) -> str | None:
@@ -202,6 +214,7 @@ def _creation_policies(template: Template) -> str | None:
 RULES: tuple[Rule, ...] = (
     _too_many,
     _unknown_types,
+    _without_effect,
     _undefined_conditions,
     _conditions_use_resources,
     _dangling_resources,

@@ -37,6 +37,8 @@ CALL = "phalanx.call"
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
 # Where the parsed request stands in its WSGI environment, for what comes after the check of its permissions.
 PARSED = "localcloud.call"
+# Where the policy of the VPC endpoint stands that a request came through, as JSON; it has to allow the call, too.
+ENDPOINT_POLICY = "localcloud.endpoint-policy"
 
 
 @dataclass(frozen=True)

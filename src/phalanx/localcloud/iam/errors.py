@@ -23,10 +23,12 @@ WRONG_SIGNATURE = (
 MISSING_TOKEN = "Request is missing Authentication Token"
 
 
+_LIMITS = {Decision.OUTSIDE_BOUNDARY: "permissions boundary", Decision.OUTSIDE_ENDPOINT: "VPC endpoint policy"}
+
+
 def denial(principal: str, action: str, resource: str, decision: Decision) -> str:
     """Return AWS's message for a call that no policy allows, or that one denies."""
-    limit = "permissions boundary" if decision is Decision.OUTSIDE_BOUNDARY else "identity-based policy"
-    why = f"because no {limit} allows the {action} action"
+    why = f"because no {_LIMITS.get(decision, 'identity-based policy')} allows the {action} action"
     if decision is Decision.DENIED:
         why = "with an explicit deny in an identity-based policy"
     place = f" on resource: {resource}" if resource != "*" else ""

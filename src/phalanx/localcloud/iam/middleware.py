@@ -55,7 +55,9 @@ def wrap(context: Context, app: App) -> App:
             return sts.assume(context, caller, call, _keys(context, session, call), start_response)
         if _needs_a_rule(context, session, call):
             return errors.not_served(call, _NO_RULE.format(call.action), start_response)
-        refusal = judge(context, session, call)
+        refusal = judge(context, session, call) or _judge_endpoint(
+            context, session, call, environ.get(calls.ENDPOINT_POLICY)
+        )
         if refusal:
             return errors.access_denied(call, refusal, start_response)
         with credentials.calling(session.user_id, partial(_refusal, context, session, call)):
@@ -92,6 +94,20 @@ def _denial(context: Context, session: Session, rights: policy.Rights, ask: poli
     if decision is not policy.Decision.ALLOWED:
         return errors.denial(session.arn(context.account), ask.action, ask.resource, decision)
     usage.note(context, session.role, ask)
+    return ""
+
+
+def _judge_endpoint(context: Context, session: Session, call: Call, document: str | None) -> str:
+    """Return "" if the policy of the VPC endpoint that the call came through allows it, and AWS's message otherwise."""
+    if not document:
+        return ""
+    statements, keys = _statements([document]), _keys(context, session, call)
+    names = (context.account, f"arn:aws:iam::{context.account}:root", *keys["aws:principalarn"])
+    for target in resources.targets(call, context.account) or [resources.Target(resources.ANY)]:
+        ask = policy.Ask(call.action, target.arn, {**keys, **target.keys}, principals=names)
+        if policy.decide(statements, ask) is not policy.Decision.ALLOWED:
+            denied = policy.Decision.OUTSIDE_ENDPOINT
+            return errors.denial(session.arn(context.account), call.action, target.arn, denied)
     return ""
 
 

@@ -21,6 +21,7 @@ class Decision(Enum):
     NOT_ALLOWED = "no statement allows it"
     DENIED = "a statement denies it"
     OUTSIDE_BOUNDARY = "the permissions boundary does not allow it"
+    OUTSIDE_ENDPOINT = "the policy of the VPC endpoint does not allow it"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.security_groups import SecurityGroup
-from moto.ec2.models.vpcs import VPC
+from moto.ec2.models.vpcs import VPC, VPCEndPoint
 
 PATCHED = (
     "moto.ec2.models.EC2Backend.create_security_group",
     "moto.ec2.models.EC2Backend.create_default_vpc",
     "moto.ec2.models.EC2Backend.delete_nat_gateway",
+    "moto.ec2.models.EC2Backend.create_vpc_endpoint",
+    "moto.ec2.models.EC2Backend.modify_vpc_endpoint",
     "moto.ec2.models.EC2Backend.modify_instance_security_groups",
     "moto.ec2.models.EC2Backend.modify_network_interface_attribute",
 )
@@ -21,6 +23,8 @@ PATCHED = (
 _create_group = EC2Backend.create_security_group
 _create_default_vpc = EC2Backend.create_default_vpc
 _delete_gateway = EC2Backend.delete_nat_gateway
+_create_endpoint = EC2Backend.create_vpc_endpoint
+_modify_endpoint = EC2Backend.modify_vpc_endpoint
 _modify_instance = EC2Backend.modify_instance_security_groups
 _modify_interface = EC2Backend.modify_network_interface_attribute
 
@@ -30,6 +34,8 @@ def install() -> None:
     EC2Backend.create_security_group = _create_security_group
     EC2Backend.create_default_vpc = _create_vpc_with_way_out
     EC2Backend.delete_nat_gateway = _delete_nat_gateway
+    EC2Backend.create_vpc_endpoint = _create_vpc_endpoint
+    EC2Backend.modify_vpc_endpoint = _modify_vpc_endpoint
     EC2Backend.modify_instance_security_groups = _modify_instance_security_groups
     EC2Backend.modify_network_interface_attribute = _modify_network_interface_attribute
 
@@ -61,6 +67,47 @@ def _delete_nat_gateway(self: EC2Backend, nat_gateway_id: str) -> NatGateway:
             self.disassociate_address(association_id=address.association_id)
     self.enis.pop(gateway._eni.id, None)
     return gateway
+
+
+def _create_vpc_endpoint(self: EC2Backend, *args: Any, **kwargs: Any) -> VPCEndPoint:
+    """Give an interface endpoint addresses of its subnets, and its groups, or the VPC's default one.
+
+    AWS takes over the service's name unless the caller refuses that, also where the request leaves it out.
+    """
+    made = _create_endpoint(self, *args, **kwargs)
+    for eni in _interfaces(self, made):
+        address = eni.subnet.get_available_subnet_ip(eni)
+        eni.private_ip_address = address
+        eni.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
+    if made.network_interface_ids:
+        default: Any = self.get_default_security_group(made.vpc_id)
+        made.security_group_ids = made.security_group_ids or [default.id]
+        made.private_dns_enabled = made.private_dns_enabled is not False
+    _give_groups(self, made)
+    return made
+
+
+def _modify_vpc_endpoint(self: EC2Backend, vpc_id: str, *args: Any, **kwargs: Any) -> None:
+    """Change the groups of the endpoint's interfaces, too, and its routes."""
+    endpoint: Any = self.vpc_end_points[vpc_id]
+    before = set(endpoint.route_table_ids or ())
+    _modify_endpoint(self, vpc_id, *args, **kwargs)
+    _give_groups(self, endpoint)
+    after, prefixes = set(endpoint.route_table_ids or ()), endpoint.destination_prefix_list_id
+    for table in after - before:
+        self.create_route(table, None, gateway_id=vpc_id, destination_prefix_list_id=prefixes)
+    for table in before - after:
+        self.delete_route(table, prefixes)
+
+
+def _interfaces(backend: EC2Backend, endpoint: VPCEndPoint) -> list[Any]:
+    return [backend.enis[one] for one in endpoint.network_interface_ids or () if one in backend.enis]
+
+
+def _give_groups(backend: EC2Backend, endpoint: VPCEndPoint) -> None:
+    groups = [backend.get_security_group_from_id(one) for one in endpoint.security_group_ids]
+    for eni in _interfaces(backend, endpoint):
+        eni._group_set = list(groups)
 
 
 def _modify_instance_security_groups(self: EC2Backend, instance_id: str, new_group_id_list: list[str]) -> Instance:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from phalanx.localcloud.iam.calls import CALL
-from phalanx.localcloud.network import ruleset
+from phalanx.localcloud.network import reach, ruleset
 from phalanx.localcloud.network.mount_targets import MountTargets
+from phalanx.localcloud.network.reach import Way
 from phalanx.localcloud.network.records import Network
 from phalanx.localcloud.nodes import NodeRunner
 from phalanx.localcloud.nodes.packet_filter import CannotFilter
@@ -32,6 +33,8 @@ class Guard:
         self._runner, self._read = runner, read
         self._targets = MountTargets(runner)
         self._loaded: dict[str, str] = {}
+        # Of VPCs whose filter is loaded. Where it can't be, networks are open.
+        self._networks: dict[str, Network] = {}
         self._updating = threading.Lock()
         self._wanted = self._done = 0
         self._turn = threading.Condition()
@@ -46,7 +49,13 @@ class Guard:
         """Forget a VPC; its network, which any call to the runner would make again, is not touched after this."""
         with self._updating:
             self._loaded.pop(vpc_id, None)
+            self._networks.pop(vpc_id, None)
             self._targets.close(vpc_id)
+
+    def way(self, vpc_id: str, address: str, service: str) -> Way | None:
+        """Return the way from a node to a service of AWS; None if there is none."""
+        network = self._networks.get(vpc_id)
+        return reach.way(network, address, service) if network else Way()
 
     def changed(self) -> None:
         """Note that records may have changed, and return at once."""
@@ -93,7 +102,9 @@ class Guard:
             if network is not None and vpc_id in self._loaded:
                 self._targets.follow(vpc_id, [target.address for target in network.mount_targets])
                 self._load(vpc_id, ruleset.text(network))
+                self._networks[vpc_id] = network
         except CannotFilter as problem:
+            self._networks.pop(vpc_id, None)
             log.warning("%s stays as it was: %s", vpc_id, problem)
         except Exception:
             log.exception("the network of %s stays as it was", vpc_id)

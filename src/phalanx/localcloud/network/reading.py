@@ -13,7 +13,7 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.models.route_tables import RouteTable
 from moto.efs.models import efs_backends
 
-from phalanx.localcloud.network.records import ALL, Acl, Entry, Group, Interface, Network, Route, Rule
+from phalanx.localcloud.network.records import ALL, Acl, Endpoint, Entry, Group, Interface, Network, Route, Rule
 
 # nftables' names and numbers of protocols: nothing else may get into its input.
 _PROTOCOL = re.compile(r"-1|tcp|udp|icmp|icmpv6|\d{1,3}")
@@ -35,9 +35,11 @@ def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network
                 if _GROUP.fullmatch(name)
             }
             routes = functools.cache(functools.partial(_routes, backend, vpc_id))
+            table = functools.cache(functools.partial(_table, backend, vpc_id))
             acls = functools.cache(functools.partial(_acl, backend))
-            nodes = tuple(_node(instance, routes, acls) for instance in instances if instance.vpc_id == vpc_id)
-            return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id))
+            nodes = tuple(_node(instance, routes, acls, table) for instance in instances if instance.vpc_id == vpc_id)
+            endpoints = tuple(_endpoints(backend, vpc_id))
+            return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id), endpoints)
     return None
 
 
@@ -67,7 +69,8 @@ def _prefixes(backend: EC2Backend, list_id: str | None) -> list[str]:
     found: Any = backend.managed_prefix_lists.get(list_id or "")
     if found is None or found.address_family != "IPv4" or found.state == "delete-complete":
         return []
-    return [network for entry in found.entries.get(found.version) or () if (network := _block(entry["Cidr"]))]
+    # AWS's own lists have no versions.
+    return [network for entry in found.entries.get(found.version or 1) or () if (network := _block(entry["Cidr"]))]
 
 
 def _acl(backend: EC2Backend, subnet_id: str) -> Acl | None:
@@ -111,16 +114,36 @@ def _block(cidr: str | None) -> str | None:
 
 
 def _node(
-    instance: Instance, routes_of: Callable[[str], tuple[Route, ...]], acl_of: Callable[[str], Acl | None]
+    instance: Instance,
+    routes_of: Callable[[str], tuple[Route, ...]],
+    acl_of: Callable[[str], Acl | None],
+    table_of: Callable[[str], RouteTable | None],
 ) -> Interface:
     interface = instance.nics[0]
+    table = table_of(interface.subnet.id)
     return Interface(
         instance.private_ip or "",
         tuple(sorted({group.id for group in interface.group_set})),
         routes_of(interface.subnet.id),
         public=bool(interface.public_ip),
         acl=acl_of(interface.subnet.id),
+        table=table.id if table else "",
     )
+
+
+def _endpoints(backend: EC2Backend, vpc_id: str) -> Iterable[Endpoint]:
+    for found in list(backend.vpc_end_points.values()):
+        if found.vpc_id != vpc_id:
+            continue
+        enis = [backend.enis[one] for one in found.network_interface_ids or () if one in backend.enis]
+        yield Endpoint(
+            found.service_name.rpartition(".")[2],
+            found.policy_document,
+            tuple(Interface(str(e.private_ip_address), tuple(sorted({g.id for g in e.group_set}))) for e in enis),
+            bool(found.private_dns_enabled),
+            tuple(found.route_table_ids or ()),
+            tuple(_prefixes(backend, found.destination_prefix_list_id)),
+        )
 
 
 def _mount_targets(account: str, region: str, backend: EC2Backend, vpc_id: str) -> tuple[Interface, ...]:

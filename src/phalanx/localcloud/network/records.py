@@ -63,7 +63,7 @@ class Acl:
 class Interface:
     """A network interface of a node, or a mount target: its address, the ids of its security groups, its routes.
 
-    `acl` is None for a subnet whose network ACL allows everything.
+    `acl` is None for a subnet whose network ACL allows everything; `table` is the id of its subnet's route table.
     """
 
     address: str
@@ -71,6 +71,23 @@ class Interface:
     routes: tuple[Route, ...] = ()
     public: bool = False
     acl: Acl | None = None
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A VPC endpoint of a service, such as sqs, and its policy, as JSON.
+
+    An interface endpoint has `interfaces`, and takes over the service's name if it has private DNS. A gateway endpoint
+    has `tables`, the ids of the route tables with a route to it, and `networks`, the service's public addresses.
+    """
+
+    service: str
+    policy: str
+    interfaces: tuple[Interface, ...] = ()
+    has_private_dns: bool = False
+    tables: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,3 +97,4 @@ class Network:
     groups: dict[str, Group]
     nodes: tuple[Interface, ...]
     mount_targets: tuple[Interface, ...]
+    endpoints: tuple[Endpoint, ...] = ()

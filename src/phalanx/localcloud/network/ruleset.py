@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 from phalanx.localcloud.network.records import ALL, Acl, Interface, Network, Route, Rule
-from phalanx.localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS
+from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, DNS_ADDRESS, IMDS_ADDRESS, USER_ADDRESS
 
 # The default of `ssh_from`: this machine, from which users' connections come. Nodes see them from USER_ADDRESS.
 THIS_MACHINE = "127.0.0.1/32"
@@ -35,6 +35,7 @@ ip daddr {{ {IMDS_ADDRESS}, {DNS_ADDRESS} }} accept
 ip saddr vmap @leaves
 ip daddr vmap @enters
 ip daddr @mount_targets goto inside
+ip saddr @nodes ip daddr @api tcp dport {API_PORT} accept
 ip saddr vmap @way_out
 ct state established,related accept
 ip saddr vmap @egress
@@ -65,6 +66,8 @@ def text(network: Network) -> str:
         f"add table {_TABLE}\ndelete table {_TABLE}\ntable {_TABLE} {{",
         *(_set(group, (i.address for i in everyone if group in i.groups)) for group in network.groups),
         _set("nodes", (i.address for i in network.nodes)),
+        # Whether a node reaches a service through an endpoint is decided for each request (network.reach).
+        _set("api", [API_ADDRESS] if network.endpoints else []),
         _set("mount_targets", (i.address for i in network.mount_targets)),
         _set("public", (i.address for i in network.nodes if i.public and _answers_reach_users(i))),
         *_ways_out(network.nodes),
@@ -150,23 +153,23 @@ def _ways_out(nodes: Sequence[Interface]) -> Iterable[str]:
     """Yield a chain for each combination of routes, of which the longest prefix decides, and the map to them."""
     kinds = list(dict.fromkeys((i.routes, i.public) for i in nodes))
     for number, (routes, public) in enumerate(kinds):
-        statements = (
-            f"ip daddr {r.network} {'return' if _leads_out(r, public) else 'drop'}" for r in _by_length(routes)
-        )
+        statements = (f"ip daddr {r.network} {'return' if leads_out(r, public) else 'drop'}" for r in by_length(routes))
         yield _chain(f"way_out_{number}", statements)
     yield _map("way_out", {i.address: f"jump way_out_{kinds.index((i.routes, i.public))}" for i in nodes})
 
 
-def _by_length(routes: Iterable[Route]) -> list[Route]:
+def by_length(routes: Iterable[Route]) -> list[Route]:
+    """Return the routes in the order in which they decide."""
     return sorted(routes, key=lambda route: -ipaddress.ip_network(route.network).prefixlen)
 
 
-def _leads_out(route: Route, public: bool) -> bool:
+def leads_out(route: Route, public: bool) -> bool:
+    """Whether a route takes packets of a node, which may have a public address, to the internet."""
     return route.works and (public or not route.to_internet)
 
 
 def _answers_reach_users(interface: Interface) -> bool:
     """Whether an interface with a public address can answer users: its subnet has a route to the internet gateway."""
     user = ipaddress.ip_address(USER_ADDRESS)
-    route = next((r for r in _by_length(interface.routes) if user in ipaddress.ip_network(r.network)), None)
+    route = next((r for r in by_length(interface.routes) if user in ipaddress.ip_network(r.network)), None)
     return route is not None and route.works and route.to_internet

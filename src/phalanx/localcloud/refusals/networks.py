@@ -140,12 +140,66 @@ def _a_service_is_unknown(backend: Any, given: Given) -> None:
 
 
 # The services whose endpoints a VPC of the local cloud may have.
-_SERVICES = frozenset(
+_WITH_GATEWAYS = frozenset(("dynamodb", "s3"))
+_SERVICES = _WITH_GATEWAYS | frozenset(
     (
-        *("autoscaling", "cloudformation", "dynamodb", "ec2", "ec2messages", "elasticfilesystem", "guardduty-data"),
-        *("lambda", "logs", "monitoring", "s3", "sns", "sqs", "ssm", "ssmmessages", "sts"),
+        *("autoscaling", "cloudformation", "ec2", "ec2messages", "elasticfilesystem", "elasticmapreduce"),
+        *("guardduty-data", "lambda", "logs", "monitoring", "sns", "sqs", "ssm", "ssmmessages", "sts"),
     )
 )
+
+
+@before(EC2Backend, "create_vpc_endpoint")
+def _an_endpoint_is_of_another_kind(backend: Any, given: Given) -> None:
+    """Refuse what contradicts the endpoint's type (docs/aws-behaviour.md 2.53)."""
+    kind, service = str(given.endpoint_type or "Gateway"), str(given.service_name)
+    if kind not in ("Gateway", "Interface"):
+        raise EC2ClientError("UnsupportedOperation", f"The local cloud makes no endpoints of the type {kind}.")
+    if kind == "Gateway" and service.rpartition(".")[2] not in _WITH_GATEWAYS:
+        text = f"Endpoint type (Gateway) does not match available service types ([Interface]) of {service}."
+        raise EC2ClientError("InvalidParameter", text)
+    wrong = ("subnet_ids", "security_group_ids") if kind == "Gateway" else ("route_table_ids",)
+    if any(given.get(one) for one in wrong):
+        names = {"subnet_ids": "Subnets", "security_group_ids": "Security groups", "route_table_ids": "Route table IDs"}
+        text = f"{names[next(one for one in wrong if given.get(one))]} are not supported for {kind} endpoints."
+        raise EC2ClientError("InvalidParameter", text)
+    for table in given.route_table_ids or ():
+        backend.get_route_table(table)
+
+
+@before(EC2Backend, "create_vpc_endpoint")
+def _an_endpoint_is_not_in_its_network(backend: Any, given: Given) -> None:
+    subnets = [backend.get_subnet(one) for one in given.subnet_ids or ()]
+    if any(subnet.vpc_id != given.vpc_id for subnet in subnets):
+        raise EC2ClientError("InvalidParameter", "The subnets must be in the VPC of the endpoint.")
+    zones = [subnet.availability_zone for subnet in subnets]
+    if len(set(zones)) < len(zones):
+        text = f"Found another VPC endpoint subnet in the availability zone of {subnets[-1].id}."
+        raise EC2ClientError("DuplicateSubnetsInSameZone", text)
+    for name in given.security_group_ids or ():
+        group = backend.get_security_group_from_id(name)
+        if group is None or group.vpc_id != given.vpc_id:
+            raise EC2ClientError("InvalidSecurityGroupID.NotFound", f"The security group '{name}' does not exist")
+
+
+@before(EC2Backend, "create_vpc_endpoint")
+def _a_private_name_is_impossible(backend: Any, given: Given) -> None:
+    if str(given.endpoint_type) != "Interface" or given.private_dns_enabled is False:
+        return
+    vpc, service = backend.get_vpc(given.vpc_id), str(given.service_name)
+    if not (_flag(vpc.enable_dns_support) and _flag(vpc.enable_dns_hostnames)):
+        text = "Enabling private DNS requires both enableDnsSupport and enableDnsHostnames VPC attributes set to true"
+        raise EC2ClientError("InvalidParameter", f"{text} for {vpc.id}")
+    for other in list(backend.vpc_end_points.values()):
+        if other.vpc_id == vpc.id and other.service_name == service and other.private_dns_enabled:
+            name = f"{service.rpartition('.')[2]}.{backend.region_name}.amazonaws.com"
+            text = "private-dns-enabled cannot be set because there is already a conflicting DNS domain for"
+            raise EC2ClientError("InvalidParameter", f"{text} {name} in the VPC {vpc.id}")
+
+
+def _flag(value: Any) -> bool:
+    """Return a flag that moto keeps as it was sent: as a bool or a text."""
+    return str(value).lower() == "true"
 
 
 @before(ElasticNetworkInterfaces, "delete_network_interface")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from phalanx.localcloud.iam import calls, errors
@@ -43,8 +43,20 @@ def _refusal(call: Call) -> Refusal | None:
         given = operations.of_form(model, call.protocol, call.params) if call.is_form else call.params
     except ValueError as error:
         return _code(call, None), f"A parameter of {call.operation} has the wrong type: {error}"
+    if call.service == "ec2" and (without_effect := _asked_in_vain(given)):
+        return errors.NOT_SERVED, f"The local cloud does not serve {', '.join(without_effect)} of {call.action}."
     found = list(constraints.problems(model.input_shape, given))
     return _described(call, found) if found else None
+
+
+def _asked_in_vain(given: Mapping[str, Any]) -> list[str]:
+    """Return the parameters that have no effect here, unless they turn something off."""
+    return sorted(name for name in table.WITHOUT_EFFECT & given.keys() if _is_asked(given[name]))
+
+
+def _is_asked(value: Any) -> bool:
+    """Whether a parameter asks for something: a boolean may be set to False, or stand within a structure."""
+    return _is_asked(value.get("Value")) if isinstance(value, dict) and "Value" in value else bool(value)
 
 
 def _code(call: Call, problem: Problem | None) -> str:

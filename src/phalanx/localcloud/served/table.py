@@ -88,6 +88,15 @@ SERVED = {
 }
 
 
+# Parameters of operations of EC2, and properties of resource types, that ask for IPv6 or for ways to other networks.
+_IPV6 = "AmazonProvidedIpv6CidrBlock Ipv6CidrBlock Ipv6Pool Ipv6IpamPoolId Ipv6NetmaskLength Ipv6Native EnableDns64"
+_IPV6 += " AssignIpv6AddressOnCreation Ipv6AddressCount Ipv6Addresses Ipv6Prefixes Ipv6PrefixCount EnablePrimaryIpv6"
+_WAYS = "DestinationIpv6CidrBlock VpcPeeringConnectionId TransitGatewayId EgressOnlyInternetGatewayId CarrierGatewayId"
+_WAYS += " LocalGatewayId CoreNetworkArn"
+WITHOUT_EFFECT = frozenset(f"{_IPV6} {_WAYS}".split())
+"""What has no effect in the networks of the local cloud, and is refused where it is asked for."""
+
+
 def is_served(service: str, operation: str) -> bool:
     """Whether the local cloud serves an operation."""
     return bool(_names(service).fullmatch(operation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
@@ -223,20 +224,23 @@ def _delete_endpoint(request: Request, physical_id: str) -> None:
 
 @resource("AWS::EC2::VPCEndpoint", _delete_endpoint, "Id CreationTimestamp NetworkInterfaceIds DnsEntries")
 def _endpoint(request: Request) -> Made:
-    """Make a gateway endpoint, whose routes lead to the service's prefix list in each of its route tables."""
-    properties, backend = request.properties, ec2(request)
-    if properties.get("VpcEndpointType", "Gateway") != "Gateway":
-        raise ResourceFailed("The local cloud makes gateway endpoints only")
-    service, tables = properties["ServiceName"], list(properties.get("RouteTableIds", []))
-    if service not in [known.prefix_list_name for known in backend.managed_prefix_lists.values()]:
-        raise ResourceFailed(f"The Vpc Endpoint Service '{service}' does not exist (Service: Ec2, Status Code: 400)")
-    made = backend.create_vpc_endpoint(
+    """Make a gateway endpoint, with routes to the service's prefix list, or an interface endpoint."""
+    properties = request.properties
+    policy = properties.get("PolicyDocument")
+    made = ec2(request).create_vpc_endpoint(
         properties["VpcId"],
-        service,
-        "Gateway",
-        None,
-        tables,
+        properties.get("ServiceName", ""),
+        properties.get("VpcEndpointType", "Gateway"),
+        json.dumps(policy) if isinstance(policy, dict) else policy,
+        list(properties.get("RouteTableIds", [])),
+        list(properties.get("SubnetIds", [])),
+        security_group_ids=list(properties.get("SecurityGroupIds", [])),
         tags=request.tag_map(),
+        # By default the API takes over the service's name, and CloudFormation does not.
+        private_dns_enabled=truth(properties.get("PrivateDnsEnabled", False)),
     )
+    names = [f"{entry['hosted_zone_id']}:{entry['dns_name']}" for entry in made.dns_entries or []]
     created = made.creation_timestamp.isoformat()
-    return Made(made.id, {"Id": made.id, "CreationTimestamp": created, "NetworkInterfaceIds": [], "DnsEntries": []})
+    interfaces = list(made.network_interface_ids)
+    values = {"Id": made.id, "CreationTimestamp": created, "NetworkInterfaceIds": interfaces, "DnsEntries": names}
+    return Made(made.id, values)
