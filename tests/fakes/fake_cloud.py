@@ -246,10 +246,13 @@ class FakeCloud:
     def delete_role(self, role):
         self.deleted_roles.append(role)
 
+    def endpoints(self, _vpc):
+        return []
+
     def delete_log_group(self, log_group):
         self.deleted_groups.append(log_group)
 
-    def ssh_route(self):
+    def ssh_route(self, by_session=False):
         return SshRoute(("ProxyCommand dial %h %p",))
 
     def open_networks(self):

@@ -43,6 +43,10 @@ PLANS = {
     "alone": plan(nodes=1, min=1),
     "gpu": make_plan(aws_spec(type="p5.48xlarge"), GPU_FACTS),
     "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k"),
+    "private": make_plan(
+        aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes"),
+        replace(FACTS, cloud="aws"),
+    ),
     "worst": WORST,
 }
 

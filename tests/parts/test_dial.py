@@ -41,7 +41,12 @@ def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
             raise ConnectionRefusedError(111, "Connection refused")
         return socket.create_connection(answering.getsockname(), timeout_s)
 
-    made = Dialer(deep / "dial.sock", _locate, connect)
+    def open_session(instance_id: str, port: int, timeout_s: float) -> socket.socket:
+        if instance_id != "i-1":
+            raise LookupError(f"TargetNotConnected: {instance_id} is not connected")
+        return connect("vpc-1", "10.0.1.11", port, timeout_s)
+
+    made = Dialer(deep / "dial.sock", _locate, connect, open_session)
     yield deep / "dial.sock"
     made.close()
 
@@ -51,10 +56,11 @@ def _run(path: Path, host: str, port: str, stdout: int | None = None) -> subproc
     return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
 
 
-def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -> None:
+@pytest.mark.parametrize("host", ["i-1", "ssm/i-1"])
+def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket, host: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert _run(path, "i-1", "22", theirs.fileno()).returncode == 0
+        assert _run(path, host, "22", theirs.fileno()).returncode == 0
         _data, fds, _flags, _address = socket.recv_fds(ours, 16, 1)
     with socket.socket(fileno=fds[0]) as connection, answering.accept()[0] as node:
         node.sendall(b"SSH-2.0")
@@ -63,7 +69,11 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket) -
 
 @pytest.mark.parametrize(
     ("host", "port", "message"),
-    [("203.0.113.9", "22", "belongs to no running instance"), ("i-1", "23", "Connection refused")],
+    [
+        ("203.0.113.9", "22", "belongs to no running instance"),
+        ("i-1", "23", "Connection refused"),
+        ("ssm/i-2", "22", "TargetNotConnected: i-2 is not connected"),
+    ],
 )
 def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
     path: Path, host: str, port: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "network": (
         {"cidr": "172.16.0.0/27"},
         {"cidr": "192.168.4.0/22"},
+        {"access": "private"},
         {"head_subnet": HEAD.subnet_id},
         {"head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id},
     ),
@@ -77,7 +78,8 @@ FACTS_BY_TYPE = {
 def planned(fields: dict[str, Any]) -> Plan | None:
     """Return the plan; None if it is refused, which must name one of the keys."""
     try:
-        spec = aws_spec(**{"nodes": 2, "min": 1, **fields})
+        private = {"ssh_from": "", "image": "dlami-base"} if fields.get("network") == {"access": "private"} else {}
+        spec = aws_spec(**{"nodes": 2, "min": 1, **private, **fields})
         reservation = BLOCK if spec.reservation else None
         workers = HEAD if len(set(spec.subnets)) == 1 else WORKERS
         vpc = ExistingVpc(HEAD.vpc, True, True, HEAD, workers) if spec.subnets else None

@@ -15,7 +15,7 @@ CFN_LINT = "from cfnlint.runner import main; import sys; sys.exit(main())"
 
 def test_cfn_lint_has_nothing_to_say(tmp_path):
     """The smallest and the largest document, EMR's and an image's, in one process: to start cfn-lint takes longest."""
-    for name, plan in {"local": PLANS["local"], "worst": WORST, "emr": EMR}.items():
+    for name, plan in {**{name: PLANS[name] for name in ("local", "private")}, "worst": WORST, "emr": EMR}.items():
         (tmp_path / f"{name}.json").write_text(synthesize(plan))
     order = Order(recipe("tensorflow"), base("ubuntu-24.04"), "2026.1122.905", "m5.large")
     (tmp_path / "image.json").write_text(request(order)[0])

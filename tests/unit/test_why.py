@@ -47,6 +47,10 @@ PLANTED = {
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "quota of vCPUs of a worker": (Evidence(status="CREATE_COMPLETE", missing=(VCPUS,)), "quota of vCPUs"),
     "quota of Spot": (of_stack(event("Max spot instance count exceeded.")), "quota of Spot"),
+    "an endpoint that is missing": (
+        of_stack(event(TIMED_OUT, "Ready1"), without_endpoint=("sqs",)),
+        "a VPC endpoint is missing",
+    ),
     "quota of addresses": (
         of_stack(
             event("The maximum number of addresses has been reached. (Service: Ec2, Status Code: 400)", "HeadAddress")

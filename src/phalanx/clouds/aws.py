@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 from boto3.session import Session
 
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.clouds.refusals import translate
+from phalanx.ssh import session_manager
 
 
 class AwsCloud(ApiCloud):
@@ -23,9 +27,14 @@ class AwsCloud(ApiCloud):
     def endpoint_url(self) -> str | None:
         return None
 
-    def ssh_route(self) -> SshRoute:
-        """Return no options: the head has a public address."""
-        return SshRoute()
+    def ssh_route(self, by_session: bool = False) -> SshRoute:
+        """Return no options for a head with a public address, and a ProxyCommand for one without."""
+        if not by_session:
+            return SshRoute()
+        session_manager.require_programs()
+        argv = (sys.executable, "-IS", session_manager.__file__, self.region)
+        command = " ".join(shlex.quote(word).replace("%", "%%") for word in argv)
+        return SshRoute((f"ProxyCommand {command} %h %p",))
 
     def file_system_place(self, file_system: str) -> tuple[str, str]:
         command = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"

@@ -83,7 +83,7 @@ class ApiCloud(ABC):
         """Return where to send the calls; None means AWS's own endpoints."""
 
     @abstractmethod
-    def ssh_route(self) -> SshRoute: ...
+    def ssh_route(self, by_session: bool = False) -> SshRoute: ...
 
     def open_networks(self) -> str:
         """Return "": networks decide, unless a cloud knows better."""
@@ -316,6 +316,9 @@ class ApiCloud(ABC):
     def delete_role(self, role: str) -> None:
         self.remove_policies(role)
         self.exists("iam", "delete_role", RoleName=role)
+
+    def endpoints(self, vpc: str) -> list[str]:
+        return foreign.services(self, vpc)
 
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)

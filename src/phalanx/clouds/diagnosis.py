@@ -6,6 +6,7 @@ from phalanx import clouds
 from phalanx.clouds import ssh_access
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
+from phalanx.cluster.ready import follow_head
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
@@ -23,13 +24,15 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
     if is_local(cluster.cloud):
         require_local_cloud(cluster)
     if isinstance(error, Silent):
-        ssh_access.require_allowed(cluster)
+        if not cluster.by_session:
+            ssh_access.require_allowed(cluster)
         return False
     if isinstance(error, HostRefused):
         return _renew_trust(cluster)
     if isinstance(error, ConnectionLost):
         require_stack(cluster)
         require_running(cluster)
+        return cluster.by_session and follow_head(clouds.get(cluster.cloud, cluster.region), cluster)
     return False
 
 

@@ -52,6 +52,11 @@ def find(api: Api, cluster: str, vpc: str) -> list[str]:
     ]
 
 
+def services(api: Api, vpc: str) -> list[str]:
+    """Return the services of the VPC's endpoints, whoever made them."""
+    return sorted(one["ServiceName"].rpartition(".")[2] for one in _endpoints(api, vpc))
+
+
 def _endpoints(api: Api, vpc: str) -> list[dict[str, Any]]:
     """Return the endpoints that exist; an answer may also contain those that were deleted."""
     found = api.pages("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=[{"Name": "vpc-id", "Values": [vpc]}])

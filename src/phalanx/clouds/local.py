@@ -71,7 +71,7 @@ class LocalCloud(ApiCloud):
                 endpoint.require_alive(self.endpoint)
             raise
 
-    def ssh_route(self) -> SshRoute:
+    def ssh_route(self, by_session: bool = False) -> SshRoute:
         """Reach the head through the local cloud, which passes a connected socket to ssh."""
         program = find_spec("phalanx.localcloud.dial")
         if program is None or program.origin is None:
@@ -80,7 +80,8 @@ class LocalCloud(ApiCloud):
         command = " ".join(shlex.quote(argument).replace("%", "%%") for argument in argv)
         # The default, sntrup761, costs both sides 0.1 s of CPU, and nothing leaves this machine.
         quick = "KexAlgorithms ^curve25519-sha256"
-        return SshRoute((f"ProxyCommand {command} %h %p", "ProxyUseFdpass yes", quick))
+        host = "ssm/%h" if by_session else "%h"
+        return SshRoute((f"ProxyCommand {command} {host} %p", "ProxyUseFdpass yes", quick))
 
     def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
         """Return None: links between nodes here are not those of the type."""

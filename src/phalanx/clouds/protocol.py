@@ -325,6 +325,10 @@ class Cloud(Machines, Protocol):
         """Delete the role with its policies; no error when it is gone."""
         ...
 
+    def endpoints(self, vpc: str) -> list[str]:
+        """Return the services that have an endpoint in the VPC, such as sqs."""
+        ...
+
     def delete_log_group(self, log_group: str) -> None:
         """Delete the log group; no error when it is gone."""
         ...
@@ -337,7 +341,12 @@ class Cloud(Machines, Protocol):
         """Return where a file system's data is, and the command that deletes it, to be shown to the user."""
         ...
 
-    def ssh_route(self) -> SshRoute: ...
+    def ssh_route(self, by_session: bool = False) -> SshRoute:
+        """Return how ssh reaches a head: by its public address or, `by_session`, through Session Manager by its id.
+
+        Raises ClusterError if this machine lacks what that takes.
+        """
+        ...
 
     def open_networks(self) -> str:
         """Return why security groups, routes and gateways decide nothing, and what to do; "" where they do."""

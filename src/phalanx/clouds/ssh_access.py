@@ -26,6 +26,11 @@ class NotAllowed(ClusterError):  # noqa: N818 - reads as what happened
 
 def head_group(cloud: Cloud, cluster: Cluster) -> str:
     """Return the id of the head's security group. Raises ClusterError if there is none."""
+    if cluster.by_session:
+        raise ClusterError(
+            f"the head of {cluster.name} has no public address: nobody reaches it from a network",
+            "Whom IAM allows ssm:StartSession reaches it; `phalanx policy` prints that policy.",
+        )
     found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
     state = None if found else cloud.describe_stack(cluster.stack_id)
     if state is not None and state.outputs.get(_GROUP):

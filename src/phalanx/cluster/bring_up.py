@@ -201,6 +201,9 @@ class BringUp:
 
     def _create(self) -> Iterator[Step]:
         """Create the cluster in the first zone, and of the first type, for which AWS has capacity."""
+        if self.spec.is_private:
+            # What ssh takes then may be missing on this machine: not only after the cluster was paid for.
+            self.cloud.ssh_route(by_session=True)
         plans = shortage.plans(self.cloud, self.spec)
         plan = next(plans)
         yield from self._try(self._create_from(plan), shortage.place(plan), plans)

@@ -46,6 +46,12 @@ ENDED = Cause(
 )
 
 CAUSES = (
+    Cause(
+        "a VPC endpoint is missing",
+        "Nothing of `network: {access: private}` may be removed: add the endpoint that the evidence names to the VPC "
+        "again, with private DNS, or create the cluster from an unchanged template.",
+        r"has no endpoint for",
+    ),
     LEASE,
     STOPPED,
     Cause(

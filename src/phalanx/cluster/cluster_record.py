@@ -77,7 +77,8 @@ class UnknownNodeError(ClusterError):
 class Cluster:
     """A cluster as this machine knows it.
 
-    `stack_id` is empty until there is a stack, `head_address` until the cluster is ready.
+    `stack_id` is empty until there is a stack, `head_address` until the cluster is ready. A head without a public
+    address has its instance's id there.
     """
 
     name: str
@@ -123,6 +124,11 @@ class Cluster:
     @property
     def ready(self) -> bool:
         return bool(self.head_address)
+
+    @property
+    def by_session(self) -> bool:
+        """Whether ssh reaches the head through AWS Systems Manager, by the id of its instance."""
+        return self.head_address.startswith("i-")
 
     def save(self) -> Cluster:
         """Write the record atomically, and return the cluster."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence
 from phalanx.errors import PhalanxError
+from phalanx.plan.private_access import NEEDED
+from phalanx.template.network import endpoint_titles
 
 _FILE = "evidence.json"
 # What a stack that was rolled back still says of its groups, whose names do not depend on it.
 _GROUPS = ("head", "workers")
+# What only a private cluster has, and what comes after all of its endpoints.
+_PRIVATE, _LAST = "EndpointSecurityGroup", "HeadGroup"
 
 
 def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
@@ -30,8 +36,21 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
         drift=tuple(cloud.drift(resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,
         logs=cloud.boot_logs(made["LogGroup"]) if with_logs and "LogGroup" in made else {},
+        without_endpoint=_without_endpoint(cloud, state, made),
         stopped=running is not None and running.stopped and not running.ended and state.ready,
     )
+
+
+def _without_endpoint(cloud: Cloud, state: StackState, made: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the services that nodes of a private cluster call and that have no endpoint.
+
+    Of a stack that was rolled back, only the names of its resources are left.
+    """
+    if _PRIVATE not in made or _LAST not in made:
+        return ()
+    there = [service for service, title in endpoint_titles(NEEDED).items() if title in made]
+    present = cloud.endpoints(made["Vpc"]) if state.ready else there
+    return tuple(service for service in NEEDED if service not in present or service not in there)
 
 
 def keep(cluster: store.Cluster, evidence: Evidence) -> None:

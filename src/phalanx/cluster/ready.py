@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.clouds.protocol import Cloud, SshRoute, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
@@ -26,13 +27,14 @@ def record_ready(
     roster = read_roster(cloud, table)
     if roster is None:
         raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
-    route = cloud.ssh_route()
+    address = state.outputs.get("HeadAddress", "")
+    route = cloud.ssh_route(by_session=not address)
     cluster = Cluster(
         name=state.name,
         cloud=cloud.name,
         region=cloud.region,
         stack_id=state.stack_id,
-        head_address=state.outputs["HeadAddress"],
+        head_address=address or roster.head.instance_id,
         shared=settings["shared"],
         slots=max(node.slots for node in roster.nodes),
         nodes=len(roster.nodes),
@@ -42,9 +44,24 @@ def record_ready(
         created_s=state.created_s,
         spec=settings,
     )
-    store.write_ssh_config(cluster, read_authority(cloud, table), route)
-    ssh_hosts.write(cluster)
+    _write_ssh_files(cloud, cluster, route)
     return cluster.save(), roster
+
+
+def follow_head(cloud: Cloud, cluster: Cluster) -> bool:
+    """Let ssh reach a head without a public address by the id of its present instance; return False if it did."""
+    roster = read_roster(cloud, cluster.table)
+    if roster is None or roster.head.instance_id == cluster.head_address:
+        return False
+    moved = replace(cluster, head_address=roster.head.instance_id)
+    _write_ssh_files(cloud, moved, cloud.ssh_route(by_session=True))
+    moved.save()
+    return True
+
+
+def _write_ssh_files(cloud: Cloud, cluster: Cluster, route: SshRoute) -> None:
+    store.write_ssh_config(cluster, read_authority(cloud, cluster.table), route)
+    ssh_hosts.write(cluster)
 
 
 def _admin_user(cloud: Cloud, parameter: str) -> str:

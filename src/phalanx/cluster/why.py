@@ -26,7 +26,7 @@ class Evidence:
 
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
-    removed by hand.
+    removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
     """
 
     status: str = ""
@@ -38,6 +38,7 @@ class Evidence:
     logs: Mapping[str, str] | None = None
     stopped: bool = False
     drift: tuple[str, ...] = ()
+    without_endpoint: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -48,7 +49,7 @@ class Evidence:
         given = json.loads(text)
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
-        lists = {name: tuple(given.get(name, ())) for name in ("missing", "drift")}
+        lists = {name: tuple(given.get(name, ())) for name in ("missing", "drift", "without_endpoint")}
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 
@@ -86,6 +87,11 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield from _stops(evidence.activities)
         return
     yield from (Finding("what the stack made", lost) for lost in evidence.drift)
+    if evidence.without_endpoint:
+        services = ", ".join(evidence.without_endpoint)
+        yield Finding(
+            "network", f"the VPC has no endpoint for {services}, which nodes call, and no way to the internet"
+        )
     if evidence.verdict:
         yield Finding("up", evidence.verdict)
     failed = [event for event in evidence.events if event.is_cause or event.status == "DELETE_FAILED"]

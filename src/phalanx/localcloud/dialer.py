@@ -13,6 +13,11 @@ from pathlib import Path
 Locate = Callable[[str], tuple[str, str]]
 # (VPC, address, port, timeout_s) → a connected socket; raises OSError
 Connect = Callable[[str, str, int, float], socket.socket]
+# (instance, port, timeout_s) → a socket connected inside it; raises LookupError with a message for the user, or OSError
+OpenSession = Callable[[str, int, float], socket.socket]
+
+SESSION = "ssm/"
+"""What begins a host to which the connection is a session of Session Manager."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _REQUEST_TIMEOUT_S = 5.0
@@ -23,8 +28,9 @@ _ACCEPT_PAUSE_S = 0.05
 class Dialer:
     """Serves at `path` (mode 0600) until `close`. A socket with a path is reachable across network namespaces."""
 
-    def __init__(self, path: Path, locate: Locate, connect: Connect) -> None:
+    def __init__(self, path: Path, locate: Locate, connect: Connect, open_session: OpenSession | None = None) -> None:
         self._path = path
+        self._open_session = open_session
         self._locate = locate
         self._connect = connect
         self._listener = _bind(path)
@@ -60,9 +66,14 @@ class Dialer:
 
     def _pass(self, client: socket.socket, request: str) -> None:
         host, _, port = request.strip().rpartition(" ")
-        vpc_id, address = self._locate(host)
-        with self._connect(vpc_id, address, int(port), _CONNECT_TIMEOUT_S) as connection:
+        with self._to(host, int(port)) as connection:
             socket.send_fds(client, [b"\0"], [connection.fileno()])
+
+    def _to(self, host: str, port: int) -> socket.socket:
+        if self._open_session and host.startswith(SESSION):
+            return self._open_session(host.removeprefix(SESSION), port, _CONNECT_TIMEOUT_S)
+        vpc_id, address = self._locate(host)
+        return self._connect(vpc_id, address, port, _CONNECT_TIMEOUT_S)
 
 
 def _refuse(client: socket.socket, reason: str) -> None:

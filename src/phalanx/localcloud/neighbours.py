@@ -48,8 +48,9 @@ class Neighbours:
 def _guard_duty(backend: EC2Backend, vpc_id: str, subnet_id: str) -> str:
     name, service = f"GuardDutyManagedSecurityGroup-{vpc_id}", f"com.amazonaws.{backend.region_name}.guardduty-data"
     group = backend.create_security_group(name, "Managed by GuardDuty", vpc_id, dict(_MANAGED))
+    where = {"security_group_ids": [group.id], "private_dns_enabled": False}
     endpoint = backend.create_vpc_endpoint(
-        vpc_id, service, "Interface", None, [], [subnet_id], security_group_ids=[group.id], tags=dict(_MANAGED)
+        vpc_id, service, "Interface", None, [], [subnet_id], tags=dict(_MANAGED), **where
     )
     return f"GuardDuty's endpoint {endpoint.id}"
 

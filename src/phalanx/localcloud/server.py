@@ -147,6 +147,7 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
     from phalanx.localcloud.imds import Imds
     from phalanx.localcloud.network import doorway
     from phalanx.localcloud.network.guard import Guard
+    from phalanx.localcloud.sessions import Sessions
 
     guard = Guard(context.runner, ec2.network(context))
     context.network_changed = guard.changed
@@ -155,7 +156,8 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
     doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)), guard)
     context.serve_vpc, context.close_vpc = doors.open, doors.close
     http.attach(_own_address())
-    dialer = Dialer(context.state / DIAL_SOCKET, ec2.locate, context.runner.connect)
+    open_session = Sessions(context, guard.way).connect
+    dialer = Dialer(context.state / DIAL_SOCKET, ec2.locate, context.runner.connect, open_session)
     context.at_stop(dialer.close)
 
 

@@ -74,7 +74,7 @@ class Aws:
             try:
                 return self._once(service, Request("POST", self._url(service), headers, body), timeout_s, code)
             except OSError as error:
-                code, message = _reason(error)
+                code, message = _reason(service, error)
                 if not _helps_again(error, code) or time.monotonic() > end:
                     raise AwsError(name, code, message) from None
             wire.pause(count)
@@ -90,10 +90,10 @@ class Aws:
         return (self._endpoint or f"https://{service}.{self._region}.{self._domain}").rstrip("/") + "/"
 
 
-def _reason(error: OSError) -> tuple[str, str]:
+def _reason(service: str, error: OSError) -> tuple[str, str]:
     """Return AWS's code and message from an error answer in JSON or XML."""
     if not isinstance(error, wire.HttpError):
-        return "", str(error) or repr(error)
+        return "", f"{service} did not answer: {error or repr(error)}"
     text = error.body.decode("utf-8", "replace")
     code = re.search(r'"__type"\s*:\s*"(?:[^"]*#)?([^"]+)"|<Code>([^<]+)<', text)
     message = re.search(r'"[mM]essage"\s*:\s*"((?:[^"\\]|\\.)*)"|<Message>([^<]*)<', text)

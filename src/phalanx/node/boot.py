@@ -63,7 +63,11 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
 
     def install() -> None:
         path = contract.this_machine(settings.region, settings.shared, settings.job_user, root).path
-        packages.install(packages.lacking(path, root, serves), patience_s, agent.log.say)
+        lacking = packages.lacking(path, root, serves)
+        if lacking and settings.offline:
+            agent.log.say(f"not on the image, and no mirror can be reached: {' '.join(lacking)}")
+        else:
+            packages.install(lacking, patience_s, agent.log.say)
 
     def mount_shared() -> None:
         if serves:

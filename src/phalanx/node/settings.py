@@ -47,6 +47,8 @@ class Settings:
     digest: str
     agent: str
     """The beginning of the agent's stream (node.loader)."""
+    offline: str = ""
+    """"1" if nodes reach no package mirror, or ""."""
     emr: str = ""
     """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
     fixed: str = ""

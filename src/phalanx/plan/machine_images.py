@@ -114,9 +114,20 @@ class ImageChoice:
     @property
     def packages(self) -> list[str]:
         """The packages that a node's boot installs on this image; empty if its contents are not known."""
-        if not self.contents or not self.contents["distribution"].startswith(_WITH_APT):
+        if not self.contents or not self.has_apt:
             return []
         return [package for part, package in _PACKAGES.items() if not self.contents[part]]
+
+    @property
+    def has_apt(self) -> bool:
+        """Whether it is known that nodes install packages with apt."""
+        return bool(self.contents) and str((self.contents or {})["distribution"]).startswith(_WITH_APT)
+
+    @property
+    def complete(self) -> list[str]:
+        """The aliases of images on which a node's boot installs nothing."""
+        suited = [(alias, row) for alias, row in _on_aws() if self._suits(row)]
+        return [alias for alias, row in suited if all(row[part] for part in _PACKAGES)]
 
     def describe(self) -> str:
         """Return what is known about the image, in words."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan import private_access
 from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 
@@ -53,12 +54,20 @@ class Cost:
     storage_usd_per_month: float
 
 
-def cost(cloud: str, head_type: str, worker_type: str, use: Use, age_hours: float, existing_vpc: bool = False) -> Cost:
+def cost(
+    cloud: str,
+    head_type: str,
+    worker_type: str,
+    use: Use,
+    age_hours: float,
+    existing_vpc: bool = False,
+    endpoints: int = 0,
+) -> Cost:
     """Return the cost, on demand, of what a cluster has used since it was created."""
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
     head, worker = node_usd_per_hour(head_type), node_usd_per_hour(worker_type)
-    network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc)
+    network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
         return Cost(None, None, network, storage)
@@ -72,13 +81,15 @@ def node_usd_per_hour(instance_type: str) -> float | None:
     return sizes["usd_per_hour"] if sizes else None
 
 
-def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False) -> float:
+def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0) -> float:
     """Return the price of the network: the NAT gateway, and two public addresses (head and NAT), however many nodes.
 
     In an existing VPC that is the head's address. EMR's nodes are all in one public subnet: each has an address, and
-    none needs the gateway.
+    none needs the gateway. A private cluster has `endpoints` in place of all that.
     """
     network = table("instance_types")["network_usd_per_hour"]
+    if endpoints:
+        return round(endpoints * network["interface_endpoint"], 4)
     address = network["public_address"]
     if is_emr(cloud):
         return max(1, nodes) * address
@@ -96,7 +107,7 @@ def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets))
+    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), len(private_access.interfaces(spec)))
     return round(heads * head + (nodes - heads) * node + network, 4)
 
 

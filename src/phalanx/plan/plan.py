@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import capacity, existing_vpc, money, mount_targets, network_cards, subnets
+from phalanx.plan import capacity, existing_vpc, money, mount_targets, network_cards, private_access, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.machine_images import Image, ImageChoice
@@ -133,7 +133,7 @@ class Plan:
     @property
     def network(self) -> NewNetwork:
         """The blocks of the VPC that is made, and of its subnets."""
-        return subnets.new(cidr_of(self.spec))
+        return subnets.new(cidr_of(self.spec), len(private_access.interfaces(self.spec)))
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -267,6 +267,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
         image.refuse_unsuited()
     image.refuse_unknown_recipe()
     image.refuse_small_disk()
+    private_access.refuse_unsuited(spec, image)
     _refuse_head(spec, facts)
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
@@ -288,7 +289,7 @@ def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
         zones = (facts.reservation.zone,) if facts.reservation else facts.zones
         existing_vpc.refuse_unsuited(spec, zones, facts.vpc, each, interfaces)
     else:
-        subnets.refuse_too_small(spec, cidr_of(spec), each)
+        subnets.refuse_too_small(spec, cidr_of(spec), each, len(private_access.interfaces(spec)))
 
 
 def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import capacity, existing_vpc, money, quotas
+from phalanx.plan import capacity, existing_vpc, money, private_access, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_emr, is_local
@@ -64,7 +64,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("network", _network(plan)),
         ("shared directory", f"{spec.shared}, {_file_system(plan)}"),
         *_throughput(plan),
-        ("ssh", f"to the head from {_sources(plan)}"),
+        ("ssh", _sources(plan)),
         ("root disk", _disk(plan)),
         ("jobs may use", ", ".join(spec.policies or ())),
         ("data of jobs", _data(spec)),
@@ -122,6 +122,12 @@ def _network(plan: Plan) -> str:
             f"your {vpc.vpc}: {vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers); "
             "security groups, an Elastic IP for the head"
         )
+    endpoints = private_access.interfaces(plan.spec)
+    if endpoints:
+        return (
+            f"a VPC ({plan.network.vpc}) with a private subnet for all nodes, no way to the internet, endpoints for "
+            f"S3, DynamoDB, {', '.join(endpoints)}"
+        )
     subnets = "a public subnet (head) and a private one (workers), a NAT gateway"
     if is_emr(plan.spec.cloud):
         subnets = "a public subnet for all nodes"
@@ -140,8 +146,11 @@ def _file_system(plan: Plan) -> str:
 
 def _sources(plan: Plan) -> str:
     """Describe where ssh may come from, in the words of the spec."""
+    if plan.spec.is_private:
+        return "to the head through AWS Systems Manager (Session Manager), for whom IAM allows it"
     auto = f"{plan.facts.own_address}/32 (this machine)"
-    return ", ".join(auto if source == AUTO else source for source in plan.spec.ssh_sources)
+    networks = ", ".join(auto if source == AUTO else source for source in plan.spec.ssh_sources)
+    return f"to the head from {networks}"
 
 
 def _otherwise(plan: Plan) -> str:
@@ -228,6 +237,9 @@ def _cost(plan: Plan) -> str:
 def _paid_network(plan: Plan) -> str:
     if plan.spec.emr:
         return "public addresses, without EMR's own price"
+    if plan.spec.is_private:
+        number = len(private_access.interfaces(plan.spec))
+        return f"{number} endpoints at ${table('instance_types')['network_usd_per_hour']['interface_endpoint']} each"
     return "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
 
 
@@ -284,6 +296,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from _about_sizes(spec, facts)
     if facts.vpc:
         yield from existing_vpc.warnings(facts.vpc)
+    yield from private_access.warnings(spec, image_choice(spec, facts))
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:

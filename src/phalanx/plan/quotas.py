@@ -55,12 +55,19 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
             if first or (each and spec.nodes > 1):
                 whole, least = (first + (number - 1) * each for number in (spec.nodes, spec.min))
                 rows.append((row, "nodes", "vCPU", whole, least, each))
-    amount = "on_emr" if is_emr(spec.cloud) else "in_existing_vpc" if spec.subnets else "needed"
-    rows += [(row, "", row["unit"], row[amount], row[amount], 0) for row in table("quotas")["network"] if row[amount]]
+    place = _place(spec)
+    rows += [(row, "", row["unit"], row[place], row[place], 0) for row in table("quotas")["network"] if row[place]]
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least, each)
         for row, key, unit, needed, least, each in rows
     ]
+
+
+def _place(spec: ClusterSpec) -> str:
+    """Return what the table calls the network of the cluster."""
+    if is_emr(spec.cloud):
+        return "on_emr"
+    return "in_existing_vpc" if spec.subnets else "private" if spec.is_private else "needed"
 
 
 def counts(quota: Quota, instance_type: str, lifecycle: str = "") -> bool:

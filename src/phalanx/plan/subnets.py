@@ -20,20 +20,30 @@ _SMALLEST_PREFIX = 27
 
 @dataclass(frozen=True)
 class NewNetwork:
-    """The blocks, in CIDR notation, of a new VPC and of its two subnets."""
+    """The blocks, in CIDR notation, of a new VPC and of its two subnets; `public` is "" if there is only one.
+
+    `endpoints`: how many interface endpoints have an address in the private one.
+    """
 
     vpc: str
     public: str
     private: str
+    endpoints: int = 0
 
     @property
     def places(self) -> int:
-        """How many addresses workers may have."""
-        return ipaddress.IPv4Network(self.private).num_addresses - _KEPT - _MOUNT_TARGET
+        """How many addresses workers may have. Without a public subnet, the head has one, too."""
+        of_head = 0 if self.public else 1
+        return ipaddress.IPv4Network(self.private).num_addresses - _KEPT - _MOUNT_TARGET - of_head - self.endpoints
 
 
-def new(cidr: str) -> NewNetwork:
-    """Cut a VPC's block: the public subnet is at its beginning, and the private one follows it."""
+def new(cidr: str, endpoints: int = 0) -> NewNetwork:
+    """Cut a VPC's block: the public subnet is at its beginning, and the private one follows it.
+
+    A VPC with interface endpoints has one subnet, as large as itself.
+    """
+    if endpoints:
+        return NewNetwork(cidr, "", cidr, endpoints)
     return NewNetwork(cidr, _block(cidr, _PUBLIC_PREFIX, 0), _block(cidr, _PRIVATE_PREFIX, 1))
 
 
@@ -44,12 +54,14 @@ def _block(cidr: str, prefix: int, number: int) -> str:
     return str(next(islice(blocks, number, None)))
 
 
-def refuse_too_small(spec: ClusterSpec, cidr: str, each: int) -> None:
+def refuse_too_small(spec: ClusterSpec, cidr: str, each: int, endpoints: int = 0) -> None:
     """Raise SpecError if the workers, with so many addresses each, do not fit into the private subnet."""
-    needed, places = each * (spec.nodes - 1), new(cidr).places
+    needed, places = each * (spec.nodes - 1), new(cidr, endpoints).places
     if needed <= places:
         return
-    able = (prefix for prefix in range(_SMALLEST_PREFIX, 15, -1) if new(f"0.0.0.0/{prefix}").places >= needed)
+    able = (
+        prefix for prefix in range(_SMALLEST_PREFIX, 15, -1) if new(f"0.0.0.0/{prefix}", endpoints).places >= needed
+    )
     prefix = next(able, None)
     raise SpecError(
         f"network: {cidr} has {places} addresses for workers, and {spec.nodes - 1} workers need {needed}",

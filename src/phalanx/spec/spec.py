@@ -17,7 +17,7 @@ from phalanx.spec.spec_data import DATA
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import TAGS, group
 from phalanx.spec.spec_key import Key, key
-from phalanx.spec.spec_network import NETWORK, in_its_zone
+from phalanx.spec.spec_network import NETWORK, SSH_FROM, in_its_place
 from phalanx.spec.spec_rules import (
     matching,
     number,
@@ -159,26 +159,21 @@ class ClusterSpec:
         "Network of the nodes. `cidr` is the block of addresses of the VPC that the stack makes; choose one that no "
         "other network has which these nodes are to reach. `head_subnet`, and `worker_subnet` if the workers have "
         "another one, are subnets of an existing VPC, which is left as it is: the head's needs a default route to an "
-        "internet gateway, the workers' one to a NAT gateway or to an internet gateway.",
+        "internet gateway, the workers' one to a NAT gateway or to an internet gateway. With `access: private`, nodes "
+        "have no public address and no way to the internet: they reach AWS through endpoints, and ssh goes through "
+        "AWS Systems Manager.",
         NETWORK,
         {"cidr": "10.20.0.0/16"},
         unset="a VPC with 10.0.0.0/16",
-        beside=in_its_zone,
+        beside=in_its_place,
         default=None,
     )
     ssh_from: str | tuple[str, ...] = key(
         "Networks that may reach the head by ssh. `auto` is the public address of the machine that runs `up`, as AWS "
         "sees it; `anywhere` is the whole internet.",
-        one_or_more(
-            text(
-                checks.network,
-                lambda: {"pattern": whole(checks.NETWORK)},
-                "an IPv4 network such as 203.0.113.0/24, auto or anywhere",
-            ),
-            limits.MOST_NETWORKS,
-        ),
+        SSH_FROM,
         "203.0.113.7/32",
-        unset="this machine; on AWS it must be given",
+        unset="this machine; on AWS it must be given, unless `network` has `access: private`",
         beside=checks.ssh_from_default,
         default="",
     )
@@ -364,14 +359,19 @@ class ClusterSpec:
 
     @property
     def ssh_sources(self) -> tuple[str, ...]:
-        """`ssh_from` as a tuple: networks in CIDR notation, auto or anywhere."""
-        return (self.ssh_from,) if isinstance(self.ssh_from, str) else tuple(self.ssh_from)
+        """`ssh_from` as a tuple: networks in CIDR notation, auto or anywhere; () with private access."""
+        return (self.ssh_from,) if isinstance(self.ssh_from, str) and self.ssh_from else tuple(self.ssh_from)
 
     @property
     def subnets(self) -> tuple[str, ...]:
         """The subnets of the head and of the workers in an existing VPC; () if the stack makes a VPC."""
         head = (self.network or {}).get("head_subnet")
         return (head, (self.network or {}).get("worker_subnet", head)) if head else ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no node has a public address or a way to the internet."""
+        return checks.is_private(self.network)
 
     @property
     def budget_usd(self) -> float | None:

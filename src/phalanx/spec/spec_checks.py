@@ -24,6 +24,8 @@ LARGEST_BOOT_BYTES = 64 * 1024
 AUTO = "auto"
 ANYWHERE = "anywhere"
 EVERYWHERE = "0.0.0.0/0"
+PRIVATE = "private"
+"""The `access` of a network without public addresses."""
 
 # Mounting there would hide files of the system, or of phalanx itself.
 _SYSTEM_TREES = (
@@ -142,8 +144,20 @@ def shared(value: str) -> str:
     return path
 
 
+def is_private(network: Mapping[str, Any] | None) -> bool:
+    """Whether a value of `network` says that no node has a public address or a way to the internet."""
+    return (network or {}).get("access") == PRIVATE
+
+
 def ssh_from_default(value: Any, above: Mapping[str, Any]) -> Any:
-    """Return this machine as the default for the local cloud; refuse a missing value for AWS."""
+    """Return this machine as the default for the local cloud; refuse a missing value for AWS.
+
+    A head with private access can't be reached from any network.
+    """
+    if is_private(above.get("network")):
+        if value != "":
+            raise WrongError("is for a public head, and `network` has access: private", "remove the line")
+        return value
     if value != "":
         return value
     if not is_local(above.get("cloud", "local")):

@@ -122,9 +122,15 @@ def _root_volume(value: Mapping[str, Any]) -> None:
         raise WrongError(f"size_gib must be from {least} to {most} for EMR, is {value['size_gib']}")
 
 
+def _no_private_access(value: Mapping[str, Any]) -> None:
+    if checks.is_private(value):
+        raise WrongError("access can't be private: EMR's nodes are in a public subnet", "remove it")
+
+
 _CHECKS = {
     "emr": _require_logs,
     "efa": _no_adapters,
     "capacity": _no_reservation,
     "disk": _root_volume,
+    "network": _no_private_access,
 }

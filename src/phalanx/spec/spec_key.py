@@ -66,7 +66,9 @@ class Key:
         if value is None and self.default is None:
             return None
         self.rule.kind.require(value)
-        return self.rule.check(self.beside(value, above) if self.beside else value)
+        chosen = self.beside(value, above) if self.beside else value
+        # An empty default that `beside` lets stand means that there is no value.
+        return chosen if chosen == self.default == "" else self.rule.check(chosen)
 
 
 def _flow(value: Any) -> str:

@@ -11,6 +11,8 @@ from phalanx.spec.spec import KEYS, Key
 _ID = "urn:phalanx:phalanx.yaml"
 _ON_AWS = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if not is_local(cloud)]}}, "required": ["cloud"]}
 _WITH_EMR = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if is_emr(cloud)]}}, "required": ["cloud"]}
+_ACCESS = {"properties": {"access": {"pattern": "^[Pp][Rr][Ii][Vv][Aa][Tt][Ee]$"}}, "required": ["access"]}
+_PRIVATE = {"properties": {"network": _ACCESS}, "required": ["network"]}
 
 
 def json_schema() -> dict[str, Any]:
@@ -24,9 +26,12 @@ def json_schema() -> dict[str, Any]:
         "properties": {name: _property(key) for name, key in KEYS.items()},
         "required": [name for name, key in KEYS.items() if key.required],
         "additionalProperties": False,
-        "if": _ON_AWS,
+        "if": {"allOf": [_ON_AWS, {"not": _PRIVATE}]},
         "then": {"required": ["ssh_from"]},
-        "allOf": [{"if": _WITH_EMR, "then": {"required": ["emr"]}}],
+        "allOf": [
+            {"if": _WITH_EMR, "then": {"required": ["emr"]}},
+            {"if": _PRIVATE, "then": {"not": {"required": ["ssh_from"]}}},
+        ],
     }
 
 

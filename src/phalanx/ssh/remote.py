@@ -318,6 +318,7 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
         "it does not accept this machine's key",
         "The cluster was made with another key. Use the machine that ran `phalanx up`.",
     ),
+    (r"TargetNotConnected", NotListening, "AWS Systems Manager has no connection to it", _LATER),
     (r"Connection refused", NotListening, "nothing listens there (connection refused)", _LATER),
     (r"Connection (closed|reset) by", NotListening, "it closes each connection at once", _LATER),
     (r"belongs to no running instance", NotListening, "its address belongs to no running instance", _LATER),
@@ -326,8 +327,19 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
 )
 
 
+# What the AWS CLI, or what starts it, says of a session that can't be. The target may be connected later.
+_REFUSED_SESSION = re.compile(
+    r"(?:phalanx: (?P<why>the command `[^;]*); (?P<what>install it: \S+)"
+    r"|(?!.*TargetNotConnected)(?P<refusal>(?:An error occurred|Unable to locate credentials|Error loading SSO).*))"
+)
+_SESSIONS = "A login takes a session of AWS Systems Manager, with your rights in AWS: `phalanx policy` prints them."
+
+
 def classify(host: str, output: str) -> ClusterError:
     """Return the error that ssh's output means, with a hint."""
+    if refused := _REFUSED_SESSION.search(output):
+        hint = (refused["what"] or "").capitalize() or _SESSIONS
+        return ClusterError(f"can't log in to {host}: {refused['why'] or refused['refusal']}", hint)
     for pattern, kind, meaning, hint in _CAUSES:
         if re.search(pattern, output):
             return kind(f"can't log in to {host}: {meaning}", hint)

@@ -10,7 +10,7 @@ from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_data import Place, places
 from phalanx.template.naming import CLUSTER_TAG, REMOVAL_ROLE, arn
-from phalanx.template.network import ANYWHERE
+from phalanx.template.network import ANYWHERE, nothing
 
 _EVERYTHING = "-1"
 NFS_PORT = 2049
@@ -34,13 +34,17 @@ def security_groups(plan: Plan) -> tuple[ec2.SecurityGroup, ...]:
     out = ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp=ANYWHERE, Description="All")
     return (
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
-        _security_group(
-            "HeadSecurityGroup",
-            "ssh to the head",
-            SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *plan.ssh_networks[1:])],
-            SecurityGroupEgress=[_nothing()],
-        ),
+        *([] if plan.spec.is_private else [_head_group(plan)]),
         *([_storage_group()] if plan.uses_efs and not plan.mount_target else []),
+    )
+
+
+def _head_group(plan: Plan) -> ec2.SecurityGroup:
+    return _security_group(
+        "HeadSecurityGroup",
+        "ssh to the head",
+        SecurityGroupIngress=[_tcp(22, "ssh", CidrIp=one) for one in (Ref("SshLocation"), *plan.ssh_networks[1:])],
+        SecurityGroupEgress=[nothing()],
     )
 
 
@@ -49,13 +53,8 @@ def _storage_group() -> ec2.SecurityGroup:
         "StorageSecurityGroup",
         "NFS from the nodes",
         SecurityGroupIngress=[_tcp(NFS_PORT, "NFS", SourceSecurityGroupId=Ref("NodeSecurityGroup"))],
-        SecurityGroupEgress=[_nothing()],
+        SecurityGroupEgress=[nothing()],
     )
-
-
-def _nothing() -> ec2.SecurityGroupRule:
-    """Allow nothing: EC2 gives a group without egress rules one that allows everything."""
-    return ec2.SecurityGroupRule(IpProtocol=_EVERYTHING, CidrIp="127.0.0.1/32", Description="None")
 
 
 def _tcp(port: int, what: str, **source: Any) -> ec2.SecurityGroupRule:
@@ -81,7 +80,8 @@ def node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 
 def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     limits = boundary(plan)
-    of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *address_of_head()]
+    way_in = sessions_of_head() if plan.spec.is_private else address_of_head()
+    of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *way_in]
     of_function = [_history_of_head(), logs(GetAtt("LogGroup", "Arn")), *_removal(plan)]
     of_nodes = [*every_node(plan), _end_of_head()]
     return (
@@ -228,6 +228,19 @@ def address_of_head() -> list[dict[str, Any]]:
         allow(take, arn("ec2", "elastic-ip/${HeadAddress.AllocationId}")),
         {**allow(take, arn("ec2", "instance/*")), "Condition": own_instances},
         {**allow(take, arn("ec2", "network-interface/*")), "Condition": own_subnet},
+    ]
+
+
+def sessions_of_head() -> list[dict[str, Any]]:
+    """Let Session Manager's agent on the head register and carry sessions (docs/aws-behaviour.md 2.55).
+
+    AmazonSSMManagedInstanceCore would also let it run commands that others send, and read parameters.
+    """
+    channels = [f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")]
+    return [
+        allow(["ssm:UpdateInstanceInformation"], arn("ec2", "instance/*")),
+        # These support no resource-level permissions.
+        allow(channels, "*"),
     ]
 
 

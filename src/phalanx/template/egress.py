@@ -45,7 +45,8 @@ class Egress:
 
 def of(plan: Plan, domain: str) -> list[Egress]:
     """Return what nodes contact; `domain` is that of AWS's services in the region, such as amazonaws.com."""
-    return [*_inside(plan), *_aws(plan, domain), *_packages(plan, domain), *_registries()]
+    outside = () if plan.spec.is_private else _registries()
+    return [*_inside(plan), *_aws(plan, domain), *_packages(plan, domain), *outside]
 
 
 def services(plan: Plan) -> list[str]:
@@ -76,6 +77,8 @@ def _aws(plan: Plan, domain: str) -> Iterator[Egress]:
     region = plan.spec.region
     if is_local(plan.spec.cloud):
         yield Egress(*LOCAL_API, "AWS's API of the local cloud", EVERY_BOOT)
+        if plan.spec.is_private:
+            yield Egress(plan.network.private, _HTTPS, "the endpoints of AWS's API", EVERY_BOOT)
         return
     for service in services(plan):
         yield Egress(f"{service}.{region}.{domain}", _HTTPS, f"AWS: {service}", EVERY_BOOT)
@@ -94,6 +97,8 @@ def _packages(plan: Plan, domain: str) -> Iterator[Egress]:
         return  # nodes have this machine's programs
     region = plan.spec.region
     system = (image.contents or {}).get("distribution", "")
+    if plan.spec.is_private and not system.startswith("Amazon Linux 2023"):
+        return  # only Amazon Linux has its packages in S3
     if system.startswith("Ubuntu"):
         arm = plan.facts.architecture == "arm64"
         hosts = ("ec2.ports", "ports.ubuntu.com") if arm else ("ec2.archive", "security.ubuntu.com")

@@ -14,7 +14,7 @@ from phalanx.plan.plan import Plan
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.template import interfaces, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
-from phalanx.template.network import dependencies
+from phalanx.template.network import dependencies, head_subnet
 from phalanx.template.rendezvous import handle_name, node_dependencies
 
 # An update must not undo `phalanx scale`, nor start a cluster that is stopped (docs/aws-behaviour.md 1.9).
@@ -26,7 +26,7 @@ _VOLUME = {"size_gib": "VolumeSize", "type": "VolumeType", "iops": "Iops", "thro
 def add_to(template: Template, plan: Plan) -> None:
     for resource in (
         *_placement_group(plan),
-        _launch_template("Head", plan, "NodeSecurityGroup", "HeadSecurityGroup"),
+        _launch_template("Head", plan, *_groups_of_head(plan)),
         _launch_template("Worker", plan, "NodeSecurityGroup"),
         _workers_group(plan),
         _head_group(plan),
@@ -44,7 +44,7 @@ def _head_group(plan: Plan) -> autoscaling.AutoScalingGroup:
         "HeadGroup",
         "Head",
         HEAD_GROUP,
-        "PublicSubnet",
+        head_subnet(plan),
         MinSize="0",
         MaxSize="1",
         DesiredCapacity="1",
@@ -73,6 +73,10 @@ def _workers_group(plan: Plan) -> autoscaling.AutoScalingGroup:
         DependsOn=[*dependencies(plan), *node_dependencies(plan)],
         **_reserved(plan, "worker"),
     )
+
+
+def _groups_of_head(plan: Plan) -> list[str]:
+    return ["NodeSecurityGroup", *([] if plan.spec.is_private else ["HeadSecurityGroup"])]
 
 
 def _leases() -> list[autoscaling.ScheduledAction]:
@@ -222,5 +226,6 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
-        "address": GetAtt("HeadAddress", "AllocationId") if role == "head" else "",
+        "address": GetAtt("HeadAddress", "AllocationId") if role == "head" and not plan.spec.is_private else "",
+        **({"offline": "1"} if plan.spec.is_private else {}),
     }

@@ -1,14 +1,17 @@
 """The cluster's VPC, in one zone: a public subnet for the head and the NAT gateway, a private one for the workers.
 
-In an existing VPC only the head's address is made, and parameters have the names of the VPC and of its subnets.
+With private access, one private subnet has all nodes, and endpoints are the only way out. In an existing VPC only the
+head's address is made, and parameters have the names of the VPC and of its subnets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 
+from phalanx.plan import private_access
 from phalanx.plan.plan import Plan
 from phalanx.plan.subnets import NewNetwork
 from phalanx.template.naming import name_tag
@@ -16,18 +19,39 @@ from phalanx.template.naming import name_tag
 ANYWHERE = "0.0.0.0/0"
 ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
 """The gateway endpoints and the services that they lead to; their names are the same in all partitions."""
+_HTTPS = 443
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in [_head_address()] if plan.facts.vpc else _new(plan.network):
+    for resource in _resources(plan):
         template.add_resource(resource)
+
+
+def _resources(plan: Plan) -> Sequence[AWSObject]:
+    if plan.facts.vpc:
+        return [_head_address()]
+    return _new_private(plan) if plan.spec.is_private else _new(plan.network)
 
 
 def dependencies(plan: Plan) -> tuple[str, ...]:
     """Return what of the network a node needs before it boots, and does not refer to."""
     # A new gateway endpoint breaks open connections to its service (docs/aws-behaviour.md 2.32).
-    made = ("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", *ENDPOINTS)
-    return () if plan.facts.vpc else made
+    if plan.facts.vpc:
+        return ()
+    if plan.spec.is_private:
+        return ("PrivateSubnetRoutes", *ENDPOINTS, *map(_title, private_access.interfaces(plan.spec)))
+    return ("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", *ENDPOINTS)
+
+
+def endpoint_titles(services: Iterable[str]) -> dict[str, str]:
+    """Return the titles of the endpoints of these services."""
+    gateways = {service: title for title, service in ENDPOINTS.items()}
+    return {service: gateways.get(service) or _title(service) for service in services}
+
+
+def head_subnet(plan: Plan) -> str:
+    """Return the title of the subnet that the head is in."""
+    return "PrivateSubnet" if plan.spec.is_private else "PublicSubnet"
 
 
 def _head_address(**after: Any) -> ec2.EIP:
@@ -41,11 +65,69 @@ def _new(blocks: NewNetwork) -> tuple[AWSObject, ...]:
 
 def vpc(cidr: str) -> tuple[AWSObject, ...]:
     return (
-        # The file system's name resolves only with both DNS settings; the other is on by default (aws-behaviour 4.5).
-        ec2.VPC("Vpc", CidrBlock=cidr, EnableDnsHostnames=True, Tags=name_tag()),
+        _vpc(cidr),
         ec2.InternetGateway("InternetGateway"),
         ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway")),
     )
+
+
+def _vpc(cidr: str) -> ec2.VPC:
+    # The names of the file system and of endpoints resolve only with both DNS settings; the other is on by default
+    # (docs/aws-behaviour.md 2.53, 4.5).
+    return ec2.VPC("Vpc", CidrBlock=cidr, EnableDnsHostnames=True, Tags=name_tag())
+
+
+def _new_private(plan: Plan) -> tuple[AWSObject, ...]:
+    return (
+        _vpc(plan.network.vpc),
+        *_private_subnet(plan.network.private),
+        *endpoints("PrivateRouteTable"),
+        _endpoint_group(),
+        *(_interface(service) for service in private_access.interfaces(plan.spec)),
+    )
+
+
+def _endpoint_group() -> ec2.SecurityGroup:
+    from_nodes = ec2.SecurityGroupRule(
+        IpProtocol="tcp",
+        FromPort=_HTTPS,
+        ToPort=_HTTPS,
+        Description="HTTPS",
+        SourceSecurityGroupId=Ref("NodeSecurityGroup"),
+    )
+    return ec2.SecurityGroup(
+        "EndpointSecurityGroup",
+        VpcId=Ref("Vpc"),
+        GroupDescription="HTTPS from the nodes",
+        SecurityGroupIngress=[from_nodes],
+        SecurityGroupEgress=[nothing()],
+    )
+
+
+def nothing() -> ec2.SecurityGroupRule:
+    """Allow nothing: EC2 gives a group without egress rules one that allows everything."""
+    return ec2.SecurityGroupRule(IpProtocol="-1", CidrIp="127.0.0.1/32", Description="None")
+
+
+def _interface(service: str) -> ec2.VPCEndpoint:
+    """Make an interface endpoint, whose addresses take the place of the service's own name (aws-behaviour 2.53)."""
+    return ec2.VPCEndpoint(
+        _title(service),
+        VpcId=Ref("Vpc"),
+        ServiceName=_service(service),
+        VpcEndpointType="Interface",
+        PrivateDnsEnabled=True,
+        SubnetIds=[Ref("PrivateSubnet")],
+        SecurityGroupIds=[Ref("EndpointSecurityGroup")],
+    )
+
+
+def _title(service: str) -> str:
+    return f"{service.capitalize()}Endpoint"
+
+
+def _service(service: str) -> Sub:
+    return Sub(f"com.amazonaws.${{AWS::Region}}.{service}")
 
 
 def public(cidr: str) -> tuple[AWSObject, ...]:
@@ -69,16 +151,22 @@ def public(cidr: str) -> tuple[AWSObject, ...]:
 
 def _private(cidr: str) -> tuple[AWSObject, ...]:
     return (
-        _subnet("PrivateSubnet", cidr),
+        *_private_subnet(cidr),
         ec2.EIP("NatAddress", Domain="vpc", DependsOn="GatewayAttachment"),
         ec2.NatGateway("NatGateway", AllocationId=GetAtt("NatAddress", "AllocationId"), SubnetId=Ref("PublicSubnet")),
-        ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc")),
         ec2.Route(
             "PrivateRoute",
             RouteTableId=Ref("PrivateRouteTable"),
             DestinationCidrBlock=ANYWHERE,
             NatGatewayId=Ref("NatGateway"),
         ),
+    )
+
+
+def _private_subnet(cidr: str) -> tuple[AWSObject, ...]:
+    return (
+        _subnet("PrivateSubnet", cidr),
+        ec2.RouteTable("PrivateRouteTable", VpcId=Ref("Vpc")),
         _routes("PrivateSubnetRoutes", "PrivateSubnet", "PrivateRouteTable"),
     )
 
@@ -89,7 +177,7 @@ def endpoints(*tables: str) -> tuple[ec2.VPCEndpoint, ...]:
         ec2.VPCEndpoint(
             title,
             VpcId=Ref("Vpc"),
-            ServiceName=Sub(f"com.amazonaws.${{AWS::Region}}.{service}"),
+            ServiceName=_service(service),
             RouteTableIds=[Ref(table) for table in tables],
         )
         for title, service in ENDPOINTS.items()

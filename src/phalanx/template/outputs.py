@@ -20,11 +20,14 @@ def add_to(template: Template, plan: Plan) -> None:
 
 
 def for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
+    outcome = (_text_of(condition_name(plan)), "Nodes asked for and launched, and why any is missing")
+    if plan.spec.is_private:
+        return {"Outcome": outcome}
     return {
         "ClusterMasterPublicDNS": (_public_name(), "Log in here: ssh ubuntu@… or ec2-user@…, by the image"),
         "Login": (Sub("ssh phalanx@${HeadAddress}"), "With the key of SshPublicKey"),
         "HeadAddress": (Ref("HeadAddress"), "Public address of the head; it stays when the head is replaced"),
-        "Outcome": (_text_of(condition_name(plan)), "Nodes asked for and launched, and why any is missing"),
+        "Outcome": outcome,
     }
 
 
@@ -37,7 +40,7 @@ def _for_tools(plan: Plan) -> dict[str, Any]:
 def common(plan: Plan) -> dict[str, Any]:
     """Return the outputs that tools read of every cluster."""
     made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup")
-    groups = ["NodeSecurityGroup", "HeadSecurityGroup"]
+    groups = ["NodeSecurityGroup", *(["EndpointSecurityGroup"] if plan.spec.is_private else ["HeadSecurityGroup"])]
     more: dict[str, Any] = {"AgentVersion": agent_version()}
     if plan.uses_efs:
         groups += [] if plan.mount_target else ["StorageSecurityGroup"]

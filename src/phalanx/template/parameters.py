@@ -68,7 +68,8 @@ def add_common_to(template: Template, plan: Plan) -> None:
     if plan.uses_efs:
         template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
-    template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
+    if not plan.spec.is_private:
+        template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
     template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
@@ -148,9 +149,7 @@ def _image(image: str) -> dict[str, Any]:
 
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "SshLocation": _text(
-            plan.ssh_networks[0], "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet.", f"^{_BLOCK}$"
-        ),
+        **({} if plan.spec.is_private else {"SshLocation": _source(plan)}),
         "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
         "SshPublicKey": {
             **_text(
@@ -168,6 +167,11 @@ def _boundary(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the boundary of all roles as a parameter, which is shorter than its ARN in each of them."""
     given = plan.spec.permissions_boundary
     return {"Boundary": _text(given, "ARN of a policy that bounds all roles.")} if given else {}
+
+
+def _source(plan: Plan) -> dict[str, Any]:
+    what = "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet."
+    return _text(plan.ssh_networks[0], what, f"^{_BLOCK}$")
 
 
 def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -81,6 +81,7 @@ _OF_CHANGES: Mapping[str, str] = {
 }
 
 _OF_PROPERTIES: Mapping[tuple[str, str], str] = {
+    ("AWS::EC2::VPCEndpoint", "PrivateDnsEnabled"): "route53:AssociateVPCWithHostedZone",
     ("AWS::IAM::Role", "ManagedPolicyArns"): "iam:AttachRolePolicy iam:DetachRolePolicy",
 }
 
@@ -128,6 +129,8 @@ _ANYWHERE = frozenset(
         *("sns:Unsubscribe", "sns:GetSubscriptionAttributes", "iam:GetPolicy", "iam:ListRoles"),
     }
 )
+# Of the service behind logins to a head without a public address.
+_SESSIONS = ".ssmmessages"
 # Of EC2, only what changes or removes something that exists can be bound to the cluster's tag.
 _CHANGES = ("ec2:Delete", "ec2:Detach", "ec2:Disassociate", "ec2:Release", "ec2:Revoke", "elasticfilesystem:Delete")
 _NAMED: Mapping[str, tuple[str, ...]] = {
@@ -152,7 +155,8 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     for action in actions:
         label, scope = _scope(action, cluster)
         statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
-    return {"Version": "2012-10-17", "Statement": [*statements.values(), _guard_duty()]}
+    logins = _logins(cluster) if _SESSIONS in str(document["Resources"]) else []
+    return {"Version": "2012-10-17", "Statement": [*statements.values(), *logins, _guard_duty()]}
 
 
 def needed(document: Mapping[str, Any]) -> Iterator[str]:
@@ -177,6 +181,19 @@ def _scope(action: str, cluster: str) -> tuple[str, dict[str, Any]]:
         return "Anywhere", {"Resource": "*"}
     arns = (arn.format(name=cluster, prefix=cluster[:_PREFIX]) for arn in _NAMED[service])
     return service.title(), {"Resource": [f"arn:*:{arn}" for arn in arns]}
+
+
+def _logins(cluster: str) -> list[dict[str, Any]]:
+    """Allow to log in to the head through Session Manager, and to end one's own logins (docs/aws-behaviour.md 2.54)."""
+    own = {"StringLike": {f"ssm:resourceTag/{CLUSTER_TAG}": [cluster]}}
+    mine = [f"arn:*:ssm:*:*:session/${{aws:{who}}}-*" for who in ("username", "userid")]
+    document = "arn:*:ssm:*:*:document/AWS-StartSSHSession"
+    start = {"Effect": "Allow", "Action": ["ssm:StartSession"]}
+    return [
+        {"Sid": "Login", **start, "Resource": ["arn:*:ec2:*:*:instance/*"], "Condition": own},
+        {"Sid": "LoginBySsh", **start, "Resource": [document]},
+        {"Sid": "OwnLogins", "Effect": "Allow", "Action": ["ssm:TerminateSession"], "Resource": mine},
+    ]
 
 
 def _guard_duty() -> dict[str, Any]:

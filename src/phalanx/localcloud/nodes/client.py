@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,26 +161,27 @@ class NodeRunner:
         """Return a connected blocking TCP socket in the VPC's network. Raises OSError as connect() does."""
         with self._inside(vpc_id):
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(timeout_s)
-            connection.bind((USER_ADDRESS, 0))
-            connection.connect((address, port))
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return _connected(connection, (USER_ADDRESS, 0), (address, port), timeout_s)
+
+    def connect_inside(self, instance_id: str, port: int, timeout_s: float) -> socket.socket:
+        """Return a socket that is connected to a port of a node from that node itself. Raises OSError."""
+        pid = next((node.inner_pid for node in self.nodes() if node.instance_id == instance_id and node.alive), 0)
+        with open(f"/proc/{pid or 'none'}/ns/net") as network, self._in(network.fileno()):
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        return _connected(connection, ("127.0.0.1", 0), ("127.0.0.1", port), timeout_s)
 
     def nodes(self) -> list[NodeState]:
         """Return the nodes that were booted and not yet killed, in boot order."""
         answer, _fds = self._ask("nodes")
         return [NodeState(**{**state, "console": Path(state["console"])}) for state in answer["nodes"]]
 
-    @contextmanager
-    def _inside(self, vpc_id: str) -> Iterator[None]:
+    def _inside(self, vpc_id: str) -> AbstractContextManager[None]:
         """Move this thread into the VPC's network; a socket stays in the network in which it was created."""
-        kernel.setns(self._network(vpc_id), kernel.CLONE_NEWNET)
+        return self._in(self._network(vpc_id))
+
+    @contextmanager
+    def _in(self, network: int) -> Iterator[None]:
+        kernel.setns(network, kernel.CLONE_NEWNET)
         try:
             yield
         finally:
@@ -238,6 +239,22 @@ class NodeRunner:
                     os.close(fd)
         for future in list(self._waiting.values()):
             future.set_exception(NodeError("the supervisor is gone"))
+
+
+def _connected(
+    connection: socket.socket, source: tuple[str, int], target: tuple[str, int], timeout_s: float
+) -> socket.socket:
+    """Connect a socket, and return it; close it if that fails."""
+    try:
+        connection.settimeout(timeout_s)
+        connection.bind(source)
+        connection.connect(target)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _ignore(_identity: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Any
 
 from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
@@ -13,6 +14,7 @@ from phalanx.localcloud.refusals.before import Given, before
 
 _PROTOCOLS = ("-1", "all", "tcp", "udp", "icmp", "icmpv6")
 _MOST_PORT = 65_535
+_DESCRIPTION = re.compile(r"[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]{0,255}")
 
 
 @before(SecurityGroups, "create_security_group")
@@ -25,6 +27,14 @@ def _a_name_is_reserved_or_a_vpc_unknown(response: Any, _given: Given) -> None:
     if name.startswith("sg-"):
         text = f"Invalid value '{name}' for groupName. Group names may not be in the format sg-*."
         raise EC2ClientError("InvalidParameterValue", text)
+
+
+@before(EC2Backend, "create_security_group")
+def _a_description_has_other_characters(_backend: Any, given: Given) -> None:
+    if not _DESCRIPTION.fullmatch(str(given.description or "")):
+        allowed = "a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"
+        text = "Invalid security group description. Valid descriptions are strings less than 256 characters from the"
+        raise EC2ClientError("InvalidParameterValue", f"{text} following set: {allowed}")
 
 
 @before(SecurityGroups, "delete_security_group")

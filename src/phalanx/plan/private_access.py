@@ -1,0 +1,59 @@
+"""A cluster without public addresses or a way to the internet: its endpoints, and what can't be had there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from phalanx.errors import SpecError
+from phalanx.plan.machine_images import ImageChoice
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_storage import HEAD
+
+GATEWAYS = ("dynamodb", "s3")
+"""The services that have gateway endpoints, which cost nothing."""
+# What Session Manager's agent on the head calls (docs/aws-behaviour.md 2.55).
+SESSIONS = ("ssm", "ssmmessages")
+_OF_AGENT = ("autoscaling", "cloudformation", "ec2", "logs", "sns", "sqs", "sts")
+
+
+def interfaces(spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the services whose interface endpoints the VPC needs; none where there is a way to the internet.
+
+    They are those of `plan --egress`, which follow from the roles of the nodes (tests/unit/test_private_access.py).
+    """
+    if not spec.is_private:
+        return ()
+    metrics = ("monitoring",) if spec.metrics == "yes" else ()
+    return tuple(sorted((*_OF_AGENT, *SESSIONS, *metrics)))
+
+
+NEEDED = (*GATEWAYS, *_OF_AGENT, *SESSIONS)
+"""The services without which no private cluster works."""
+
+
+def refuse_unsuited(spec: ClusterSpec, image: ImageChoice) -> None:
+    """Raise SpecError for what needs packages from the internet."""
+    if not spec.is_private or (is_local(spec.cloud) and "local" not in (image.contents or {})):
+        return
+    able = f"Choose an image that has all: {', '.join(image.complete)}, or one of yours (`phalanx image build`)."
+    if image.packages:
+        lacks = ", ".join(image.packages)
+        raise SpecError(f"image: {image.alias} lacks {lacks}, and no node can reach its distribution's mirrors", able)
+    if spec.storage == HEAD and image.has_apt:
+        raise SpecError(
+            "storage: the head would need nfs-kernel-server, and no node can reach its distribution's mirrors",
+            "Leave the line out for EFS, or choose `image: amazon-linux-2023`, which has it.",
+        )
+
+
+def warnings(spec: ClusterSpec, image: ImageChoice) -> Iterator[str]:
+    """Yield what has to be brought along, one sentence each."""
+    if not spec.is_private:
+        return
+    yield (
+        "no node reaches the internet: environments (--recipe, requirements.txt), public data sets and git need a "
+        "mirror inside the VPC, or an image with everything (`phalanx image build`)"
+    )
+    if not is_local(spec.cloud) and image.contents is None:
+        yield f"{image.alias} must have AWS's SSM Agent, an NFS client and all else that jobs need"

@@ -1,0 +1,231 @@
+"""`network: {access: private}`: no public address, no way to the internet, endpoints for what nodes call."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
+from plans import resources
+
+from phalanx.errors import ClusterError, SpecError
+from phalanx.plan import private_access, subnets
+from phalanx.plan.capacity import Reservation
+from phalanx.plan.plan import HeadFacts, Plan, make_plan
+from phalanx.plan.plan_text import as_dict, explain, warnings
+from phalanx.spec.spec_load import load
+from phalanx.spec.spec_schema import json_schema
+from phalanx.ssh.remote import NotListening, classify
+from phalanx.template import egress, fleet, synthesize
+from phalanx.template.permissions import policy
+
+PRIVATE = {"access": "private"}
+IMAGE = "dlami-base"
+PUBLIC_TYPES = ("InternetGateway", "VPCGatewayAttachment", "NatGateway", "EIP", "Route")
+
+
+def private(facts: Any = FACTS, **fields: Any) -> Plan:
+    chosen = aws_spec(**{"network": PRIVATE, "image": IMAGE, "ssh_from": "", **fields})
+    return make_plan(chosen, replace(facts, cloud="aws"))
+
+
+def document(made: Plan) -> dict[str, Any]:
+    return json.loads(synthesize(made))
+
+
+def test_nothing_of_it_is_public():
+    found = document(private())
+    kinds = {one["Type"] for one in found["Resources"].values()}
+    assert not kinds & {f"AWS::EC2::{kind}" for kind in PUBLIC_TYPES}
+    assert "SshLocation" not in found["Parameters"]
+    assert not {"HeadAddress", "Login", "ClusterMasterPublicDNS"} & found["Outputs"].keys()
+    assert "MapPublicIpOnLaunch" not in resources(found, "AWS::EC2::Subnet")["PrivateSubnet"]
+    groups = resources(found, "AWS::AutoScaling::AutoScalingGroup")
+    assert {str(group["VPCZoneIdentifier"]) for group in groups.values()} == {"[{'Ref': 'PrivateSubnet'}]"}
+    data = [one["LaunchTemplateData"] for one in resources(found, "AWS::EC2::LaunchTemplate").values()]
+    assert {str(one["SecurityGroupIds"]) for one in data} == {"[{'Ref': 'NodeSecurityGroup'}]"}
+    assert "22" not in str(resources(found, "AWS::EC2::SecurityGroup"))
+
+
+OPTIONS: dict[str, Any] = {
+    "capacity": "cr-0123abcd",
+    "metrics": "yes",
+    "data": {"in": "s3://my-bucket/in"},
+    "file_system": "fs-0123456789abcdef0",
+    "head": {"type": "m5.large"},
+    "mail": "me@example.com",
+    "lease_s": 8 * 3600,
+}
+
+
+@pytest.mark.parametrize("chosen", [(), *combinations(OPTIONS, 1), *combinations(OPTIONS, 2), tuple(OPTIONS)])
+def test_its_endpoints_are_those_that_plan_egress_lists(chosen: tuple[str, ...]):
+    reserved = Reservation("cr-0123abcd", False, "active", "c5.large", "us-east-1a", 4)
+    facts = replace(FACTS, reservation=reserved if "capacity" in chosen else None)
+    facts = replace(facts, head=HeadFacts(2, 8, "x86_64") if "head" in chosen else None)
+    made = private(facts, type="c5.large", **{name: OPTIONS[name] for name in chosen})
+    endpoints = resources(document(made), "AWS::EC2::VPCEndpoint").values()
+    served = {one["ServiceName"]["Fn::Sub"].removeprefix("com.amazonaws.${AWS::Region}.") for one in endpoints}
+    assert served == {*egress.services(made), "s3"}
+    interfaces = {name for name in served if name not in private_access.GATEWAYS}
+    assert interfaces == set(private_access.interfaces(made.spec))
+
+
+def test_an_interface_endpoint_takes_over_its_service_for_the_nodes_alone():
+    found = document(private())
+    made = resources(found, "AWS::EC2::VPCEndpoint")["SqsEndpoint"]
+    assert (made["VpcEndpointType"], made["PrivateDnsEnabled"]) == ("Interface", True)
+    (rule,) = resources(found, "AWS::EC2::SecurityGroup")["EndpointSecurityGroup"]["SecurityGroupIngress"]
+    assert (rule["FromPort"], rule["ToPort"], rule["SourceSecurityGroupId"]) == (443, 443, {"Ref": "NodeSecurityGroup"})
+    waits = found["Resources"]["WorkersGroup"]["DependsOn"]
+    assert {"SqsEndpoint", "S3Endpoint", "SsmmessagesEndpoint", "PrivateSubnetRoutes"} <= set(waits)
+
+
+def test_the_head_alone_has_rights_for_its_login_and_none_for_an_address():
+    found = resources(document(private()), "AWS::IAM::Role")
+    actions = {name: str(role.get("Policies", "")) for name, role in found.items()}
+    assert "AssociateAddress" not in str(actions)
+    assert [name for name, granted in actions.items() if "ssm" in granted] == ["HeadRole"]
+    (update,) = (one for one in _statements(found["HeadRole"]) if one["Action"] == ["ssm:UpdateInstanceInformation"])
+    assert update["Resource"]["Fn::Sub"].endswith(":instance/*")
+    assert "ssm" not in str(resources(document(plan()), "AWS::IAM::Role"))
+
+
+def _statements(role: dict[str, Any]) -> list[dict[str, Any]]:
+    return role["Policies"][0]["PolicyDocument"]["Statement"]
+
+
+def test_agents_know_that_there_is_no_address_and_no_mirror():
+    config = fleet.config("head", private())
+    assert (config["address"], config["offline"]) == ("", "1")
+    assert "offline" not in fleet.config("head", plan())
+
+
+def test_plan_shows_the_endpoints_and_what_they_cost():
+    made = private(nodes=2, type="c5.large")
+    shown = "\n".join(explain(made))
+    assert "a private subnet for all nodes, no way to the internet, endpoints for S3, DynamoDB, autoscaling" in shown
+    assert "9 endpoints at $0.01 each" in shown
+    assert "through AWS Systems Manager" in shown
+    assert as_dict(made)["cost_usd_per_hour"] == round(2 * 0.085 + 9 * 0.01, 4)
+    assert not [quota for quota in as_dict(made)["warnings"] if "Elastic IP" in quota]
+
+
+def test_plan_says_what_can_t_be_had_without_the_internet():
+    assert any("no node reaches the internet" in one for one in warnings(private()))
+    unknown = warnings(private(image="ami-0123456789abcdef0"))
+    assert "ami-0123456789abcdef0 must have AWS's SSM Agent, an NFS client and all else that jobs need" in unknown
+    assert not any("internet:" in one for one in warnings(plan()))
+
+
+def test_egress_lists_nothing_outside_of_aws():
+    hosts = [one.host for one in egress.of(private(), "amazonaws.com")]
+    assert "ssmmessages.us-east-1.amazonaws.com" in hosts
+    assert not [host for host in hosts if not host.endswith(("amazonaws.com", "/16"))]
+    with_packages = egress.of(private(image="amazon-linux-2023"), "amazonaws.com")
+    assert [one.host.partition("-")[0] for one in with_packages if one.needed_for == egress.PACKAGES] == ["al2023"]
+    at_home = [(one.host, one.port) for one in egress.of(plan(network=PRIVATE), "amazonaws.com")]
+    assert ("10.0.0.0/16", 443) in at_home
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image": None}, "image: ubuntu-24.04 lacks python3-venv, nfs-common, openmpi-bin.*mirrors"),
+        ({"storage": "head"}, "storage: the head would need nfs-kernel-server"),
+        ({"ssh_from": "203.0.113.0/24"}, "ssh_from: is for a public head, and `network` has access: private; remove"),
+        ({"network": {**PRIVATE, "head_subnet": "subnet-0123456789abcdef0"}}, "beside a subnet of an existing one"),
+        ({"network": {"access": "secret"}}, "network: access must be public or private, is 'secret'"),
+        ({"region": "cn-north-1"}, "network: access can't be private in cn-north-1"),
+        ({"network": {**PRIVATE, "cidr": "10.9.0.0/27"}, "nodes": 20}, "has 16 addresses for workers, and 19"),
+    ],
+)
+def test_what_can_t_work_is_refused(fields: dict[str, Any], message: str):
+    with pytest.raises(SpecError, match=message):
+        private(**fields)
+
+
+def test_a_refused_image_is_answered_with_those_that_can():
+    with pytest.raises(SpecError) as refused:
+        private(image="ubuntu-22.04")
+    assert refused.value.hint.startswith("Choose an image that has all: dlami-pytorch, dlami-base")
+    with pytest.raises(SpecError) as refused:
+        private(replace(GPU_FACTS, gpus=8), type="p5.48xlarge", image="ubuntu-22.04", boot="install a driver")
+    assert "dlami-base" in refused.value.hint
+
+
+def test_emr_has_no_private_access():
+    fields = {"cloud": "emr", "type": "m5.xlarge", "ssh_from": "203.0.113.0/24", "emr": {"logs": "s3://bucket"}}
+    with pytest.raises(SpecError, match="network: access can't be private: EMR's nodes are in a public subnet"):
+        spec(**fields, network=PRIVATE)
+
+
+def test_all_addresses_of_the_vpc_are_one_subnet_s():
+    assert subnets.new("10.9.0.0/26", 9) == subnets.NewNetwork("10.9.0.0/26", "", "10.9.0.0/26", 9)
+    assert subnets.new("10.9.0.0/26", 9).places == 64 - 5 - 1 - 1 - 9
+
+
+def test_the_file_says_private_and_needs_no_network_for_ssh(tmp_path: Path):
+    file = tmp_path / "phalanx.yaml"
+    file.write_text("name: demo\ncloud: aws\nnodes: 2\nnetwork: {access: private}\n")
+    assert load(file).is_private
+    assert load(file).ssh_sources == ()
+    file.write_text("name: demo\nnodes: 2\nnetwork: {access: public}\n")
+    assert not load(file).is_private
+
+
+def test_the_schema_knows_that_a_private_head_has_no_ssh_from():
+    jsonschema = pytest.importorskip("jsonschema")
+    given = {"name": "demo", "cloud": "aws", "nodes": 2, "network": PRIVATE}
+    check = jsonschema.Draft202012Validator(json_schema())
+    assert check.is_valid(given)
+    assert not check.is_valid({**given, "ssh_from": "203.0.113.0/24"})
+    assert not check.is_valid({**given, "network": {"access": "public"}})
+
+
+def test_the_policy_of_users_lets_them_begin_and_end_logins():
+    granted = policy(document(private()), "demo")["Statement"]
+    (start,) = (one for one in granted if "ssm:StartSession" in one["Action"] and "instance" in str(one["Resource"]))
+    assert start["Condition"] == {"StringLike": {"ssm:resourceTag/phalanx:cluster": ["demo"]}}
+    assert "AWS-StartSSHSession" in str(granted)
+    assert "ssm:TerminateSession" in str(granted)
+    assert "route53:AssociateVPCWithHostedZone" in str(granted)
+    public = str(policy(document(plan()), "demo"))
+    assert not [one for one in ("StartSession", "route53") if one in public]
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "message"),
+    [
+        (
+            "An error occurred (TargetNotConnected) when calling the StartSession operation: i-1 is not connected.\n"
+            "Connection closed by UNKNOWN port 65535",
+            NotListening,
+            "AWS Systems Manager has no connection to it",
+        ),
+        (
+            "An error occurred (AccessDeniedException) when calling the StartSession operation: no\nConnection closed",
+            ClusterError,
+            r"An error occurred \(AccessDeniedException\) when calling the StartSession operation: no",
+        ),
+        (
+            "phalanx: the command `aws` is not installed, and so on; install it: https://a\nConnection closed by x",
+            ClusterError,
+            "the command `aws` is not installed, and so on",
+        ),
+        (
+            'Unable to locate credentials. Use "aws configure".\nConnection closed by x',
+            ClusterError,
+            "Unable to locate",
+        ),
+    ],
+)
+def test_what_the_aws_cli_says_is_what_the_user_reads(output: str, kind: type[ClusterError], message: str):
+    error = classify("deeplearning-worker1", output)
+    assert type(error) is kind
+    with pytest.raises(ClusterError, match=message):
+        raise error
