@@ -49,4 +49,6 @@ def cifar10(directory: Path, split: str) -> Images:
     return np.ascontiguousarray(images), records[:, 0].astype(np.int64)
 
 
-load = fashion_mnist
+def load(directory: Path, split: str) -> Images:
+    """Load what the directory contains: CIFAR-10's binary version (*.bin), else Fashion-MNIST."""
+    return cifar10(directory, split) if any(directory.glob("*.bin")) else fashion_mnist(directory, split)

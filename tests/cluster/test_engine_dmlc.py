@@ -56,6 +56,19 @@ def test_dist_async_reaches_it_too(mnist):
     assert max(accuracies(job.stdout)) >= 0.95
 
 
+def test_a_residual_network_learns_images_of_cifar10s_shape_by_the_command_of_2018(mnist):
+    """The list of GPUs is computed on a node without any, so the option has no value."""
+    cifar10 = mnist.with_example("mxnet_cifar10")
+    gpus = "--gpus $(seq -s , 0 1 $(($DEEPLEARNING_WORKER_GPU_COUNT - 1)))"
+    train = f"python train_cifar10.py {gpus} --network resnet --num-layers 20 --kv-store dist_device_sync"
+    less = "--images 1536 --batch-size 16 --num-epochs 1"
+    arguments = ("--recipe", "mxnet", "-n", "2", "--env-worker", "OMP_NUM_THREADS:1")
+    job = cifar10.phalanx("launch", *arguments, "bash", "-c", f"{train} {less}", timeout_s=TRAINED_WITHIN_S)
+    # Above chance; the averages that batch normalisation takes for tests need more steps.
+    assert min(map(float, re.findall(r"Train-accuracy=(0\.\d+)", job.stdout))) > 0.3
+    assert len(accuracies(job.stdout)) == 2
+
+
 def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     arguments = ("--recipe", "mxnet", "-n", "3", "-s", "1", "--name", "dies", "--detach")
     mnist.phalanx("launch", *arguments, "python", "train_mnist.py", "--kv-store", "dist_sync", "--num-epochs", "999")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import Terminal
@@ -12,6 +15,7 @@ from conftest import Terminal
 pytestmark = pytest.mark.cluster
 
 FIRST_USE_S = 900
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 RUN = ("run", "--recipe", "tensorflow", "--launcher", "tensorflow", "-N", "1")
 TRAIN = ("--", "python", "train.py", "--images", "3000", "--batch-size", "96", "--epochs", "2")
 NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
@@ -40,7 +44,24 @@ def served(example) -> str:
 
 
 @pytest.fixture(scope="module")
-def by_scripts(example, mirrored) -> None:
+def cifar10(example) -> str:
+    """Fashion-MNIST's first images as files of CIFAR-10's binary version, on the shared directory."""
+    directory = example.directory / "cifar10_data"
+    directory.mkdir()
+    for split, file, count in (("train", "data_batch_1.bin", 6000), ("t10k", "test_batch.bin", 1000)):
+        images, labels = (
+            np.frombuffer(gzip.decompress((FASHION_MNIST / f"{split}-{name}.gz").read_bytes()), np.uint8, offset=offset)
+            for name, offset in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
+        )
+        framed = np.pad(images.reshape(-1, 1, 28, 28)[:count], ((0, 0), (0, 0), (2, 2), (2, 2)))
+        planes = np.repeat(framed, 3, axis=1).reshape(count, -1)
+        (directory / file).write_bytes(np.hstack((labels[:count, None], planes)).tobytes())
+    example.phalanx("put", "cifar10_data")
+    return "/efs/cifar10_data"
+
+
+@pytest.fixture(scope="module")
+def by_scripts(example, mirrored, cifar10) -> None:
     """Run TensorFlow 1's scripts on two hosts by plain ssh, until all their tasks have ended."""
     example.phalanx("put", ".", "tf")
     python = example.on("head", "ls -d /efs/.phalanx/environments/tensorflow-*/bin/python").split()[0]
@@ -48,6 +69,7 @@ def by_scripts(example, mirrored) -> None:
     options = {
         "--trainer_script_dir": "/efs/tf",
         "--training_script": "/efs/tf/train_flags.py",
+        "--data_dir": cifar10,
         "--train_dir": "/efs/tf/train",
         "--log_dir": "/efs/tf/logs",
         "--max_steps": "300",
@@ -88,16 +110,17 @@ def test_scripts_end_their_servers_when_all_workers_have(example, by_scripts):
     wait_for(lambda: not any(example.on(node, left).strip() for node in NODES[:2]), "no tasks left")
 
 
-def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(example, mirrored, served, by_scripts):
-    places = ("/efs/mirrored", "/efs/served", "/efs/tf/train")
-    arguments = (
-        "--",
-        "sh",
-        "-c",
-        f"python evaluate.py --at-least 0.7 {' '.join(places)} && tensorboard --inspect --logdir",
+def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(
+    example, mirrored, served, by_scripts, cifar10
+):
+    evaluate = "python evaluate.py --at-least 0.7"
+    commands = (
+        f"{evaluate} /efs/mirrored /efs/served",
+        f"{evaluate} /efs/tf/train --data {cifar10}",
+        "tensorboard --inspect --logdir /efs/mirrored/logs",
     )
     run = ("run", "--recipe", "tensorflow", "--launcher", "exec", "-n", "1")
-    done = example.phalanx(*run, *arguments[:-1], f"{arguments[-1]} /efs/mirrored/logs", timeout_s=FIRST_USE_S)
+    done = example.phalanx(*run, "--", "sh", "-c", " && ".join(commands), timeout_s=FIRST_USE_S)
     assert re.findall(r"(/\w+/\w+)\S*: test accuracy 0\.[789]", done.stdout) == [
         "/efs/mirrored",
         "/efs/served",
