@@ -20,7 +20,7 @@ from phalanx.clouds.protocol import (
 )
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
-from phalanx.plan.money import Use
+from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
 
 STACK = "AWS::CloudFormation::Stack"
@@ -102,6 +102,7 @@ class FakeCloud:
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
     kept_until: list[float] = field(default_factory=list)
+    prices_now: Prices = field(default_factory=Prices)
     deleted_roles: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     heads_now: Heads = field(default_factory=Heads)
@@ -214,6 +215,9 @@ class FakeCloud:
 
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)
+
+    def prices(self, types, spot_in=""):
+        return self.prices_now
 
     def keep_until(self, cluster, at_s):
         self.kept_until.append(at_s)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusters import aws_spec, plan, spec
+from clusters import FACTS, aws_spec, plan, spec
 from plans import resources
 
 from phalanx.clouds.protocol import Running, StackState
@@ -27,6 +27,7 @@ from phalanx.template.rendezvous import function_source
 DAY_S = 86400
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
 PLACE = "us-east-1:123456789012"
+PRIVATE = {"cloud": "aws", "network": {"access": "private"}, "image": "dlami-base", "metrics": "yes"}
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=timezone.utc)
 
 
@@ -100,9 +101,11 @@ def refused(made: list[dict[str, Any]], asked: list[tuple[str, str]], tag: str =
     return {action for action, arn in asked if decide(made, Ask(action, arn, keys)) is not Decision.ALLOWED}
 
 
-@pytest.mark.parametrize("more", [{}, {"policies": ["arn:aws:iam::aws:policy/ReadOnlyAccess"]}, {"storage": "head"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"policies": ["arn:aws:iam::aws:policy/ReadOnlyAccess"]}, {"storage": "head"}, PRIVATE]
+)
 def test_the_role_may_do_exactly_what_deletes_the_stack(more):
-    made = json.loads(synthesize(plan(down_after_s=DAY_S, **more)))
+    made = json.loads(synthesize(plan(replace(FACTS, cloud=more.get("cloud", "local")), down_after_s=DAY_S, **more)))
     asked, found = deletions(made), statements(made)
     assert refused(found, asked) == set()
     detaching = (

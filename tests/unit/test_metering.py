@@ -39,7 +39,11 @@ def test_an_end_whose_launch_is_older_than_the_record_is_left_out():
 
 def test_the_cost_is_that_of_the_nodes_and_of_the_network_since_the_creation():
     assert money.cost("aws", "c5.large", "c5.large", Use(25.0, 75.0, 1, 3, 10.0), 30.0) == Cost(
-        round(100 * 0.085 + 30 * 0.055, 2), round(4 * 0.085 + 0.055, 4), pytest.approx(0.055), 3.0
+        round(100 * 0.085 + 30 * 0.055, 2),
+        round(4 * 0.085 + 0.055, 4),
+        pytest.approx(0.055),
+        3.0,
+        "prices of us-east-1, 2026-11",
     )
 
 

@@ -15,7 +15,7 @@ import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.template.document import build
-from phalanx.template.permissions import OWN, OWN_OF_EMR, needed, policy
+from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF_EMR, needed, policy
 
 SOURCES = Path(phalanx.__file__).parent
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
@@ -27,7 +27,7 @@ STACK = {"cloudformation:CreateStack", "cloudformation:TagResource"}
 
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
-    services = "s3|emr|ec2|autoscaling|efs|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
+    services = "s3|emr|ec2|autoscaling|efs|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation|pricing"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     clouds = [file for file in (SOURCES / "clouds").glob("*.py") if file.name != "local.py"]
     files = [*clouds, *(SOURCES / "cluster").glob("*.py")]
@@ -65,7 +65,7 @@ def without(statements: list[dict], removed: str) -> list[dict]:
 
 
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
-    assert made_calls() | STACK == {*OWN, *OWN_OF_EMR}
+    assert made_calls() | STACK == {*OWN, *OWN_OF_EMR, *OPTIONAL}
 
 
 def test_every_type_of_every_plan_has_its_calls():
@@ -81,7 +81,7 @@ def test_each_action_is_needed():
     """Without it a call of CloudFormation's is refused, or one of phalanx's own."""
     statements = policy(default_document(), "demo")["Statement"]
     actions = {one for statement in statements for one in statement["Action"]}
-    assert [one for one in sorted(actions - set(OWN)) if not refused(without(statements, one), one)] == []
+    assert [one for one in sorted(actions - {*OWN, *OPTIONAL}) if not refused(without(statements, one), one)] == []
 
 
 def test_nothing_of_another_cluster_is_touched():

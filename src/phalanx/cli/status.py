@@ -176,8 +176,6 @@ def _nodes(facts: dict[str, Any]) -> str:
 
 
 def _cost_text(facts: dict[str, Any]) -> str:
-    from phalanx.plan import money
-
     if is_local(facts["cloud"]):
         return "nothing"
     cost = facts["cost"]
@@ -186,7 +184,7 @@ def _cost_text(facts: dict[str, Any]) -> str:
     if cost["so_far_usd"] is None:
         return f"the price of the nodes is not known; {without}, {stored}"
     now = without if facts["stopped"] else f"${cost['now_usd_per_hour']:.2f} an hour, of which {without}"
-    return f"about ${cost['so_far_usd']:.2f} so far ({money.source()}); now {now}, and {stored}"
+    return f"about ${cost['so_far_usd']:.2f} so far ({cost['source']}); now {now}, and {stored}"
 
 
 def _gpus(per_node: int | None, of_type: int) -> str:

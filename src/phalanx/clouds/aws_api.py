@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import change_sets, drift, foreign, remains, transcript
+from phalanx.clouds import change_sets, drift, foreign, price_list, remains, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
@@ -35,7 +35,7 @@ from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
-    from phalanx.plan.money import Use
+    from phalanx.plan.money import Prices, Use
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -142,7 +142,10 @@ class ApiCloud(ABC):
             self._session = self.session()
         retries = {"mode": self.retry_mode, "max_attempts": self.attempts()}
         config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
-        client = cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), config=config)
+        where: dict[str, Any] = {"config": config}
+        if service == price_list.SERVICE:
+            where = {"config": price_list.SHORTLY, "region_name": price_list.endpoint_region(self.region)}
+        client = cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), **where)
         transcript.attach(client)
         return client
 
@@ -212,6 +215,9 @@ class ApiCloud(ABC):
 
     def forget_changes(self, change_set_id: str) -> None:
         change_sets.forget(self, change_set_id)
+
+    def prices(self, types: Collection[str], spot_in: str = "") -> Prices:
+        return price_list.ask(self, types, spot_in)
 
     def put_object(self, url: str, text: str) -> None:
         bucket, _, key = url.removeprefix("s3://").partition("/")

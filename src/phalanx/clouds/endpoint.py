@@ -20,6 +20,7 @@ from typing import Any
 import phalanx
 from phalanx.clouds import images
 from phalanx.cluster.cluster_record import state_directory
+from phalanx.data import location
 from phalanx.errors import LocalCloudError
 from phalanx.waits import waiting
 
@@ -348,7 +349,8 @@ def _request(
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
     serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
-    return [*serve, *binds, "--path", f"{sys.prefix}/bin", "--images", str(images.directory()), *_mode()]
+    files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
+    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *files, *_mode()]
 
 
 def _mode() -> list[str]:

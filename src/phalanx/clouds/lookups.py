@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import emr_checks, file_systems, own_address, reservations, usage, vpcs
+from phalanx.clouds import emr_checks, file_systems, own_address, price_list, reservations, usage, vpcs
 from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
-from phalanx.plan import network_cards, quotas
+from phalanx.plan import money, network_cards, quotas
+from phalanx.plan.capacity import SPOT
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.cloud_names import is_emr, is_local
@@ -45,12 +46,13 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
     head = _head_facts(api, spec)
     wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if not is_local(spec.cloud) else []
+    zones = _zones_of_all(api, spec)
     asked, unknown = usage.ask(api, spec.name, wanted)
     image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter, architecture)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
-        zones=_zones_of_all(api, spec),
+        zones=zones,
         vcpus=vcpus,
         gpus=gpus,
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
@@ -69,7 +71,16 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         head=head,
         quotas=asked,
         quotas_unknown=unknown,
+        prices=_prices(api, spec, zones),
     )
+
+
+def _prices(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices:
+    """Ask what the cluster's types cost, and what spot workers do in the zone that is tried first."""
+    if is_local(spec.cloud):
+        return money.TABLE
+    first = next((zone for zone in spec.zones or () if zone in zones), next(iter(zones), ""))
+    return price_list.ask(api, money.types_of(spec), first if spec.capacity == SPOT else "")
 
 
 def _require_placement_group(api: Api, spec: ClusterSpec) -> None:

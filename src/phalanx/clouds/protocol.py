@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from phalanx.node.sigv4 import Credentials
     from phalanx.plan.machine_images import Image
-    from phalanx.plan.money import Use
+    from phalanx.plan.money import Prices, Use
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -269,6 +269,10 @@ class Cloud(Machines, Protocol):
 
     def forget_changes(self, change_set_id: str) -> None:
         """Delete a change set that is not wanted."""
+        ...
+
+    def prices(self, types: Collection[str], spot_in: str = "") -> Prices:
+        """Return what nodes of these types cost; with `spot_in`, also what spot instances do in that zone now."""
         ...
 
     def put_object(self, url: str, text: str) -> None:

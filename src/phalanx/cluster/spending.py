@@ -20,11 +20,13 @@ def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cos
     worker_type = state.parameters.get("InstanceType", "")
     head_type = head["type"] if head else worker_type
     age_hours = (now_s - state.created_s) / 3600
-    return money.cost(cloud.name, head_type, worker_type, use, age_hours, "Vpc" in state.parameters)
+    prices = cloud.prices((head_type, worker_type))
+    return money.cost(cloud.name, head_type, worker_type, use, age_hours, "Vpc" in state.parameters, prices=prices)
 
 
 def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, nodes: int) -> Limits:
     """Return the limits of a cluster that runs with so many nodes from now on. Raises SpecError for a spent budget."""
     spent = cost(cloud, state, spec.head).so_far_usd if spec.budget else None
     sized = replace(spec, nodes=nodes, min=min(spec.min, nodes))
-    return money.limits(sized, gpus, spent or 0.0)
+    prices = cloud.prices(money.types_of(sized)) if spec.budget else money.TABLE
+    return money.limits(sized, gpus, spent or 0.0, prices)

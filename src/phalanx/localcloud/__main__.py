@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
     serve.add_argument("--images", type=Path, metavar="DIR", help="where `image build` puts images")
+    serve.add_argument("--prices", type=Path, metavar="FILE", help="what AWS's price list says of instance types")
     serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
     stop = commands.add_parser("stop", help="stop it if it has no stacks")
     stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
@@ -49,7 +50,7 @@ def _serve(options: argparse.Namespace) -> int:
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
     try:
-        start(Options(options.state.absolute(), binds, path_dirs, options.mode, options.images))
+        start(Options(options.state.absolute(), binds, path_dirs, options.mode, options.images, options.prices))
     except CannotStart as reason:
         sys.stderr.write(f"{reason}\n")
         return 1

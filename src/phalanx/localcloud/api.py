@@ -23,6 +23,7 @@ from phalanx.localcloud import (
     notifications,
     parameters,
     placement_groups,
+    products,
     queues,
     refusals,
     schedules,
@@ -35,6 +36,7 @@ from phalanx.localcloud.cloudformation.api import CloudFormationApi
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.iam import calls
 from phalanx.localcloud.iam import middleware as iam
 from phalanx.localcloud.imagebuilder import registered
 from phalanx.localcloud.served import gate
@@ -113,6 +115,8 @@ def _with_internal_failures(app: WsgiApp) -> WsgiApp:
 
 def _services(context: Context, engine: Engine) -> WsgiApp:
     def services(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ[calls.PARSED].service == products.SERVICE:
+            return products.answer(context, environ[calls.PARSED], start_response)
         if not _CLOUDFORMATION.search(environ.get("HTTP_AUTHORIZATION", "")):
             return MOTO(environ, start_response)
         request = Request(environ)

@@ -41,6 +41,7 @@ class Context:
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
     `warnings` are shown by `phalanx local status`. `images` is the directory of images with a full operating system.
+    `prices` is the file of AWS's price list (products).
     `network_changed()` is called after changes of records that decide about packets (network.guard).
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
@@ -58,6 +59,7 @@ class Context:
     close_vpc: Callable[[str], None] = lambda _vpc_id: None
     warnings: list[str] = field(default_factory=list)
     images: Path | None = None
+    prices: Path | None = None
     network_changed: Callable[[], None] = lambda: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 

@@ -29,6 +29,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.terminate_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
+    "moto.ec2.models.EC2Backend.describe_spot_price_history",
     "moto.ec2.responses.general.General.get_console_output",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
@@ -45,8 +46,18 @@ def install(context: Context) -> None:
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
+    # moto's prices are of its own making: here no market has any.
+    EC2Backend.describe_spot_price_history = _no_prices
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
+
+
+def _no_prices(
+    self: EC2Backend,  # noqa: ARG001
+    instance_types: list[str] | None = None,  # noqa: ARG001
+    filters: Any = None,  # noqa: ARG001
+) -> list[dict[str, str]]:
+    return []
 
 
 def vpcs_of_users() -> list[str]:

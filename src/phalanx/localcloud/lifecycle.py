@@ -38,6 +38,7 @@ class Options:
     path_dirs: tuple[str, ...]
     mode: str
     images: Path | None = None
+    prices: Path | None = None
 
 
 def start(options: Options) -> None:
@@ -169,7 +170,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
 
     cgroup, no_cgroup = _cgroup()
     unlimited = _unlimited(cgroup, no_cgroup)
-    daemon = server.Daemon(options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup, options.images)
+    daemon = server.Daemon(
+        options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup, options.images, options.prices
+    )
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

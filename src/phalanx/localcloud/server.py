@@ -42,6 +42,7 @@ class Daemon:
     warnings: tuple[str, ...] = ()
     no_cgroup: str = ""
     images: Path | None = None
+    prices: Path | None = None
 
 
 class IdleWatch:
@@ -102,9 +103,8 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     root = userns.root_of_nodes(daemon.mode)
     weather = Weather(forecast.read(daemon.state))
-    context = Context(
-        runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather, images=daemon.images
-    )
+    context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather)
+    context.images, context.prices = daemon.images, daemon.prices
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     # While moto is loaded there is no garbage to find, and the search would take a sixth of the start.

@@ -1,11 +1,12 @@
-"""What a cluster costs, and how long it may run: prices from the dated table, lease, idle time and budget.
+"""What a cluster costs, and how long it may run: AWS's prices or the dated table's, lease, idle time and budget.
 
-Pure: a price that the table does not have is None, never a guess.
+Pure: a price that neither has is None, never a guess.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from phalanx.data import table
 from phalanx.errors import SpecError
@@ -16,6 +17,38 @@ from phalanx.spec.spec import ClusterSpec
 GPU_LEASE_S = 24 * 3600
 GPU_IDLE_S = 3600
 _HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a node of each type costs an hour on demand: by AWS's price list, or by the table.
+
+    `listed_in` is the region and the day of the list, "" if it was not asked, or had no price of one of the types.
+    `unlisted`: why, "" if nobody wanted to know. `spot` has what workers cost now as spot instances, by type.
+    """
+
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    listed_in: str = ""
+    unlisted: str = ""
+    spot: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, instance_type: str) -> float | None:
+        """Return the price of a node; None if it is not known."""
+        if self.listed_in:
+            return self.usd_per_hour.get(instance_type)
+        sizes = table("instance_types")["types"].get(instance_type)
+        return sizes["usd_per_hour"] if sizes else None
+
+    @property
+    def source(self) -> str:
+        """The regions and the dates of the prices: those of the network are the table's."""
+        prices = table("instance_types")["prices_of"]
+        of_table = f"prices of {prices['region']}, {prices['date']}"
+        return f"AWS's price list, {self.listed_in}; network: {of_table}" if self.listed_in else of_table
+
+
+TABLE = Prices()
+"""The prices of the table, which nobody asked AWS for."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +78,15 @@ class Use:
 class Cost:
     """What a cluster has cost (nodes, NAT gateway, addresses) and costs now; None where a price is not known.
 
-    `idle_usd_per_hour` is what it costs without any node, `storage_usd_per_month` what its data costs.
+    `idle_usd_per_hour` is what it costs without any node, `storage_usd_per_month` what its data costs. `source` says
+    where the prices are from.
     """
 
     so_far_usd: float | None
     now_usd_per_hour: float | None
     idle_usd_per_hour: float
     storage_usd_per_month: float
+    source: str = ""
 
 
 def cost(
@@ -62,23 +97,18 @@ def cost(
     age_hours: float,
     existing_vpc: bool = False,
     endpoints: int = 0,
+    prices: Prices = TABLE,
 ) -> Cost:
     """Return the cost, on demand, of what a cluster has used since it was created."""
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
-    head, worker = node_usd_per_hour(head_type), node_usd_per_hour(worker_type)
+    head, worker = prices.of(head_type), prices.of(worker_type)
     network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
-        return Cost(None, None, network, storage)
+        return Cost(None, None, network, storage, prices.source)
     so_far = round(use.head_hours * head + use.worker_hours * worker + age_hours * network, 2)
-    return Cost(so_far, round(use.heads * head + use.workers * worker + network, 4), network, storage)
-
-
-def node_usd_per_hour(instance_type: str) -> float | None:
-    """Return the on-demand price of a node; None if the table does not have the type."""
-    sizes = table("instance_types")["types"].get(instance_type)
-    return sizes["usd_per_hour"] if sizes else None
+    return Cost(so_far, round(use.heads * head + use.workers * worker + network, 4), network, storage, prices.source)
 
 
 def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0) -> float:
@@ -96,14 +126,19 @@ def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, end
     return address if existing_vpc else network["nat_gateway"] + 2 * address
 
 
-def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
+def types_of(spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the types of which the cluster's cost takes a price."""
+    return tuple(dict.fromkeys((spec.head["type"] if spec.head else spec.type, spec.type)))
+
+
+def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float | None:
     """Return the price of so many nodes and the network, without storage and traffic; None if it is not known.
 
     The first node is the head, which may be of a type of its own.
     """
     if is_local(spec.cloud):
         return 0.0
-    node, head = node_usd_per_hour(spec.type), node_usd_per_hour(spec.head["type"] if spec.head else spec.type)
+    node, head = prices.of(spec.type), prices.of(types_of(spec)[0])
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
@@ -111,13 +146,16 @@ def usd_per_hour(spec: ClusterSpec, nodes: int) -> float | None:
     return round(heads * head + (nodes - heads) * node + network, 4)
 
 
-def source() -> str:
-    """Return the region and the date of the prices."""
-    prices = table("instance_types")["prices_of"]
-    return f"prices of {prices['region']}, {prices['date']}"
+def spot_usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices) -> float | None:
+    """Return what `usd_per_hour` does, with the workers at what spot instances cost now; None if that is not known."""
+    worker, on_demand = prices.spot.get(spec.type), usd_per_hour(spec, nodes, prices)
+    node = prices.of(spec.type)
+    if worker is None or on_demand is None or node is None:
+        return None
+    return round(on_demand - (nodes - 1) * (node - worker), 4)
 
 
-def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
+def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0, prices: Prices = TABLE) -> Limits:
     """Return the limits that the spec sets, or that nodes with GPUs have on AWS, counted from now. Raises SpecError.
 
     `spent_usd` is what of the budget is spent already.
@@ -132,7 +170,7 @@ def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0) -> Limits:
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
             "Write a longer one, such as 8h.",
         )
-    paid_s = _paid_s(spec, spent_usd)
+    paid_s = _paid_s(spec, spent_usd, prices)
     if paid_s is not None and (not lease_s or paid_s < lease_s):
         return Limits(paid_s, idle_s, by_budget=True)
     return Limits(lease_s, idle_s)
@@ -144,9 +182,9 @@ def removal_steps(down_after_s: int) -> tuple[int, int]:
     return rate_s, max(rate_s, min(24 * _HOUR_S, down_after_s // 4))
 
 
-def _paid_s(spec: ClusterSpec, spent_usd: float) -> int | None:
+def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices) -> int | None:
     """Return for how long the budget pays all nodes and the network; None without a budget. Raises SpecError."""
-    rate = usd_per_hour(spec, spec.nodes)
+    rate = usd_per_hour(spec, spec.nodes, prices)
     if spec.budget_usd is None or rate == 0.0:
         return None
     if rate is None:

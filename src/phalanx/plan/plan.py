@@ -77,6 +77,8 @@ class Facts:
     """On AWS those that the cluster takes of, with their limits if they could be asked."""
     quotas_unknown: str = ""
     """Why the quotas could not be asked."""
+    prices: money.Prices = money.TABLE
+    """What nodes cost, on AWS by its price list if that could be asked."""
     not_asked: str = ""
     """Why the cloud was not asked, if everything comes from the tables; zones and image are not checked then."""
     deployment: int = 1
@@ -191,8 +193,8 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         image_parameter=image.parameter,
         root_device=image.root_device,
         slots=spec.slots or gpus_found(facts) or facts.vcpus,
-        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes),
-        limits=money.limits(spec, facts.gpus),
+        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes, facts.prices),
+        limits=money.limits(spec, facts.gpus, prices=facts.prices),
     )
 
 

@@ -37,6 +37,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "vcpus_per_node": plan.vcpus,
         "gpus_per_node": plan.gpus,
         "cost_usd_per_hour": plan.cost_usd_per_hour,
+        "spot_usd_per_hour": _spot_usd_per_hour(plan),
+        "prices": None if is_local(plan.spec.cloud) else plan.facts.prices.source,
         "cost_usd_of_lease": _cost_of_lease(plan),
         "lease_s": plan.limits.lease_s,
         "idle_s": plan.limits.idle_s,
@@ -73,6 +75,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("membership", f"a queue, a table, {'' if is_emr(spec.cloud) else 'a topic, a function, '}a log group"),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
+        ("cost now", _spot(plan)),
         ("lease", _lease(plan)),
         ("idle", _idle(plan)),
         ("removal", _removal(plan)),
@@ -229,9 +232,22 @@ def _cost(plan: Plan) -> str:
     storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
-    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {money.source()})"
+    rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {plan.facts.prices.source})"
     whole = _cost_of_lease(plan)
     return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
+
+
+def _spot_usd_per_hour(plan: Plan) -> float | None:
+    wanted = plan.spec.capacity == capacity.SPOT
+    return money.spot_usd_per_hour(plan.spec, plan.spec.nodes, plan.facts.prices) if wanted else None
+
+
+def _spot(plan: Plan) -> str:
+    rate = _spot_usd_per_hour(plan)
+    if rate is None:
+        return ""
+    worker = plan.facts.prices.spot[plan.spec.type]
+    return f"about ${rate:.2f} an hour with spot workers, each at ${worker:.4f} in {plan.zone}; that price changes"
 
 
 def _paid_network(plan: Plan) -> str:
@@ -305,7 +321,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):
         yield from image_choice(spec, facts).warnings()
-        yield from _about_money(spec)
+        yield from _about_money(spec, facts)
         yield from _about_capacity(spec, facts)
 
 
@@ -339,12 +355,13 @@ def _about_stand_ins(instance_type: str, gpus: int, stand_ins: int) -> str:
     return f"{has} and {_plural(stand_ins, 'stand-in')} in the local cloud, which nothing can compute on"
 
 
-def _about_money(spec: ClusterSpec) -> Iterator[str]:
-    prices = table("instance_types")
-    if spec.type not in prices["types"]:
-        yield f"the price of {spec.type} is not known: see https://aws.amazon.com/ec2/pricing/on-demand/"
-    elif spec.region != prices["prices_of"]["region"]:
-        where = prices["prices_of"]
+def _about_money(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
+    prices, where = facts.prices, table("instance_types")["prices_of"]
+    if prices.unlisted:
+        yield f"the prices are those of a table: {prices.unlisted}"
+    for unknown in (kind for kind in money.types_of(spec) if prices.of(kind) is None):
+        yield f"the price of {unknown} is not known: see https://aws.amazon.com/ec2/pricing/on-demand/"
+    if not prices.listed_in and spec.region != where["region"] and prices.of(spec.type) is not None:
         yield f"the estimate uses prices of {where['region']} ({where['date']}); {spec.region} differs"
 
 

@@ -111,6 +111,8 @@ _OWN = """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
+OPTIONAL = ("ec2:DescribeSpotPriceHistory", "pricing:GetProducts")
+"""Those without which it uses the table's prices."""
 OWN_OF_EMR = (
     *(
         "elasticmapreduce:DescribeCluster",
@@ -156,7 +158,8 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         label, scope = _scope(action, cluster)
         statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
     logins = _logins(cluster) if _SESSIONS in str(document["Resources"]) else []
-    return {"Version": "2012-10-17", "Statement": [*statements.values(), *logins, _guard_duty()]}
+    prices = {"Sid": "OptionalPrices", "Effect": "Allow", "Action": [*OPTIONAL], "Resource": "*"}
+    return {"Version": "2012-10-17", "Statement": [*statements.values(), *logins, _guard_duty(), prices]}
 
 
 def needed(document: Mapping[str, Any]) -> Iterator[str]:

@@ -319,6 +319,7 @@ TABLE: dict[str, Finder] = {
     ),
     "elasticmapreduce:RunJobFlow": everything,
     "elasticmapreduce:ListClusters": everything,
+    "pricing:GetProducts": everything,
     **dict.fromkeys(
         (
             "autoscaling:SetDesiredCapacity",

@@ -66,6 +66,7 @@ SERVED = {
     "logs": """
         Describe* Get* List* CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteRetentionPolicy
         FilterLogEvents PutLogEvents PutRetentionPolicy TagLogGroup TagResource UntagLogGroup UntagResource""",
+    "pricing": "GetProducts",
     "s3": """
         Get* Head* List* AbortMultipartUpload CompleteMultipartUpload CopyObject CreateBucket CreateMultipartUpload
         DeleteBucket DeleteBucketCors DeleteBucketEncryption DeleteBucketOwnershipControls DeleteBucketPolicy

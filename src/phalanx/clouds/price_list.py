@@ -1,0 +1,108 @@
+"""Asks AWS's price list what nodes cost on demand, and EC2 what spot instances cost now (docs/aws-behaviour.md 2.39).
+
+It is asked once and briefly: a plan is not worth a long wait, and the dated table is there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from botocore.config import Config
+
+from phalanx.errors import CloudError
+from phalanx.spec.cloud_names import is_local
+
+if TYPE_CHECKING:
+    from phalanx.plan.money import Prices
+
+SERVICE = "pricing"
+SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
+# The price list is served in three regions, with the prices of all.
+_ENDPOINTS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
+_ELSEWHERE = {
+    "cn-": "AWS's price list in China has prices in yuan",
+    "us-gov-": "AWS's price list takes no credentials of GovCloud",
+    "eusc-": "AWS's price list takes no credentials of the European Sovereign Cloud",
+}
+# Without all of these the answer has other products of the type: with Windows or SQL Server, on dedicated hosts, and in
+# reservations, whose unused hours cost the same and whose used ones cost nothing.
+_LINUX = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+_AMOUNT = re.compile(r"\d{1,6}(\.\d{1,10})?")
+
+
+class Api(Protocol):
+    name: str
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+
+
+def endpoint_region(region: str) -> str:
+    """Return the region whose endpoint of the price list is the nearest."""
+    return _ENDPOINTS.get(region.partition("-")[0], "us-east-1")
+
+
+def ask(api: Api, types: Collection[str], spot_in: str = "") -> Prices:
+    """Return what nodes of these types cost in the cloud's region; the table's prices, and why, if AWS does not say."""
+    # Here, because every command imports this module, and specs are slow to import.
+    from phalanx.plan.money import Prices
+
+    if is_local(api.name):
+        return Prices()
+    spot = _spot(api, types, spot_in) if spot_in else {}
+    reason = next((why for prefix, why in _ELSEWHERE.items() if api.region.startswith(prefix)), "")
+    if reason:
+        return Prices(unlisted=reason, spot=spot)
+    try:
+        found = {one: _on_demand(api, one) for one in dict.fromkeys(types)}
+    except CloudError as error:
+        return Prices(unlisted=f"AWS's price list was not read: {error.message}", spot=spot)
+    missing = [one for one, price in found.items() if price is None]
+    if missing:
+        return Prices(unlisted=f"AWS's price list has no price of {', '.join(missing)} in {api.region}", spot=spot)
+    day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    listed = {one: price for one, price in found.items() if price is not None}
+    return Prices(listed, f"{api.region}, {day}", spot=spot)
+
+
+def _on_demand(api: Api, instance_type: str) -> float | None:
+    """Return the price of an hour; None unless the list has exactly one."""
+    wanted = {**_LINUX, "regionCode": api.region, "instanceType": instance_type}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    answer = api.call("pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters, MaxResults=100)
+    try:
+        amounts = {amount for product in answer["PriceList"] for amount in _hourly(json.loads(product))}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CloudError(f"its answer has another form ({type(error).__name__}: {error})") from error
+    return float(amounts.pop()) if len(amounts) == 1 else None
+
+
+def _hourly(product: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the amounts in dollars for an hour on demand."""
+    for term in product["terms"]["OnDemand"].values():
+        for dimension in term["priceDimensions"].values():
+            amount = dimension["pricePerUnit"].get("USD", "")
+            if dimension["unit"] == "Hrs" and _AMOUNT.fullmatch(amount) and float(amount) > 0:
+                yield amount
+
+
+def _spot(api: Api, types: Collection[str], zone: str) -> dict[str, float]:
+    """Return what spot instances cost now, by type, as far as EC2 says: with a time of now it returns the current."""
+    now = datetime.now(timezone.utc)
+    given = {"StartTime": now, "EndTime": now, "ProductDescriptions": ["Linux/UNIX"], "AvailabilityZone": zone}
+    try:
+        found = api.call("ec2", "describe_spot_price_history", InstanceTypes=list(types), **given)
+    except CloudError:
+        return {}
+    entries = (one for one in found["SpotPriceHistory"] if _AMOUNT.fullmatch(one["SpotPrice"]))
+    return {one["InstanceType"]: float(one["SpotPrice"]) for one in entries if one["AvailabilityZone"] == zone}
