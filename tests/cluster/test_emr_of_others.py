@@ -133,13 +133,14 @@ def theirs(others: Others) -> str:
     others.reaches(made, "WAITING", "TERMINATED_WITH_ERRORS")
     assert others.describe(made)["Status"]["State"] == "WAITING", others.describe(made)["Status"]
     others.allow_ssh(made)
+    others.step(made, "sh", "-c", "echo shared > /efs/file")
     return made
 
 
 def test_the_bootstrap_action_mounts_the_file_system_on_every_node(others, theirs):
     zone = others.describe(theirs)["Ec2InstanceAttributes"]["Ec2AvailabilityZone"]
     assert zone in {f"{REGION}{letter}" for letter in "abcdef"}
-    assert others.step(theirs, "sh", "-c", "echo shared > /efs/file; stat -c %U /efs") == ("COMPLETED", "hadoop\n")
+    assert others.step(theirs, "stat", "-c", "%U", "/efs") == ("COMPLETED", "hadoop\n")
     core = others.instances(theirs, "RUNNING")[1]
     host = others.instances(theirs)[0]["PublicIpAddress"]
     there = f"ssh -o StrictHostKeyChecking=no {core['PrivateIpAddress']} cat /efs/file"

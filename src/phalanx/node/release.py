@@ -27,6 +27,7 @@ MADE = (
     "/opt/phalanx",
 )
 SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab")
+WORKERS = "/home/hadoop/worker_ip_file"
 ACCOUNTS = ("passwd", "group", "shadow")
 # Those of node.firewall.
 RULES = (
@@ -53,6 +54,10 @@ def main() -> None:
         keep_lines(f"/etc/{name}", f"{USER}:")
     for path in (*MADE, f"/etc/systemd/system/user@{uid}.service"):
         remove(path)
+    if os.path.exists(WORKERS):
+        # It may be the user's, and describes the nodes as before.
+        home = os.stat(os.path.dirname(WORKERS))
+        os.chown(WORKERS, home.st_uid, home.st_gid)
     run("exportfs", "-ra")
     reload_sshd()
 

@@ -27,7 +27,7 @@ _dl_names() { # the master, then the nodes of YARN
 }
 
 _dl_send() { # copy the file to another node, which may refuse
-  ssh -o BatchMode=yes -o ConnectTimeout=10 -o StrictHostKeyChecking=accept-new "$1" "cat > '$2'" < "$2" 2> /dev/null
+  ssh -o BatchMode=yes -o ConnectTimeout=10 -o StrictHostKeyChecking=accept-new "$1" "cat > '$2.new' && mv -f '$2.new' '$2'" < "$2" 2> /dev/null
 }
 
 _dl_setup() {
@@ -38,7 +38,8 @@ _dl_setup() {
     [ -n "$address" ] || { echo "metadata_setup.sh: the name $name has no address" >&2; return 1; }
     addresses+=$address$'\n'
   done
-  sort -u -t . -k 1,1n -k 2,2n -k 3,3n -k 4,4n > "$file" <<< "${addresses%$'\n'}" || return 1
+  sort -u -t . -k 1,1n -k 2,2n -k 3,3n -k 4,4n > "$file.new" <<< "${addresses%$'\n'}" || return 1
+  mv -f "$file.new" "$file" || return 1
   own=$(_dl_address "$(hostname)")
   for address in $(< "$file"); do
     [ "$address" = "$own" ] || _dl_send "$address" "$file" || refused+=" $address"
