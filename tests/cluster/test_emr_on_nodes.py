@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from emr_fakes import command
 from emr_nodes import Emr, served, wait_for
+from local_clouds import api
 
 pytestmark = pytest.mark.cluster
 # What AWS's and users' bootstrap actions do: they ask what the node is, administer by sudo, and print.
@@ -129,3 +130,30 @@ def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ende
     assert "the master node died" in terminal.phalanx("why", check=False).stdout
     assert ended in terminal.phalanx("up", check=False).stderr
     assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+
+
+def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as_they_were(emr):
+    terminal, iam = emr.terminal, api(emr.terminal, "iam")
+    vpc = emr.ec2.describe_subnets(SubnetIds=[emr.subnet])["Subnets"][0]["VpcId"]
+    groups = [emr.ec2.create_security_group(GroupName=one, Description=one, VpcId=vpc)["GroupId"] for one in ("m", "c")]
+    keys = (
+        f"logs: s3://emr-logs/own, node_role: EMR_EC2_DefaultRole, master_group: {groups[0]}, core_group: {groups[1]}"
+    )
+    spec = f"name: own\ncloud: local-emr\nnodes: 2\ntype: m5.xlarge\nslots: 1\nnetwork: {{head_subnet: {emr.subnet}}}\n"
+    (terminal.directory / "phalanx.yaml").write_text(f"{spec}emr: {{{keys}}}\n")
+    refused = terminal.phalanx("up", check=False).stderr
+    for name in (emr.subnet, *groups):
+        assert f"emr: {name} has no tag for-use-with-amazon-emr-managed-policies = true" in refused
+    tag = {"Key": "for-use-with-amazon-emr-managed-policies", "Value": "true"}
+    emr.ec2.create_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])
+    emr.ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={"Value": True})
+    terminal.phalanx("up")
+    assert terminal.phalanx("run", "-n", "2", "--", "id", "-un").stdout.count("phalanx") == 2
+    made = emr.api.list_clusters(ClusterStates=["WAITING"])["Clusters"]
+    (own,) = (one["Id"] for one in made if one["Name"] == "own")
+    assert emr.describe(own)["Ec2InstanceAttributes"]["EmrManagedMasterSecurityGroup"] == groups[0]
+    assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow", "phalanx-own"]
+    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+    assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
+    assert emr.ec2.describe_security_groups(GroupIds=groups)["SecurityGroups"]
+    emr.ec2.delete_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])

@@ -15,6 +15,7 @@ from phalanx.clouds.protocol import Resource, StackState
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.errors import SpecError
 from phalanx.plan import quotas
+from phalanx.plan.existing_vpc import INTERNET, ExistingVpc, Subnet
 from phalanx.plan.machine_images import Image
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
@@ -23,6 +24,20 @@ from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, up
 from phalanx.template.permissions import policy
 
 AMAZON = Image("ami-0123abcd", "al2023-ami-2023.9.0-x86_64", "x86_64", "/dev/xvda", 8)
+
+
+GROUPS = {"master_group": "sg-01234567", "core_group": "sg-89abcdef"}
+A_SUBNET = "subnet-01234567"
+SUBNET = Subnet(A_SUBNET, "vpc-1", "us-east-1a", "10.3.0.0/24", 200, INTERNET)
+OWN_VPC = ExistingVpc("vpc-1", dns_support=True, dns_hostnames=True, head=SUBNET, workers=SUBNET)
+ROLE = ("arn:aws:iam::1:role/Nodes", "AROA1")
+
+
+def own_document(**emr: str) -> dict[str, Any]:
+    """Return the document of a cluster in a subnet of the user's."""
+    wanted = emr_spec(network={"head_subnet": SUBNET.subnet_id}, emr={"logs": "s3://b.c/d", **emr})
+    facts = replace(FACTS, cloud="emr", vpc=OWN_VPC, node_role=ROLE if "node_role" in emr else ("", ""))
+    return json.loads(synthesize(make_plan(wanted, facts)))
 
 
 def emr_spec(**fields: Any) -> ClusterSpec:
@@ -68,6 +83,12 @@ class TestSpec:
             ({"emr": {"logs": "s3://b", "release": "7.9"}}, "emr: "),
             ({"emr": {"logs": "s3://bucket", "release": "emr-5.8.0"}}, "Amazon Linux 2 with Python 3.7"),
             ({"emr": {"logs": "s3://bucket", "hue": "yes"}}, "emr: has no key 'hue'"),
+            ({"emr": {"logs": "s3://b.c", "master_group": "sg-01234567"}}, "emr: needs master_group and core_group"),
+            ({"emr": {"logs": "s3://b.c", **GROUPS}}, "emr: has security groups, which belong to a VPC, without"),
+            (
+                {"network": {"head_subnet": A_SUBNET, "worker_subnet": "subnet-89abcdef"}},
+                "network: has a worker_subnet",
+            ),
             ({"cloud": "aws"}, "emr: is for EMR"),
         ],
     )
@@ -184,6 +205,38 @@ class TestDocument:
         text = "\n".join(explain(emr_plan()))
         assert "emr-7.9.0 with Hadoop, Spark; the agent and EMR's logs are in s3://bucket/logs/" in text
         assert "NAT gateway" not in text
+
+
+class TestOwn:
+    def test_in_a_subnet_of_the_user_s_only_an_address_is_made(self):
+        made = own_document()
+        kinds = [one["Type"] for one in made["Resources"].values() if one["Type"].startswith("AWS::EC2")]
+        assert not {"AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::Route"} & {*kinds}
+        assert "AWS::EC2::EIP" in kinds
+        assert cluster(made)["Instances"]["Ec2SubnetId"] == {"Ref": "PublicSubnet"}
+        assert made["Parameters"]["PublicSubnet"]["Default"] == SUBNET.subnet_id
+        names = {name for one in made["Resources"].values() for name in one.get("DependsOn", [])}
+        assert names <= made["Resources"].keys()
+
+    def test_managed_groups_of_the_user_s_are_beside_the_stack_s(self):
+        instances = cluster(own_document(**GROUPS))["Instances"]
+        assert instances["EmrManagedMasterSecurityGroup"] == GROUPS["master_group"]
+        assert instances["EmrManagedSlaveSecurityGroup"] == GROUPS["core_group"]
+        own = [{"Ref": "HeadSecurityGroup"}, {"Ref": "NodeSecurityGroup"}]
+        assert instances["AdditionalMasterSecurityGroups"] == own
+        assert instances["AdditionalSlaveSecurityGroups"] == [{"Ref": "NodeSecurityGroup"}]
+
+    def test_a_role_of_the_user_s_gets_a_policy_and_is_what_jobs_and_emr_trust_and_pass(self):
+        made = own_document(node_role="Nodes")["Resources"]
+        assert "NodeRole" not in made
+        assert made["NodePolicy"]["Properties"]["Roles"] == made["NodeProfile"]["Properties"]["Roles"] == ["Nodes"]
+        (trusted,) = made["JobRole"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        assert trusted["Principal"] == {"AWS": [ROLE[0]]}
+        (passed,) = made["EmrRole"]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]
+        assert passed["Resource"] == ROLE[0]
+        assert "NodePolicy" in made["EmrCluster"]["DependsOn"]
+        (action,) = cluster({"Resources": made})["BootstrapActions"]
+        assert f"worker_role={ROLE[1]}" in action["ScriptBootstrapAction"]["Args"]
 
 
 class TestBootstrapAction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -12,6 +13,10 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE, logs_bucket
 
 _NEWEST = 3
+# Their names in China begin alike (docs/aws-behaviour.md 7.21).
+_EMR, _EC2 = "elasticmapreduce.amazonaws.com", "ec2.amazonaws.com"
+# docs/aws-behaviour.md 7.20
+_TAG = "for-use-with-amazon-emr-managed-policies"
 
 
 class Api(Protocol):
@@ -22,17 +27,68 @@ class Api(Protocol):
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
-def require(api: Api, spec: ClusterSpec) -> None:
-    """Raise SpecError for the first thing that is not there."""
+def require(api: Api, spec: ClusterSpec) -> tuple[str, str]:
+    """Raise SpecError for the first thing that is not there. Return the nodes' role, if the spec names one."""
     wanted = spec.emr or {}
     for refusal in refusals(api, logs_bucket(wanted), " (logs)"):
         raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
     release = wanted.get("release", DEFAULT_RELEASE)
     _require_release(api, release, wanted)
     _require_type(api, spec.type, release)
-    role = wanted.get("service_role")
-    if role and not api.exists("iam", "get_role", RoleName=role):
-        raise SpecError(f"emr: service_role: there is no role '{role}'", "Remove it: the stack makes one.")
+    _role(api, wanted, "service_role", _EMR)
+    _require_network(api, spec, wanted)
+    return _role(api, wanted, "node_role", _EC2)
+
+
+def _role(api: Api, wanted: Mapping[str, Any], key: str, service: str) -> tuple[str, str]:
+    """Return the ARN and the unique id of the role that a key names; require that it trusts the service."""
+    name = wanted.get(key)
+    if not name:
+        return "", ""
+    found = api.exists("iam", "get_role", RoleName=name)
+    if not found:
+        raise SpecError(f"emr: {key}: there is no role '{name}'", "Remove it: the stack makes one.")
+    role = found["Role"]
+    if service not in json.dumps(role["AssumeRolePolicyDocument"]):
+        raise SpecError(
+            f"emr: {key}: the role '{name}' does not trust {service}",
+            "Name another, or remove it: the stack makes one.",
+        )
+    return role["Arn"], role["RoleId"]
+
+
+def _require_network(api: Api, spec: ClusterSpec, wanted: Mapping[str, Any]) -> None:
+    """Raise SpecError with all that keeps EMR from starting nodes in the user's subnet and groups."""
+    if not spec.subnets:
+        return
+    subnet = next(iter(api.pages("ec2", "describe_subnets", "Subnets", Filters=_ids("subnet-id", spec.subnets[0]))), {})
+    given = list(dict.fromkeys(wanted[key] for key in ("master_group", "core_group") if key in wanted))
+    groups = api.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=_ids("group-id", *given))
+    known = {one["GroupId"]: one for one in groups} if given else {}
+    wrong = [f"emr: there is no security group {one}" for one in given if one not in known]
+    wrong += [
+        f"emr: {name} is in {one['VpcId']}, and {spec.subnets[0]} is in {subnet['VpcId']}"
+        for name, one in known.items()
+        if subnet and one["VpcId"] != subnet["VpcId"]
+    ]
+    if subnet and not subnet.get("MapPublicIpOnLaunch"):
+        wrong.append(f"network: {spec.subnets[0]} gives no public addresses: set its attribute MapPublicIpOnLaunch")
+    if "service_role" not in wanted:
+        marked = {spec.subnets[0]: subnet, **known} if subnet else known
+        wrong += [f"emr: {name} has no tag {_TAG} = true" for name, one in marked.items() if not _is_marked(one)]
+    if wrong:
+        hint = (
+            f"AmazonEMRServicePolicy_v2 demands it: `aws ec2 create-tags --tags Key={_TAG},Value=true --resources …`."
+        )
+        raise SpecError("\n".join(wrong), hint if any(_TAG in one for one in wrong) else "")
+
+
+def _is_marked(described: Mapping[str, Any]) -> bool:
+    return {"Key": _TAG, "Value": "true"} in described.get("Tags", [])
+
+
+def _ids(name: str, *values: str) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": list(values)}]
 
 
 def _require_release(api: Api, release: str, wanted: Mapping[str, Any]) -> None:

@@ -37,8 +37,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     _require_placement_group(api, spec)
     require_policies(api, spec)
     require_buckets(api, spec)
-    if is_emr(spec.cloud):
-        emr_checks.require(api, spec)
+    node_role = emr_checks.require(api, spec) if is_emr(spec.cloud) else ("", "")
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
@@ -66,6 +65,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
         vpc=vpcs.find(api, spec),
+        node_role=node_role,
         mount_targets=file_systems.mount_targets(api, spec.file_system, spec.name) if spec.file_system else (),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,

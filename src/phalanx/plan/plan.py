@@ -67,6 +67,8 @@ class Facts:
     """The reservation that the spec names."""
     mount_targets: tuple[MountTarget, ...] = ()
     """Those of the file system that the spec names."""
+    node_role: tuple[str, str] = ("", "")
+    """The ARN and the unique id of the role that the spec names for EMR's nodes."""
     vpc: ExistingVpc | None = None
     """The VPC of the subnets that the spec names."""
     own_address: str = ""

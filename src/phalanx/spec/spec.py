@@ -327,8 +327,8 @@ class ClusterSpec:
         default=None,
     )
     emr: Mapping[str, Any] | None = key(
-        "A cluster of Amazon EMR: the place in S3 for the agent and EMR's logs, its release and applications, and a "
-        "service role of yours. For `cloud: emr` and `local-emr`, which need it.",
+        "A cluster of Amazon EMR: the place in S3 for the agent and EMR's logs, its release and applications, and "
+        "roles and managed security groups of yours. For `cloud: emr` and `local-emr`, which need it.",
         spec_emr.EMR,
         spec_emr.EXAMPLE,
         unset=spec_emr.UNSET,

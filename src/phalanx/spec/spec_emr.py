@@ -26,7 +26,6 @@ _ROLE = r"[A-Za-z0-9_+=,.@-]{1,64}"
 
 _NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
 REFUSED: Mapping[str, tuple[str, str]] = {
-    "subnets": ("EMR's nodes are in a VPC of the stack's own", "remove the line"),
     "head": ("the master node is of `type`, and trains", "remove the line"),
     "placement": ("EMR starts no instances in a cluster placement group", "remove the line"),
     "lease_s": _NEVER_STOPS,
@@ -51,6 +50,10 @@ def release(value: str) -> str:
     return value
 
 
+_GROUP = matching(
+    r"sg-[0-9a-f]{8}(?:[0-9a-f]{9})?", "'{}' is not the id of a security group", "such as sg-0123456789abcdef0"
+)
+
 EMR = group(
     {
         "logs": matching(_BUCKET, "'{}' is not a place in S3", "such as s3://my-bucket/emr"),
@@ -61,13 +64,16 @@ EMR = group(
         # YARN starts containers as the user who asked for them, which EMR's own setting does not let it.
         "via_yarn": word(("yes", "no")),
         "service_role": matching(_ROLE, "'{}' can't be the name of a role", "such as EMR_DefaultRole_V2"),
+        "node_role": matching(_ROLE, "'{}' can't be the name of a role", "such as EMR_EC2_DefaultRole"),
+        "master_group": _GROUP,
+        "core_group": _GROUP,
     }
 )
 
 
 EXAMPLE = {"logs": "s3://my-bucket/emr", "release": DEFAULT_RELEASE, "applications": [*DEFAULT_APPLICATIONS]}
 _APPLICATIONS = " and ".join(DEFAULT_APPLICATIONS)
-UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {_APPLICATIONS}, no jobs through YARN, a role of the stack's own"
+UNSET = f"none; of its keys: {DEFAULT_RELEASE}, {_APPLICATIONS}, no jobs through YARN, roles and groups of the stack's"
 
 
 def logs_bucket(emr: Mapping[str, Any]) -> str:
@@ -89,6 +95,8 @@ def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
         raise WrongError(*REFUSED[field])
     if wanted and value is not None and field in _CHECKS:
         _CHECKS[field](value)
+    if wanted and field == "emr" and value:
+        _in_a_vpc(value, above.get("network") or {})
     return value
 
 
@@ -98,9 +106,19 @@ def _missing() -> WrongError:
     )
 
 
-def _require_logs(value: Mapping[str, Any]) -> None:
+def _complete(value: Mapping[str, Any]) -> None:
     if "logs" not in value:
         raise _missing()
+    if ("master_group" in value) != ("core_group" in value):
+        raise WrongError("needs master_group and core_group, or neither: EMR takes both", "write the other one, too")
+
+
+def _in_a_vpc(value: Mapping[str, Any], network: Mapping[str, Any]) -> None:
+    if "master_group" in value and "head_subnet" not in network:
+        raise WrongError(
+            "has security groups, which belong to a VPC, without a subnet of it",
+            "write network: {head_subnet: subnet-…}",
+        )
 
 
 def _no_adapters(value: str) -> None:
@@ -122,15 +140,17 @@ def _root_volume(value: Mapping[str, Any]) -> None:
         raise WrongError(f"size_gib must be from {least} to {most} for EMR, is {value['size_gib']}")
 
 
-def _no_private_access(value: Mapping[str, Any]) -> None:
+def _one_public_subnet(value: Mapping[str, Any]) -> None:
+    if value.get("worker_subnet", value.get("head_subnet")) != value.get("head_subnet"):
+        raise WrongError("has a worker_subnet: uniform instance groups are in one subnet", "write head_subnet alone")
     if checks.is_private(value):
         raise WrongError("access can't be private: EMR's nodes are in a public subnet", "remove it")
 
 
 _CHECKS = {
-    "emr": _require_logs,
+    "emr": _complete,
     "efa": _no_adapters,
     "capacity": _no_reservation,
     "disk": _root_volume,
-    "network": _no_private_access,
+    "network": _one_public_subnet,
 }

@@ -89,7 +89,7 @@ def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile,
         role("WorkerRole", EC2, membership_of_worker(), **limits),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **policy("nodes", of_nodes)),
         role("FunctionRole", "lambda.amazonaws.com", of_function, **limits),
-        job_role(plan, "HeadRole", "WorkerRole"),
+        job_role(plan, GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
         iam.InstanceProfile("WorkerInstanceProfile", Roles=[Ref("WorkerRole")]),
     )
@@ -113,14 +113,14 @@ def policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
-def job_role(plan: Plan, *agents: str) -> iam.Role:
-    """Make the jobs' role, with the user's policies and data; the nodes' agents assume it (docs/aws-behaviour.md 6)."""
+def job_role(plan: Plan, *agents: GetAtt | str) -> iam.Role:
+    """Make the jobs' role, with the user's policies and data; the agents' roles assume it (docs/aws-behaviour.md 6)."""
     more = boundary(plan)
     if plan.spec.data:
         more["Policies"] = [iam.Policy(**policy("data", [*_data(places(plan.spec.data))]))]
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
-    trusted = {"AWS": [GetAtt(agent, "Arn") for agent in agents]}
+    trusted = {"AWS": list(agents)}
     return iam.Role("JobRole", AssumeRolePolicyDocument=trust(trusted), **more)
 
 

@@ -23,7 +23,7 @@ _TAGGED = ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup")
 _SERVICE_POLICY = "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEMRServicePolicy_v2"
 # docs/aws-behaviour.md 7.21
 _EMR = If("InChina", "elasticmapreduce.amazonaws.com.cn", "elasticmapreduce.amazonaws.com")
-_BEFORE_NODES = ("PublicRoute", "PublicSubnetRoutes", *access.RULES, *network.ENDPOINTS)
+_NETWORK = ("PublicRoute", "PublicSubnetRoutes", *network.ENDPOINTS)
 # Keys of `disk` and what EMR calls them.
 _ROOT = {"size_gib": "EbsRootVolumeSize", "iops": "EbsRootVolumeIops", "throughput_mib_s": "EbsRootVolumeThroughput"}
 
@@ -44,18 +44,36 @@ def add_to(template: Template, plan: Plan) -> None:
 
 def _resources(plan: Plan) -> list[Any]:
     return [
-        *network.vpc(plan.network.vpc),
-        # All nodes are in it, so it has the larger block.
-        *network.public(plan.network.private),
-        *network.endpoints("PublicRouteTable"),
+        *_network(plan),
         *access.security_groups(plan),
         *access.node_rules(),
         *_roles(plan),
         rendezvous.queue(),
         rendezvous.table(),
-        *rendezvous.ready(plan, *_BEFORE_NODES, *storage.reached_by(plan)),
+        *rendezvous.ready(plan, *_before_nodes(plan)),
         _cluster(plan),
     ]
+
+
+def _network(plan: Plan) -> list[Any]:
+    """Make a VPC, or, in the user's, an address alone."""
+    if plan.facts.vpc:
+        return [network.head_address()]
+    # All nodes are in the public subnet, so it has the larger block.
+    made = network.public(plan.network.private)
+    return [*network.vpc(plan.network.vpc), *made, *network.endpoints("PublicRouteTable")]
+
+
+def _before_nodes(plan: Plan) -> list[str]:
+    """Return what must be there before a node boots, and is not referred to."""
+    made = () if plan.facts.vpc else _NETWORK
+    policy = ("NodePolicy",) if _own_role(plan) else ()
+    return [*made, *access.RULES, *policy, *storage.reached_by(plan)]
+
+
+def _own_role(plan: Plan) -> str:
+    """Return the name of the user's role for the nodes; "" if the stack makes one."""
+    return (plan.spec.emr or {}).get("node_role", "")
 
 
 def _cluster(plan: Plan) -> emr.Cluster:
@@ -75,7 +93,7 @@ def _cluster(plan: Plan) -> emr.Cluster:
         Instances=_instances(plan),
         BootstrapActions=[_bootstrap(plan)],
         Tags=own_tags(plan) + Tags({MANAGED_TAG: "true"}),
-        DependsOn=[*_BEFORE_NODES, *storage.reached_by(plan)],
+        DependsOn=_before_nodes(plan),
         **_root_volume(plan),
         **_configurations(wanted),
         **DELETE,
@@ -86,16 +104,19 @@ def _instances(plan: Plan) -> emr.JobFlowInstancesConfig:
     """Make uniform instance groups, all in one subnet. One group of rules serves both kinds of nodes.
 
     EMR adds rules to managed groups, and two groups whose rules name each other could not be deleted with the stack
-    (docs/aws-behaviour.md 7.10).
+    (docs/aws-behaviour.md 7.10). Beside managed groups of the user's, the stack's has all that nodes need.
     """
-    nodes = Ref("NodeSecurityGroup")
+    nodes, own = Ref("NodeSecurityGroup"), plan.spec.emr or {}
+    more = [nodes] if "master_group" in own else []
+    of_cores: dict[str, Any] = {"AdditionalSlaveSecurityGroups": more} if more else {}
     core = _group("workers", Ref("Workers"), "SPOT" if plan.spec.capacity == SPOT else "ON_DEMAND")
     return emr.JobFlowInstancesConfig(
         Ec2SubnetId=Ref("PublicSubnet"),
         Ec2KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
-        EmrManagedMasterSecurityGroup=nodes,
-        EmrManagedSlaveSecurityGroup=nodes,
-        AdditionalMasterSecurityGroups=[Ref("HeadSecurityGroup")],
+        EmrManagedMasterSecurityGroup=own.get("master_group", nodes),
+        EmrManagedSlaveSecurityGroup=own.get("core_group", nodes),
+        AdditionalMasterSecurityGroups=[Ref("HeadSecurityGroup"), *more],
+        **of_cores,
         KeepJobFlowAliveWhenNoSteps=True,
         TerminationProtected=False,
         MasterInstanceGroup=_group("head", 1, "ON_DEMAND"),
@@ -126,14 +147,14 @@ def _bootstrap(plan: Plan) -> emr.BootstrapActionConfig:
     """Make the action. The object is not in the stack: `up` uploads it, and from the console a person does."""
     settings = {
         **fleet.config("head", plan),
-        "worker_role": GetAtt("NodeRole", "RoleId"),
+        "worker_role": plan.facts.node_role[1] if _own_role(plan) else GetAtt("NodeRole", "RoleId"),
         "digest": userdata.digest(plan.spec.boot),
     }
     script = emr.ScriptBootstrapActionConfig(Path=emr_bootstrap.url(plan), Args=emr_bootstrap.arguments(settings))
     return emr.BootstrapActionConfig(Name="phalanx", ScriptBootstrapAction=script)
 
 
-def _roles(plan: Plan) -> list[iam.Role | iam.InstanceProfile]:
+def _roles(plan: Plan) -> list[iam.Role | iam.PolicyType | iam.InstanceProfile]:
     """Make the roles of EMR, of its nodes and of jobs. EMR gives all nodes one role: the head's and the workers'."""
     of_nodes = [
         *access.membership_of_head(),
@@ -144,16 +165,26 @@ def _roles(plan: Plan) -> list[iam.Role | iam.InstanceProfile]:
         *_machines(),
         *_logs(plan),
     ]
+    role = _own_role(plan)
+    made = (
+        iam.PolicyType("NodePolicy", Roles=[role], **access.policy(f"phalanx-{plan.spec.name}", of_nodes))
+        if role
+        else access.role("NodeRole", access.EC2, of_nodes, **access.boundary(plan))
+    )
     return [
-        access.role("NodeRole", access.EC2, of_nodes, **access.boundary(plan)),
-        access.job_role(plan, "NodeRole"),
-        iam.InstanceProfile("NodeProfile", Roles=[Ref("NodeRole")]),
+        made,
+        access.job_role(plan, _role_arn(plan)),
+        iam.InstanceProfile("NodeProfile", Roles=[role or Ref("NodeRole")]),
         *([] if "service_role" in (plan.spec.emr or {}) else [_emr_role(plan)]),
     ]
 
 
+def _role_arn(plan: Plan) -> str | GetAtt:
+    return plan.facts.node_role[0] if _own_role(plan) else GetAtt("NodeRole", "Arn")
+
+
 def _emr_role(plan: Plan) -> iam.Role:
-    passed = access.allow(["iam:PassRole"], GetAtt("NodeRole", "Arn"))
+    passed = access.allow(["iam:PassRole"], _role_arn(plan))
     policy = {"ManagedPolicyArns": [Sub(_SERVICE_POLICY)], **access.boundary(plan)}
     return access.role("EmrRole", _EMR, [passed], **policy)
 

@@ -29,7 +29,7 @@ def add_to(template: Template, plan: Plan) -> None:
 
 def _resources(plan: Plan) -> Sequence[AWSObject]:
     if plan.facts.vpc:
-        return [_head_address()]
+        return [head_address()]
     return _new_private(plan) if plan.spec.is_private else _new(plan.network)
 
 
@@ -54,7 +54,7 @@ def head_subnet(plan: Plan) -> str:
     return "PrivateSubnet" if plan.spec.is_private else "PublicSubnet"
 
 
-def _head_address(**after: Any) -> ec2.EIP:
+def head_address(**after: Any) -> ec2.EIP:
     return ec2.EIP("HeadAddress", Domain="vpc", **after)
 
 
@@ -145,7 +145,7 @@ def public(cidr: str) -> tuple[AWSObject, ...]:
         ),
         _routes("PublicSubnetRoutes", "PublicSubnet", "PublicRouteTable"),
         # A gateway with mapped addresses can't be detached, so they are deleted before the attachment.
-        _head_address(DependsOn="GatewayAttachment"),
+        head_address(DependsOn="GatewayAttachment"),
     )
 
 
