@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Terminal, a_cluster
+from conftest import MADE, ONE_THREAD, Terminal, a_cluster, environments_of, link_complete
 
 pytestmark = pytest.mark.cluster
 
@@ -92,6 +92,7 @@ class TestYarn:
         assert found["state"] == "failed" and "was killed by user hadoop" in found["message"], found
         assert all(node["clean"] for node in found["nodes"])
         assert len(emr.phalanx("logs", "-f", second).stdout.splitlines()) == 2
+        assert f"phalanx-{first}" not in emr.on("worker2", "ls /tmp") + emr.on("worker3", "ls /tmp")
 
     def test_a_stopped_job_gives_its_nodes_back(self, emr):
         job = start(emr, *SLEEPS)
@@ -127,6 +128,24 @@ class TestCommands:
         assert as_hadoop(emr, "id -un; sudo id -un; touch /srv/src/x") == "hadoop\nroot\n"
         job = emr.phalanx("run", "--launcher", "exec", "-N", "1", "--", "sh", "-c", "id -un; sudo -n true 2>&1 || true")
         assert job.stdout.count("phalanx\n") == 3 and job.stdout.count("not in the group sudo") == 3, job.stdout
+
+
+class TestSpark:
+    def test_spark_prepares_data_and_the_same_nodes_train_on_it(self, emr):
+        example = emr.with_example("spark_then_train")
+        MADE.mkdir(exist_ok=True)
+        link_complete(MADE, environments_of(emr))
+        # The quick half of Java's compiler, for all of its processes: they live for seconds.
+        quick = ("--env", "JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        chosen = ("--recipe", "spark", "--launcher", "spark", "-n", "2", "-N", "1", *quick)
+        prepare = ("python", "prepare.py", "/efs/sensors", "--lines", "1000", "--shards", "2")
+        prepared = example.phalanx("run", *chosen, "--", *prepare, timeout_s=600)
+        link_complete(environments_of(emr), MADE)
+        assert "980 of 1,000 lines in 2 shards, by 2 executors" in prepared.stdout
+        assert "no process of it is left on 3 nodes" in prepared.stderr
+        assert emr.on("worker2", "ls -d /tmp/phalanx-2*; ps -eo args= | grep '[j]ava' || true") == ""
+        train = ("--launcher", "torchrun", *ONE_THREAD, "-n", "2", "-N", "1", "--", "train.py", "/efs/sensors")
+        assert "accuracy 0.9" in example.phalanx("run", *train).stdout
 
 
 def as_hadoop(emr: Terminal, script: str) -> str:

@@ -240,6 +240,7 @@ def test_each_recipe_that_a_launcher_names_is_shipped_for_it(launcher):
             "; `--recipe openmpi` or `--recipe mpich` or `--recipe chainermn` or `--recipe chainercv` installs it",
         ),
         ("ray", "ray", "; `--recipe ray` installs it"),
+        ("spark", "spark-class", "; `--recipe spark` installs it"),
         ("mpi", "./a.out", ""),
         ("exec", "nvidia-smi", ""),
     ],

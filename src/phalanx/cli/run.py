@@ -111,6 +111,7 @@ def command(
       jax         one per GPU or slot, for jax.distributed.initialize()
       deepspeed   one per GPU or slot, started by deepspeed
       ray         one program on the head of a Ray cluster over all nodes
+      spark       one program on the head, as the driver of a Spark cluster over all nodes
 
     Ctrl-C stops the job. The exit code is the job's own.
 

@@ -15,6 +15,7 @@ LAUNCHERS = {
     "tensorflow": "phalanx.launchers.tensorflow",
     "jax": "phalanx.launchers.jax",
     "deepspeed": "phalanx.launchers.deepspeed",
+    "spark": "phalanx.launchers.spark",
 }
 
 

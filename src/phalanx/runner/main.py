@@ -97,13 +97,18 @@ def _reap(arguments: List[str]) -> int:
 
     from phalanx.runner.head.membership import successor_of
     from phalanx.runner.reaper import sweep
+    from phalanx.runner.starter.scratch import Scratch
     from phalanx.runner.system import boot_id
 
     successor = successor_of(arguments[1])
     if successor:
         print(f"{arguments[1]} is gone, and its name is {successor}'s now", file=sys.stderr)
         return 1
-    print(json.dumps({**sweep(arguments[0]), "boot_id": boot_id()}))
+    report = sweep(arguments[0])
+    if not report["left"]:
+        # The starter's guard removes it, unless a batch system has killed both.
+        Scratch(arguments[0]).remove()
+    print(json.dumps({**report, "boot_id": boot_id()}))
     return 0
 
 
