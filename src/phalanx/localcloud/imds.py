@@ -15,6 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
+from phalanx.localcloud import identity
 from phalanx.localcloud.nodes.machine import mac_of
 
 _MAX_TTL_S = 21600
@@ -62,7 +63,8 @@ def documents(facts: InstanceFacts) -> dict[str, Value]:
     """Return every document below /latest/ for this instance, by path; the directories between are listings."""
     return {
         **{f"meta-data/{path}": value for path, value in _metadata(facts).items()},
-        "dynamic/instance-identity/document": json.dumps(_identity(facts), indent=2),
+        "dynamic/instance-identity/document": (document := json.dumps(_identity(facts), indent=2)),
+        "dynamic/instance-identity/signature": identity.signature(document),
         **({"user-data": facts.user_data} if facts.user_data else {}),
     }
 

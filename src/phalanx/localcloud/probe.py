@@ -21,7 +21,7 @@ from pathlib import Path
 from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.network import ruleset
 from phalanx.localcloud.network.records import Network
-from phalanx.localcloud.nodes import isolation, packet_filter, rootfs
+from phalanx.localcloud.nodes import cfn_programs, isolation, packet_filter, rootfs
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import PROGRAMS
 from phalanx.localcloud.nodes.volumes import Pool
@@ -206,7 +206,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
             zone="",
             file_systems={},
         )
-        for directory in ("etc", *PROGRAMS):
+        for directory in ("etc", cfn_programs.ROOT, *PROGRAMS):
             (site.image / directory).mkdir(parents=True)
         Pool(1 << 20, "755", site.root).mount(site.disk(machine.instance_id))
         Pool(1 << 20, "1777", site.root).mount(site.shm(machine.instance_id))

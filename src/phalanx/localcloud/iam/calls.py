@@ -82,7 +82,7 @@ def read(environ: dict[str, Any]) -> Call | None:
     if scope is None:
         return None
     service = scope["service"].lower()
-    body = _body(environ)
+    body = body_of(environ)
     protocol, operation, params = (
         _json_call(environ, body) or _form_call(environ, body, service) or _rest_call(environ, body, service)
     )
@@ -103,7 +103,8 @@ def read(environ: dict[str, Any]) -> Call | None:
 _Read = tuple[str, str, Mapping[str, Any]]
 
 
-def _body(environ: dict[str, Any]) -> bytes:
+def body_of(environ: dict[str, Any]) -> bytes:
+    """Return a request's body, which can be read again afterwards."""
     length = min(int(environ.get("CONTENT_LENGTH") or 0), BODY_LIMIT_BYTES)
     body = environ["wsgi.input"].read(length) if length > 0 else b""
     _put_body(environ, body)

@@ -8,10 +8,22 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
 from phalanx.localcloud.context import ADMIN, Context
-from phalanx.localcloud.iam import calls, credentials, errors, policy, propagation, resources, signature, sts, usage
+from phalanx.localcloud.iam import (
+    calls,
+    credentials,
+    errors,
+    instance_identity,
+    policy,
+    propagation,
+    resources,
+    signature,
+    sts,
+    usage,
+)
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.iam.credentials import Session
 
@@ -31,6 +43,8 @@ def wrap(context: Context, app: App) -> App:
     """Return `app` with the checks before it. The administrator may do everything, an unknown key nothing."""
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if instance_identity.is_used(environ):
+            return _of_instance(context, app, environ, start_response)
         call = environ[calls.PARSED] = calls.read(environ)
         if call is None:
             return errors.missing_token(start_response)
@@ -64,6 +78,27 @@ def wrap(context: Context, app: App) -> App:
             return app(environ, start_response)
 
     return guarded
+
+
+def _of_instance(context: Context, app: App, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Answer a call that an instance has signed with its identity document."""
+    found = instance_identity.read(environ, calls.body_of(environ))
+    if found is None:
+        return errors.missing_token(start_response)
+    call, instance_id = found
+    environ[calls.PARSED] = environ[calls.CALL] = call
+    refusal = instance_identity.refusal(call, instance_id, partial(_tags_of, context))
+    if refusal:
+        return errors.access_denied(call, refusal, start_response)
+    with credentials.calling(instance_id):
+        return app(environ, start_response)
+
+
+def _tags_of(context: Context, instance_id: str) -> dict[str, str] | None:
+    regions = list(ec2_backends[context.account].values())
+    instances = (region.get_instance_by_id(instance_id) for region in regions)
+    instance = next((one for one in instances if one and one.state in ("pending", "running")), None)
+    return {tag["key"]: tag["value"] for tag in instance.get_tags()} if instance else None
 
 
 _NO_RULE = "The local cloud can't judge {} on single resources: it knows only policies that name all of them with *."

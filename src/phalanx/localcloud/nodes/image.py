@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from phalanx.localcloud.nodes import image_layer, programs
+from phalanx.localcloud.nodes import cfn_programs, image_layer, programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Only what programs under /usr need of the host's /etc, never its secrets, accounts or network.
@@ -54,6 +54,7 @@ def build(site: Site) -> None:
     shutil.rmtree(site.image, ignore_errors=True)
     _build_etc(site)
     _build_programs(site.image)
+    cfn_programs.build(site.image)
     if site.mode != "single":
         _install_sudo_helper(site)
     image_layer.build(site)

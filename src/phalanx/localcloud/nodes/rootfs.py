@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups
+from phalanx.localcloud.nodes import cfn_programs, cgroups
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.nodes.programs import EFS_ROOT, GPUS, PROGRAMS, PROGRAMS_FOR_GPUS
 
@@ -50,6 +50,7 @@ def build(site: Site, machine: Machine) -> Path:
     kernel.bind("/usr", root / "usr", read_only=True)
     _show_libraries(root)
     _mount_image(site, disk, root, with_gpus=bool(machine.gpus))
+    _show_cfn_programs(site, root)
     _show_gpus(machine, root)
     mount_devices(site, machine, root)
     mount_file_systems(site, machine, root)
@@ -138,6 +139,12 @@ def _mount_image(site: Site, disk: Path, root: Path, with_gpus: bool) -> None:
         for_gpus = f"{site.image}/gpus/{name}:" if with_gpus and f"gpus/{name}" in PROGRAMS_FOR_GPUS else ""
         host = Path("/", name).resolve()
         mount_overlay(site, root / name, f"{for_gpus}{site.image}/{name}:{host}", kernel.MS_RDONLY)
+
+
+def _show_cfn_programs(site: Site, root: Path) -> None:
+    """Show /opt/aws, unless the machine has replaced /opt with a link."""
+    if not (root / "opt").is_symlink():
+        kernel.bind(site.image / cfn_programs.ROOT, make_directory(root, cfn_programs.ROOT), read_only=True)
 
 
 def _show_gpus(machine: Machine, root: Path) -> None:
